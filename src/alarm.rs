@@ -15,7 +15,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::process;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -29,6 +28,7 @@ use crate::clock::Instant;
 use crate::engine::Engine;
 use crate::hold::{Alarmed, Hold};
 use crate::lease;
+use crate::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
 /// The time to fire the tokens of one hold: if many end together, firing begins earlier by this time for each.
 const EACH: Duration = Duration::from_micros(5);
@@ -125,13 +125,9 @@ impl Alarm {
         // This mutex is locked for moments only, unless a fork left it locked: then this locker gets an alarm of its
         // own.
         for _ in 0..1_000 {
-            let mut current = match CURRENT.try_lock() {
-                Ok(current) => current,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    thread::sleep(STEP);
-                    continue;
-                }
+            let Some(mut current) = CURRENT.try_lock() else {
+                thread::sleep(STEP);
+                continue;
             };
             let (process, alarm) = &*current;
             if let Some(alarm) = alarm.upgrade().filter(|_| *process == process::id()) {
@@ -178,7 +174,7 @@ impl Alarm {
 impl Drop for Alarm {
     fn drop(&mut self) {
         if self.process == process::id() {
-            self.desk.inbox().ended = true;
+            self.desk.inbox.lock().ended = true;
             self.desk.ring();
         }
     }
@@ -197,7 +193,7 @@ impl Desk {
 
     /// Leaves an order, to be carried out by `due`.
     fn leave(&self, due: Instant, order: impl FnOnce(&mut Orders)) {
-        let mut inbox = self.inbox();
+        let mut inbox = self.inbox.lock();
         order(&mut inbox.orders);
         if inbox.due.is_some_and(|planned| planned <= due) {
             return;
@@ -216,7 +212,7 @@ impl Desk {
     /// Sleeps until then, or until the inbox is to be emptied, and reads the clock with every beat. Returns the orders
     /// to handle, or `None` if there will be no more.
     fn sleep(&self, until: Option<Instant>, beat: Duration) -> Option<Orders> {
-        let mut inbox = self.inbox();
+        let mut inbox = self.inbox.lock();
         loop {
             let now = Instant::now();
             // A wake-up is a hint, and none is lost: the inbox is checked again under the mutex.
@@ -237,7 +233,7 @@ impl Desk {
     async fn pause(&self, until: Option<Instant>) -> Option<Orders> {
         loop {
             let now = Instant::now();
-            let turn = self.inbox().turn(until, now);
+            let turn = self.inbox.lock().turn(until, now);
             // No wake-up is lost: only this task waits, and a wake-up while it does not wait leaves a permit.
             match turn {
                 Turn::Work(orders) => return Some(orders),
@@ -253,10 +249,6 @@ impl Desk {
         self.bell.notify_one();
         #[cfg(feature = "testing")]
         self.task_bell.notify_one();
-    }
-
-    fn inbox(&self) -> MutexGuard<'_, Inbox> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -597,8 +589,10 @@ mod tests {
             desk.order(&hold(LEASE), kept.since);
         }
         desk.order(&kept, kept.since);
-        assert!(desk.inbox().orders.look.len() <= 2 * MANY && desk.inbox().orders.look.capacity() <= 4 * MANY);
-        assert!(desk.inbox().orders.look.iter().any(|order| order.strong_count() > 0));
+        assert!(
+            desk.inbox.lock().orders.look.len() <= 2 * MANY && desk.inbox.lock().orders.look.capacity() <= 4 * MANY
+        );
+        assert!(desk.inbox.lock().orders.look.iter().any(|order| order.strong_count() > 0));
     }
 
     #[test]
@@ -621,7 +615,7 @@ mod tests {
                 }
             }
             most = most.max(bytes(&desk, &schedule));
-            let orders = std::mem::take(&mut desk.inbox().orders);
+            let orders = std::mem::take(&mut desk.inbox.lock().orders);
             assert!(schedule.ring(&orders, now).is_empty());
             most = most.max(bytes(&desk, &schedule));
         }
@@ -636,7 +630,7 @@ mod tests {
     /// Returns the bytes that the alarm keeps outside of the holds.
     fn bytes(desk: &Desk, schedule: &Schedule) -> usize {
         let lines = schedule.lines.values().map(|line| line.holds.capacity());
-        let places = desk.inbox().orders.look.capacity() + lines.sum::<usize>();
+        let places = desk.inbox.lock().orders.look.capacity() + lines.sum::<usize>();
         // A node of the tree may be half empty.
         let lines = 2 * schedule.lines.len() * size_of::<(Instant, Line)>();
         places * size_of::<Weak<Hold>>() + lines
@@ -648,12 +642,12 @@ mod tests {
         let (long, short) = (hold(LEASE), hold(Duration::from_millis(100)));
         let now = long.since;
         desk.order(&long, now);
-        assert_eq!(desk.inbox().asleep_until, Some(now + lease::grid(LEASE)));
-        desk.inbox().asleep_until = Some(now + Duration::from_millis(50));
+        assert_eq!(desk.inbox.lock().asleep_until, Some(now + lease::grid(LEASE)));
+        desk.inbox.lock().asleep_until = Some(now + Duration::from_millis(50));
         desk.order(&long, now);
-        assert_eq!(desk.inbox().asleep_until, Some(now + Duration::from_millis(50)), "soon enough");
+        assert_eq!(desk.inbox.lock().asleep_until, Some(now + Duration::from_millis(50)), "soon enough");
         desk.order(&short, now);
-        assert_eq!(desk.inbox().asleep_until, Some(now + lease::grid(Duration::from_millis(100))));
+        assert_eq!(desk.inbox.lock().asleep_until, Some(now + lease::grid(Duration::from_millis(100))));
     }
 
     #[test]

@@ -21,7 +21,6 @@ mod tokens;
 mod votes;
 mod whose;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub(crate) use self::entries::Entrance;
@@ -45,6 +44,7 @@ use crate::identity::{Known, Place};
 use crate::key::Key;
 use crate::lease::{self, NodeIndex};
 use crate::owner::Owner;
+use crate::sync::{Arc, Mutex};
 
 /// How safe a hold is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -205,14 +205,14 @@ impl Hold {
 
     /// Returns how safe it is at this time; fires nothing.
     pub(crate) fn mark(&self, now: Instant) -> HoldState {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.expire(&mut state, now);
         state.safety()
     }
 
     /// Does the same as [`Hold::at`], and returns what else the watchdog needs.
     pub(crate) fn survey(self: &Arc<Self>, now: Instant) -> Survey {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.expire(&mut state, now);
         let (safety, claims, (valid_until, _)) = (state.safety(), self.claims_of(&state), self.ends(&state));
         drop(state);
@@ -224,7 +224,7 @@ impl Hold {
 
     /// Makes the hold lost, unless it is lost already or being released. Returns whether this call did it.
     pub(crate) fn lose(self: &Arc<Self>, loss: Loss) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let newly = state.phase == Phase::Held;
         if newly {
             self.set_lost(&mut state, loss);
@@ -247,7 +247,7 @@ impl Hold {
     }
 
     fn come_in(&self, now: Instant, unclaimed: u32) -> Result<u32, Shut> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.expire(&mut state, now);
         match state.phase {
             Phase::Lost(loss) if state.guards > state.unclaimed => Err(Shut::Lost(loss)),
@@ -264,7 +264,7 @@ impl Hold {
     /// Drops a guard: decrements the count before anything is sent.
     pub(crate) fn leave(self: &Arc<Self>, now: Instant) -> Leave {
         let _: HoldState = self.at(now);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.guards = state.guards.saturating_sub(1);
         let last = state.guards == 0;
         match state.phase {
@@ -281,7 +281,7 @@ impl Hold {
     /// Called when a caller takes the guard that was on its way to it. Returns false if the guard was revoked, and so
     /// does not count.
     pub(crate) fn take_guard(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.revoked {
             return false;
         }
@@ -292,7 +292,7 @@ impl Hold {
     /// Revokes the guards that no caller has taken. Returns true if there were any and no guard is left: then the
     /// caller has to send the release. A lost hold stays lost.
     pub(crate) fn revoke(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.unclaimed == 0 {
             return false;
         }
@@ -310,14 +310,14 @@ impl Hold {
 
     /// Returns what callers have taken of the grant, read in one step, since they may take it meanwhile.
     pub(crate) fn claims(&self) -> Claims {
-        self.claims_of(&self.state())
+        self.claims_of(&self.state.lock())
     }
 
     /// Records that a node has renewed, by a renewal sent at this time. Returns true if the validity of the majority
     /// now ends later than before.
     pub(crate) fn renewed(self: &Arc<Self>, node: NodeIndex, sent: Instant, now: Instant) -> bool {
         let until = lease::valid_until(sent, self.terms.lease);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.expire(&mut state, now);
         if state.phase != Phase::Held {
             drop(state);
@@ -338,7 +338,7 @@ impl Hold {
     pub(crate) fn vote(self: &Arc<Self>, node: NodeIndex, sent: Instant, now: Instant) -> bool {
         let until = lease::valid_until(sent, self.terms.lease);
         let _: HoldState = self.at(now);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.phase != Phase::Held {
             return false;
         }
@@ -349,7 +349,7 @@ impl Hold {
     /// Records that this node may still execute a command that creates the lock: the release then also undoes it.
     /// Returns false if the hold is no longer held: then it has to be undone now.
     pub(crate) fn make_uncertain(&self, node: NodeIndex) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let held = state.phase == Phase::Held;
         if held {
             state.votes.make_uncertain(node);
@@ -361,7 +361,7 @@ impl Hold {
     /// Returns whether this call made it lost. If a majority is left, the hold may end sooner than before: the caller
     /// has to tell the alarm.
     pub(crate) fn gone(self: &Arc<Self>, node: NodeIndex) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // A renewal that was under way during the release also finds the lock gone.
         if state.phase != Phase::Held {
             return false;
@@ -377,36 +377,36 @@ impl Hold {
 
     /// Returns how many renewals have failed in a row.
     pub(crate) fn failed_ticks(&self) -> u32 {
-        self.state().failed_ticks
+        self.state.lock().failed_ticks
     }
 
     /// Records a failed renewal, and returns how many have failed in a row.
     pub(crate) fn tick_failed(&self) -> u32 {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.failed_ticks += 1;
         state.failed_ticks
     }
 
     /// Returns until when it is valid on the local clock, by the votes and `max_hold`.
     pub(crate) fn valid_until(&self) -> Instant {
-        self.ends(&self.state()).0
+        self.ends(&self.state.lock()).0
     }
 
     /// Returns whether it is held: neither lost nor being released.
     pub(crate) fn is_held(&self) -> bool {
-        self.state().phase == Phase::Held
+        self.state.lock().phase == Phase::Held
     }
 
     /// Returns whether its lock may still be on the server: it is held, or released without an answer yet. Fires
     /// nothing.
     pub(crate) fn blocks(&self, now: Instant) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.expire(&mut state, now);
         matches!(state.phase, Phase::Held | Phase::Releasing)
     }
 
     pub(crate) fn guards(&self) -> u32 {
-        self.state().guards
+        self.state.lock().guards
     }
 
     fn expire(&self, state: &mut State, now: Instant) -> bool {
@@ -431,10 +431,6 @@ impl Hold {
 
     fn claims_of(&self, state: &State) -> Claims {
         Claims { claimed: state.guards > state.unclaimed, revoke_at: (state.unclaimed > 0).then_some(self.revoke_at) }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

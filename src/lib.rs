@@ -35,6 +35,7 @@ pub mod servers;
 mod session;
 mod shown;
 mod stats;
+mod sync;
 mod tasks;
 #[cfg(feature = "testing")]
 pub mod testing;

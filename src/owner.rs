@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 
 use uuid::Uuid;
 
 use crate::foreign::contained;
 use crate::key::Key;
+use crate::sync::{Arc, Mutex};
 
 /// The identity that holds a lock, and that may enter the lock again while it holds it.
 ///
@@ -107,7 +107,7 @@ impl Owner {
     /// locks that the caller takes later.) `held` says whether a name that was noted earlier is still held.
     pub(crate) fn note(&self, key: &Key, held: impl Fn(&Key) -> bool) {
         let Identity::Run(run) = &self.0 else { return };
-        let mut noted = run.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = run.keys.lock();
         if noted.keys.contains(key) {
             return;
         }
@@ -122,7 +122,7 @@ impl Owner {
     /// Takes the names of the locks that were taken as this owner, if a run created it.
     pub(crate) fn noted(&self) -> HashSet<Key> {
         match &self.0 {
-            Identity::Run(run) => std::mem::take(&mut run.keys.lock().unwrap_or_else(PoisonError::into_inner).keys),
+            Identity::Run(run) => std::mem::take(&mut run.keys.lock().keys),
             _ => HashSet::new(),
         }
     }

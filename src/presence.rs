@@ -7,13 +7,13 @@
 //! - Nothing foreign runs while the mutex is held.
 //! - A server counts for as long as its `Presence` lives.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::foreign::log;
 use crate::lease::majority;
 use crate::stats::{Levels, NodeState, tell_server};
+use crate::sync::{Arc, Mutex, OnceLock};
 
 /// All servers of a locker.
 #[derive(Default)]
@@ -62,7 +62,7 @@ enum News {
 impl Roll {
     /// Adds a server.
     pub(crate) fn add(self: &Arc<Self>, name: &Arc<str>, part: Part, is_up: bool) -> Arc<Presence> {
-        let mut servers = self.servers();
+        let mut servers = self.servers.lock();
         servers.last += 1;
         let number = servers.last;
         let (name, since) = (Arc::clone(name), Instant::now());
@@ -82,7 +82,7 @@ impl Roll {
             lasts: now.since(entry.since),
             votes: entry.counts(),
         };
-        self.servers().entries.iter().map(state).collect()
+        self.servers.lock().entries.iter().map(state).collect()
     }
 
     /// Has this called now and then, from now on.
@@ -92,20 +92,16 @@ impl Roll {
     }
 
     fn tell_levels(&self) {
-        let servers = self.servers();
+        let servers = self.servers.lock();
         let counts = [servers.voting(), servers.entries.len()];
         drop(servers);
         self.levels.tell(["lockhound_servers_voting", "lockhound_servers"], counts);
-    }
-
-    fn servers(&self) -> MutexGuard<'_, Servers> {
-        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl std::fmt::Debug for Roll {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Roll").field("servers", &self.servers().entries).finish_non_exhaustive()
+        f.debug_struct("Roll").field("servers", &self.servers.lock().entries).finish_non_exhaustive()
     }
 }
 
@@ -137,7 +133,7 @@ impl Presence {
     /// Notes whether the server answers now, and if not, why. It is logged as away if that has lasted for longer than
     /// `blip`.
     pub(crate) fn seen(&self, is_up: bool, now: Instant, blip: Duration, reason: impl FnOnce() -> String) {
-        let mut servers = self.roll.servers();
+        let mut servers = self.roll.servers.lock();
         let Some(entry) = servers.entry(self.number) else { return };
         let (changes, lasted, was_told) = (entry.is_up != is_up, now.since(entry.since), entry.is_told);
         if changes {
@@ -163,14 +159,15 @@ impl Presence {
 
     /// Notes that it was logged elsewhere that the server is away.
     pub(crate) fn is_known_to_be_away(&self) {
-        if let Some(entry) = self.roll.servers().entry(self.number) {
+        if let Some(entry) = self.roll.servers.lock().entry(self.number) {
             entry.is_told = !entry.is_up;
         }
     }
 
     /// Ends what was logged of its absence: the locker uses the server no longer.
     pub(crate) fn is_out_of_use(&self) {
-        let was_told = self.roll.servers().entry(self.number).is_some_and(|entry| std::mem::take(&mut entry.is_told));
+        let was_told =
+            self.roll.servers.lock().entry(self.number).is_some_and(|entry| std::mem::take(&mut entry.is_told));
         if was_told {
             let node = &self.name;
             log!(info, %node, "a master that was away has no slots any more: it is not used");
@@ -179,7 +176,7 @@ impl Presence {
 
     /// Notes whether the server's vote counts while it is there.
     pub(crate) fn votes(&self, votes: bool) {
-        let mut servers = self.roll.servers();
+        let mut servers = self.roll.servers.lock();
         let Some(entry) = servers.entry(self.number) else { return };
         let changes = std::mem::replace(&mut entry.votes, votes) != votes;
         drop(servers);
@@ -223,7 +220,7 @@ impl Presence {
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.roll.servers().entries.retain(|entry| entry.number != self.number);
+        self.roll.servers.lock().entries.retain(|entry| entry.number != self.number);
         self.roll.tell_levels();
     }
 }
@@ -240,7 +237,7 @@ mod tests {
     }
 
     fn is_told(presence: &Presence) -> bool {
-        presence.roll.servers().entry(presence.number).expect("it counts").is_told
+        presence.roll.servers.lock().entry(presence.number).expect("it counts").is_told
     }
 
     #[test]

@@ -9,7 +9,6 @@ mod levels;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -20,6 +19,7 @@ pub(crate) use self::levels::{Levels, tell_server};
 use crate::error::{Loss, NodeFailure};
 #[cfg(feature = "metrics")]
 use crate::foreign::contained;
+use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// What a [`Locker`](crate::Locker) has done and is doing. Counts start at zero when it connects.
 ///
@@ -482,7 +482,7 @@ fn as_u64(n: usize) -> u64 {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 #[cfg(test)]

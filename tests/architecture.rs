@@ -55,6 +55,7 @@ const LAYERS: [Layer; 6] = [
             "shown",
             "foreign",
             "tasks",
+            "sync",
         ],
         libraries: &[
             "uuid",

@@ -7,13 +7,13 @@
 //! to do, or if there are many callers, it sleeps at once and only tries again now and then, as adaptive mutexes and
 //! tokio's workers do. It also sleeps if a caller waits for other lockers: they and the servers need the CPUs more.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 
 use crate::clock::{Clock, Instant};
+use crate::sync::Mutex;
 
 /// Whether it pays to stay awake for an event, by how often the event came in time.
 #[derive(Debug)]
@@ -144,18 +144,18 @@ impl BusyPoll {
     }
 
     pub(super) fn waits_for_others(&self) {
-        self.watch().wait_for_others();
+        self.watch.lock().wait_for_others();
     }
 
     fn note(&self, event: Event) {
-        if !self.off && self.watch().note(event, || Clock::machine().now()) {
+        if !self.off && self.watch.lock().note(event, || Clock::machine().now()) {
             self.begun.notify_one();
         }
     }
 
     #[cfg(test)]
     pub(super) fn is_out_of_habit(&self) -> bool {
-        let watch = self.watch();
+        let watch = self.watch.lock();
         watch.awaited.is_none() && watch.questions.score + watch.answers.score == 0
     }
 
@@ -163,15 +163,11 @@ impl BusyPoll {
     pub(super) async fn keep(&self) {
         loop {
             self.begun.notified().await;
-            while self.watch().is_on(Clock::machine().now()) {
+            while self.watch.lock().is_on(Clock::machine().now()) {
                 // The runtime polls the sockets, and runs the tasks that are ready.
                 yield_now().await;
             }
         }
-    }
-
-    fn watch(&self) -> MutexGuard<'_, Watch> {
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -257,7 +253,7 @@ mod tests {
     fn a_time_of_zero_turns_busy_polling_off() {
         let busy_poll = BusyPoll::new(Duration::ZERO);
         busy_poll.asked();
-        assert_eq!(busy_poll.watch().awaited, None);
+        assert_eq!(busy_poll.watch.lock().awaited, None);
     }
 
     #[test]

@@ -18,7 +18,6 @@
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use tokio::sync::Notify;
@@ -27,6 +26,7 @@ use tokio::task::yield_now;
 
 use super::Engine;
 use crate::foreign::{contained, survive};
+use crate::sync::{Arc, Mutex};
 use crate::tasks;
 
 /// More members than this do not rest: they end. One that rests takes as much memory as its largest job.
@@ -86,7 +86,7 @@ impl<J: Job> Crew<J> {
 
     /// Runs a job on the engine. After the engine's end the job is dropped at once.
     pub(crate) fn give(&self, job: J) {
-        let mut state = self.0.state();
+        let mut state = self.0.state.lock();
         if state.ended {
             drop(state);
             return drop(job);
@@ -140,18 +140,12 @@ impl<J> State<J> {
     }
 }
 
-impl<J> Queue<J> {
-    fn state(&self) -> MutexGuard<'_, State<J>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Its drop ends the crew, whether or not its task has begun. Only the end of the engine drops it.
 struct Foreman<J>(Arc<Queue<J>>);
 
 impl<J> Drop for Foreman<J> {
     fn drop(&mut self) {
-        let mut state = self.0.state();
+        let mut state = self.0.state.lock();
         state.ended = true;
         state.resting.clear();
         // A waker keeps its task's memory, and that keeps the queue.
@@ -166,7 +160,7 @@ impl<J> Drop for Foreman<J> {
 /// Calls members for jobs. Started with the crew; ends with the engine; nobody awaits it.
 async fn lead<J: Job>(foreman: Foreman<J>) {
     let queue = &foreman.0;
-    let call = || queue.state().call();
+    let call = || queue.state.lock().call();
     let mut calls = 0;
     loop {
         queue.news.notified().await;
@@ -194,7 +188,7 @@ async fn work<J: Job>(queue: Arc<Queue<J>>, number: usize) {
         if !has_budget_remaining() {
             yield_now().await;
         }
-        let Some(job) = poll_fn(|cx| queue.state().next(number, cx)).await else { break };
+        let Some(job) = poll_fn(|cx| queue.state.lock().next(number, cx)).await else { break };
         // By then the panic hook has reported it.
         let _: Result<(), String> = survive(pin!(job.run())).await;
     }
@@ -263,7 +257,7 @@ mod tests {
         fn census(&self, resting: usize) -> (usize, usize) {
             let until = std::time::Instant::now() + LONG;
             loop {
-                let state = self.crew.0.state();
+                let state = self.crew.0.state.lock();
                 let census = (state.members.len() - state.vacant.len(), state.resting.len());
                 let is_calm = census.1 == resting && (resting < MOST_RESTING || census.0 == resting);
                 if is_calm || std::time::Instant::now() > until {
@@ -467,10 +461,10 @@ mod tests {
         nobody.engine.stop();
         while std::time::Instant::now() < until {
             let _goes_on = nobody.give(0);
-            if nobody.crew.0.state().ended {
+            if nobody.crew.0.state.lock().ended {
                 break;
             }
         }
-        assert!(nobody.crew.0.state().jobs.is_empty());
+        assert!(nobody.crew.0.state.lock().jobs.is_empty());
     }
 }

@@ -11,10 +11,10 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::{Clock, Instant};
+use crate::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// How long a thread waits at its end.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -58,7 +58,7 @@ impl Debts {
 
     pub(super) fn settle(&self) {
         if self.open.fetch_sub(1, Ordering::SeqCst) == 1 && self.awaited.load(Ordering::SeqCst) {
-            drop(self.turn.lock().unwrap_or_else(PoisonError::into_inner));
+            drop(self.turn.lock());
             self.settled.notify_all();
         }
     }
@@ -66,7 +66,7 @@ impl Debts {
     /// Blocks this thread until nothing is under way, or until this time.
     fn wait(&self, until: Instant) {
         self.awaited.store(true, Ordering::SeqCst);
-        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turn = self.turn.lock();
         while !self.is_settled() {
             let rest = Clock::machine().now().until(until);
             if rest.is_zero() {

@@ -20,7 +20,6 @@ mod outbox;
 
 use std::future::Future;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
@@ -34,6 +33,7 @@ pub(crate) use self::debt::{Debt, Tally, Work};
 use self::outbox::{Outbox, Postman};
 use crate::clock::Clock;
 use crate::foreign::Journal;
+use crate::sync::{Arc, Mutex};
 #[cfg(feature = "testing")]
 use crate::tasks::Guests;
 
@@ -87,14 +87,14 @@ impl Engine {
         let started = std::thread::Builder::new().name("lockhound".into()).spawn(move || {
             // What the runtime drops may log too.
             let _keeping = journal.keep();
-            let runtime = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let runtime = taken.lock().take();
             if let Some(runtime) = runtime {
                 runtime.block_on(stop.run_until_cancelled(busy_poll.keep()));
                 // Dropping the runtime drops its tasks, and with them the connections.
             }
         });
         if let Err(error) = started {
-            if let Some(runtime) = runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            if let Some(runtime) = runtime.lock().take() {
                 runtime.shutdown_background();
             }
             return Err(error);

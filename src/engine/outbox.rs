@@ -12,11 +12,10 @@
 //! - Each letter is opened: by the task, by the post that makes [`MOST`], or by the end of the engine; after that, at
 //!   once.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
 use tokio::sync::Notify;
 
 use crate::foreign::contained;
+use crate::sync::{Arc, Mutex};
 
 /// So many letters do not wait for any further task.
 const MOST: usize = 64;
@@ -39,7 +38,7 @@ struct Tray {
 
 impl Outbox {
     pub(super) fn post(&self, letter: impl FnOnce() + Send + 'static) {
-        let mut tray = self.tray();
+        let mut tray = self.tray.lock();
         tray.letters.push(Box::new(letter));
         let is_due = tray.ended || tray.letters.len() >= MOST;
         drop(tray);
@@ -48,18 +47,14 @@ impl Outbox {
 
     /// Opens all letters, into this empty list and out of it: the two lists take turns.
     fn open(&self, letters: &mut Vec<Letter>) {
-        std::mem::swap(&mut self.tray().letters, letters);
+        std::mem::swap(&mut self.tray.lock().letters, letters);
         letters.drain(..).for_each(contained);
-    }
-
-    fn tray(&self) -> MutexGuard<'_, Tray> {
-        self.tray.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl std::fmt::Debug for Outbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Outbox").field("letters", &self.tray().letters.len()).finish_non_exhaustive()
+        f.debug_struct("Outbox").field("letters", &self.tray.lock().letters.len()).finish_non_exhaustive()
     }
 }
 
@@ -68,7 +63,7 @@ pub(super) struct Postman(pub(super) Arc<Outbox>);
 
 impl Drop for Postman {
     fn drop(&mut self) {
-        self.0.tray().ended = true;
+        self.0.tray.lock().ended = true;
         self.0.open(&mut Vec::new());
     }
 }

@@ -17,7 +17,6 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt::{self, Debug};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -29,6 +28,7 @@ use tracing::subscriber::{Interest, NoSubscriber};
 use tracing::{Level, Metadata, Subscriber};
 
 use super::{contained, log};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// How many events wait at most. Those below the level info have half of that.
 const MOST: usize = 4_096;
@@ -112,7 +112,7 @@ impl Journal {
 
     /// Returns whether so many events wait that the less important ones are dropped.
     pub(crate) fn is_behind(&self) -> bool {
-        self.state().notes.len() >= MOST / 2
+        self.state.lock().notes.len() >= MOST / 2
     }
 
     /// Remembers the program's subscriber, if it is one.
@@ -123,7 +123,7 @@ impl Journal {
     }
 
     fn put_event(self: &Arc<Self>, event: Copied) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let room = if *event.metadata.level() <= Level::INFO { MOST } else { MOST / 2 };
         if state.notes.len() >= room {
             state.unsaid += 1;
@@ -150,7 +150,7 @@ impl Journal {
         let journal = Arc::clone(self);
         let started = thread::Builder::new().name("lockhound-log".into()).spawn(move || journal.serve());
         if started.is_err() {
-            self.state().is_served = false;
+            self.state.lock().is_served = false;
         }
     }
 
@@ -173,7 +173,7 @@ impl Journal {
 
     /// Waits for what is next.
     fn turn(&self) -> Turn {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             if state.unsaid > 0 && state.notes.len() <= MOST / 4 {
                 return Turn::Say(std::mem::take(&mut state.unsaid));
@@ -197,10 +197,6 @@ impl Journal {
             return Turn::End;
         }
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Debug for Journal {
@@ -218,7 +214,7 @@ pub(crate) struct Keeping {
 impl Drop for Keeping {
     fn drop(&mut self) {
         HERE.with(|here| here.replace(None));
-        self.journal.state().is_closed = true;
+        self.journal.state.lock().is_closed = true;
         self.journal.bell.notify_one();
     }
 }
@@ -236,7 +232,7 @@ pub(super) fn leave(earlier: Option<Arc<Span>>) {
 /// Drops a span: on the thread of an engine by way of the journal, since its subscriber may log that.
 pub(super) fn end(span: Arc<Span>) {
     match here() {
-        Some(journal) => journal.put(journal.state(), Note::End(span)),
+        Some(journal) => journal.put(journal.state.lock(), Note::End(span)),
         None => drop(span),
     }
 }

@@ -50,7 +50,7 @@ impl Hold {
     /// Records that a caller takes its guard. Returns whether that is suspicious: the call was polled with a different
     /// waker than the one that took the hold, which happens in correct code too.
     pub(crate) fn entered(&self, origin: Origin) -> (Entrance, bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let number = state.entrances;
         state.entrances = number.wrapping_add(1);
         if !self.origin.place.is_left(origin.place) {
@@ -78,14 +78,14 @@ impl Hold {
 
     /// Gives the whole hold to another owner.
     pub(crate) fn give_to(&self, owner: Owner) {
-        let before = std::mem::replace(&mut self.state().owner, owner);
+        let before = std::mem::replace(&mut self.state.lock().owner, owner);
         // This may drop a waker, which is foreign code.
         drop(before);
     }
 
     /// Gives the hold from one owner to another if all of its guards were taken at this place.
     pub(crate) fn pass_on(&self, from: &Owner, heir: &Owner, place: Place) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let settled = state.at_home == state.guards && !self.origin.place.is_left(place);
         if settled && state.owner == *from {
             // `from` is a clone of the owner that is replaced, so no waker is dropped under the mutex.
@@ -97,7 +97,7 @@ impl Hold {
     /// suspicious.
     pub(crate) fn exits(&self, entrance: &Entrance, here: Place, now: Instant) -> bool {
         let Entrance { number, origin } = entrance;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !self.origin.place.is_left(origin.place) {
             state.at_home = state.at_home.saturating_sub(1);
         }
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn nested_guards_go_in_the_reverse_order() {
         let (hold, outermost) = hold();
-        assert!(hold.state().entries.is_none(), "most holds are never entered again, and pay nothing");
+        assert!(hold.state.lock().entries.is_none(), "most holds are never entered again, and pay nothing");
         let now = hold.since;
         let nested: Vec<_> = (0..1_000).map(|_| hold.entered(CALL)).collect();
         for (guard, suspicious) in nested.iter().rev() {

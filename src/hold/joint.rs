@@ -1,12 +1,11 @@
 //! The loss of any of several holds, as one token.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
-
 use tokio_util::sync::CancellationToken;
 
 use super::tokens::{self, Tokens};
 use crate::error::Loss;
 use crate::foreign::contained;
+use crate::sync::{Mutex, OnceLock};
 
 /// The common token of the guards of several locks. The holds have weak references: it lives as long as the guards.
 #[derive(Debug, Default)]
@@ -27,7 +26,7 @@ impl Joint {
     }
 
     fn take(&self) -> Option<CancellationToken> {
-        self.tokens.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.tokens.lock().take()
     }
 
     /// Returns the first loss, if there was one.
@@ -37,7 +36,7 @@ impl Joint {
 
     /// Returns a token that fires with the first loss; cancelling it cancels nothing else.
     pub(crate) fn token(&self) -> CancellationToken {
-        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tokens = self.tokens.lock();
         // `fire` sets the loss before it takes tokens: it takes this one, or the loss is seen here.
         if self.loss().is_some() { tokens::fired() } else { tokens.hand_out() }
     }

@@ -9,13 +9,13 @@ impl Hold {
     /// Keeps the lock on the servers until this time, even if it is released sooner. Of several times the latest
     /// counts.
     pub(crate) fn keep_until(&self, until: Instant) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.kept_until = state.kept_until.max(Some(until));
     }
 
     /// Returns until when the lock stays there, if a `min_hold` was set.
     pub(crate) fn kept_until(&self) -> Option<Instant> {
-        self.state().kept_until
+        self.state.lock().kept_until
     }
 }
 

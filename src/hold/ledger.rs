@@ -50,7 +50,7 @@ impl Hold {
 
     /// Takes one step of that. Returns whether there may be another.
     pub(super) fn fire_one(self: &Arc<Self>) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Phase::Lost(loss) = state.phase else { return false };
         if let Some(listener) = state.listeners.as_mut().and_then(|listeners| listeners.take()) {
             drop(state);
@@ -70,7 +70,7 @@ impl Hold {
 
     /// Returns whether it is lost and not all tokens have been fired.
     pub(crate) fn is_unfired(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         matches!(state.phase, Phase::Lost(_)) && !state.fired
     }
 }
@@ -90,7 +90,7 @@ impl Hold {
     /// Marks it as lost if its end has come, and fires nothing. `planned` is the time for which the alarm had planned
     /// this look; only the last plan counts.
     pub(crate) fn alarmed(&self, planned: Option<Instant>, now: Instant) -> Alarmed {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.expire(&mut state, now);
         match state.phase {
             Phase::Lost(_) if !state.fired => Alarmed::Lost,
@@ -101,7 +101,7 @@ impl Hold {
 
     /// Returns whether the alarm has to look at it again: it is held, or its tokens are not fired yet.
     pub(crate) fn needs_alarm(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         match state.phase {
             Phase::Held => true,
             Phase::Lost(_) => !state.fired,
@@ -111,11 +111,11 @@ impl Hold {
 
     /// Returns when the alarm looks at it next, if it has ever looked.
     pub(crate) fn alarm_at(&self) -> Option<Instant> {
-        self.state().alarm_at
+        self.state.lock().alarm_at
     }
 
     /// Records when the alarm looks at it next.
     pub(crate) fn set_alarm(&self, at: Instant) {
-        self.state().alarm_at = Some(at);
+        self.state.lock().alarm_at = Some(at);
     }
 }

@@ -50,7 +50,7 @@ impl Listener {
 impl Hold {
     /// Returns a token that fires with the loss; cancelling it cancels nothing else.
     pub(crate) fn token(&self) -> CancellationToken {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match state.phase {
             // The thread that fires may not see a new token any more.
             Phase::Lost(_) => fired(),
@@ -60,7 +60,7 @@ impl Hold {
 
     /// Reports its loss to this joint too, at once if it is lost already.
     pub(crate) fn join(&self, joint: &Arc<Joint>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match state.phase {
             Phase::Lost(loss) => {
                 drop(state);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     fn trees(hold: &Hold) -> usize {
-        hold.state().listeners.as_ref().map_or(0, |listeners| listeners.tokens.trees.len())
+        hold.state.lock().listeners.as_ref().map_or(0, |listeners| listeners.tokens.trees.len())
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
         }
         let kept = [Arc::<Joint>::default(), Arc::default()];
         kept.iter().for_each(|joint| hold.join(joint));
-        assert_eq!(hold.state().listeners.as_ref().map(|listeners| listeners.joints.len()), Some(2));
+        assert_eq!(hold.state.lock().listeners.as_ref().map(|listeners| listeners.joints.len()), Some(2));
         assert!(hold.lose(Loss::NotOwner));
         assert!(kept.iter().all(|joint| joint.loss() == Some(Loss::NotOwner) && joint.token().is_cancelled()));
         let late = Arc::default();

@@ -69,11 +69,11 @@ impl Votes {
 impl Hold {
     /// Returns whether this node's last answer was that it has the lock.
     pub(crate) fn has_vote(&self, node: NodeIndex) -> bool {
-        self.state().votes.has(node)
+        self.state.lock().votes.has(node)
     }
 
     /// Returns whether this node may still execute a command that creates the lock.
     pub(crate) fn is_uncertain(&self, node: NodeIndex) -> bool {
-        self.state().votes.is_uncertain(node)
+        self.state.lock().votes.is_uncertain(node)
     }
 }

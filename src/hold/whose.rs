@@ -5,19 +5,19 @@ use crate::owner::Owner;
 
 impl Hold {
     pub(crate) fn owner(&self) -> Owner {
-        self.state().owner.clone()
+        self.state.lock().owner.clone()
     }
 
     pub(crate) fn is_owned_by(&self, owner: &Owner) -> bool {
-        self.state().owner == *owner
+        self.state.lock().owner == *owner
     }
 
     /// Notes the class of a handle that has a guard of it. The first one counts.
     pub(crate) fn is_of_class(&self, class: &'static str) {
-        self.state().class.get_or_insert(class);
+        self.state.lock().class.get_or_insert(class);
     }
 
     pub(crate) fn class(&self) -> Option<&'static str> {
-        self.state().class
+        self.state.lock().class
     }
 }

@@ -8,7 +8,6 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fred::types::config::{Config, Server, ServerConfig};
@@ -25,6 +24,7 @@ use super::scheme::{self, FORMS, Mode, NO_TEXT, PERCENT_ENCODE, Way};
 use super::sentinel::{Group, Named};
 use crate::error::{Error, NodeFailure};
 use crate::stats::Misplaced;
+use crate::sync::{Arc, Mutex};
 
 /// Names of parameters that other clients have. Any other name may be a password.
 const KNOWN_PARAMETERS: [&str; 24] = [
@@ -192,7 +192,7 @@ impl Address {
 
     /// Notes that connecting to it failed.
     pub(super) fn failed(&self, failure: NodeFailure) {
-        *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+        *self.last_failure.lock() = Some(failure);
     }
 
     /// Returns why the last attempt to connect failed.
@@ -200,7 +200,7 @@ impl Address {
         if let Some(Err(reason)) = self.naming.as_ref().map(Naming::master) {
             return Some(NodeFailure { node: Arc::clone(&self.name), reason });
         }
-        self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last_failure.lock().clone()
     }
 
     /// Returns why it could not be connected to for the whole of `bound`.

@@ -20,7 +20,6 @@
 
 use std::collections::VecDeque;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::stream::FuturesOrdered;
@@ -38,6 +37,7 @@ use crate::clock::Instant;
 use crate::command::MEMORY;
 use crate::error::{Error, NodeFailure, ServerErrorKind};
 use crate::foreign;
+use crate::sync::{Arc, Mutex};
 
 /// The most steps in a script: some hundred microseconds of the server's time.
 const MOST: usize = 64;
@@ -176,7 +176,7 @@ impl Batcher {
     /// release moves several around it.
     pub(super) fn send(&self, step: Step) -> impl Future<Output = Answer> + '_ {
         let (reply, answer) = oneshot::channel();
-        self.waiting().push_back(Entry { step, since: Instant::now(), way: Way::Digest, reply });
+        self.waiting.lock().push_back(Entry { step, since: Instant::now(), way: Way::Digest, reply });
         self.news.notify_one();
         let ended = |_| {
             let (node, reason) = (Arc::clone(self.runner.link().server()), "its connection was ended".to_owned());
@@ -187,7 +187,7 @@ impl Batcher {
 
     /// Takes the next steps that travel together; none if nothing waits.
     fn take(&self) -> Vec<Entry> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         // A script is for locks of one kind, and compares one memory.
         let (mut script, mut vote) = (None::<&Lua>, None);
         let slot = waiting.front().and_then(|entry| entry.step.slot);
@@ -216,14 +216,14 @@ impl Batcher {
     /// Why it is down.
     async fn ready(&self) -> Result<(), NodeFailure> {
         let link = self.runner.link();
-        let waited = self.waiting().front().map_or(Duration::ZERO, |entry| Instant::now().since(entry.since));
+        let waited = self.waiting.lock().front().map_or(Duration::ZERO, |entry| Instant::now().since(entry.since));
         link.ready_for(link.patience().saturating_sub(waited)).await
     }
 
     /// Fails the first waiting step, and all others that have waited for as long as a step may.
     fn give_up(&self, failure: &NodeFailure) {
         let (patience, now) = (self.runner.link().patience(), Instant::now());
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         let overdue = waiting.iter().skip(1).take_while(|entry| now.since(entry.since) >= patience).count();
         let count = waiting.len().min(1 + overdue);
         let given_up: Vec<_> = waiting.drain(..count).collect();
@@ -237,11 +237,7 @@ impl Batcher {
 
     /// Returns whether the steps are for a cluster. There they rarely share a slot, so none waits for company.
     fn is_of_cluster(&self) -> bool {
-        self.waiting().front().is_some_and(|entry| entry.step.slot.is_some())
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Entry>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock().front().is_some_and(|entry| entry.step.slot.is_some())
     }
 
     /// Sends these steps as one script.
@@ -298,7 +294,7 @@ impl Batcher {
             }
         }
         if is_last && !again.is_empty() {
-            let mut waiting = self.waiting();
+            let mut waiting = self.waiting.lock();
             again.drain(..).rev().for_each(|entry| waiting.push_front(entry));
             drop(waiting);
             self.news.notify_one();
@@ -347,7 +343,7 @@ async fn empty(batcher: &Batcher) {
             () = batcher.news.notified() => {}
             () = &mut patience, if collecting => over = true,
         }
-        let waiting = batcher.waiting().len();
+        let waiting = batcher.waiting.lock().len();
         // Nothing new is sent before the steps that have to be sent again: the last flight under way puts those back.
         if waiting == 0 || !again.is_empty() || flights.len() >= MOST_FLIGHTS {
             collecting = false;

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 use std::mem;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
 use super::place::Place;
 use super::reply::Reply;
+use crate::sync::Mutex;
 
 /// The ids of nodes. A cluster's map of slots names those of masters, and of their replicas.
 pub(super) type NodeIds = HashSet<Box<str>>;
@@ -44,28 +44,24 @@ struct State {
 impl KnownNodes {
     /// Replaces them. Whether a server is a stranger has to be found out again.
     pub(super) fn are_now(&self, ids: NodeIds) {
-        *self.state() = State { ids, strangers: Vec::new() };
+        *self.state.lock() = State { ids, strangers: Vec::new() };
     }
 
     /// Returns whether a server that names these nodes belongs to the cluster. A cluster without ids has no strangers.
     pub(super) fn has_any(&self, ids: &NodeIds) -> bool {
-        let known = &self.state().ids;
+        let known = &self.state.lock().ids;
         known.is_empty() || !known.is_disjoint(ids)
     }
 
     /// Reports a server of another cluster.
     pub(super) fn report(&self, stranger: Place) {
-        self.state().strangers.push(stranger);
+        self.state.lock().strangers.push(stranger);
         self.found.notify_one();
     }
 
     /// Takes the strangers that were reported.
     pub(super) fn take_strangers(&self) -> Vec<Place> {
-        mem::take(&mut self.state().strangers)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        mem::take(&mut self.state.lock().strangers)
     }
 }
 

@@ -25,7 +25,6 @@ mod in_step;
 mod membership;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use fred::bytes_utils::Str;
@@ -53,6 +52,7 @@ use crate::error::NodeFailure;
 use crate::foreign::{self, log};
 use crate::options::Settings;
 use crate::presence::Presence;
+use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 /// A connection that is re-established forever.
 pub(super) struct Link {
@@ -418,7 +418,7 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -23,6 +22,7 @@ use tokio::time::timeout;
 use crate::credentials::{AnyProvider, Credentials};
 use crate::foreign;
 use crate::shown::cut;
+use crate::sync::{Arc, Mutex};
 
 /// How the reason begins if there are no credentials.
 pub(super) const FAILED: &str = "the provider of credentials";
@@ -64,7 +64,7 @@ impl Provider {
 
     /// Starts the thread, if this is the first question.
     fn send(&self, ask: Ask) -> io::Result<()> {
-        let mut asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asks = self.asks.lock();
         let Some(open) = asks.as_ref().filter(|asks| !asks.is_closed()) else {
             let (sender, inbox) = unbounded_channel();
             let provider = Arc::clone(&self.provider);

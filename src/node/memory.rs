@@ -3,7 +3,6 @@
 mod wire;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
@@ -16,6 +15,7 @@ use crate::clock::{Instant, wall_micros};
 use crate::command::{Answer, Command};
 use crate::error::{Error, NodeFailure};
 use crate::presence::Presence;
+use crate::sync::{Arc, Mutex};
 use crate::tasks;
 use crate::testing::{Failure, Reply, Request, Server};
 
@@ -162,7 +162,7 @@ impl Memory {
     }
 
     fn send(&self, request: Request) -> oneshot::Receiver<Result<Reply, Misplaced>> {
-        let _in_order = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let _in_order = self.sending.lock();
         // Faults are for the answers to locks' commands: a label is written at any time, and a test does not count it.
         let is_of_a_label = matches!(&request, Request::Run(command) if command.is_of_a_label());
         let (number, answer) = if is_of_a_label { self.wire.expect_beside() } else { self.wire.expect() };

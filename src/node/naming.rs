@@ -16,13 +16,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::place::Place;
 use crate::clock::Instant;
+use crate::sync::Mutex;
 
 /// How long Sentinels have to name a master with an earlier epoch: longer than the two seconds after which a Sentinel
 /// that lags behind hears of a later one.
@@ -99,7 +99,7 @@ impl Default for Naming {
 impl Naming {
     /// Leaves time to `connect` for what follows.
     pub(super) fn hurry(&self, connect_timeout: Duration) {
-        self.state().grace = GRACE.min(connect_timeout / 2);
+        self.state.lock().grace = GRACE.min(connect_timeout / 2);
     }
 
     /// Returns who is the master, and each change.
@@ -126,19 +126,19 @@ impl Naming {
     /// Adds a Sentinel that the user names (`configured`) or that another Sentinel tells of, before it has been asked.
     pub(super) fn add(&self, sentinel: Place, configured: bool) {
         let unheard = Sentinel { id: None, said: Said::Nothing, configured, heard: false };
-        self.state().sentinels.entry(sentinel).or_insert(unheard);
+        self.state.lock().sentinels.entry(sentinel).or_insert(unheard);
     }
 
     /// Forgets a Sentinel.
     pub(super) fn remove(&self, sentinel: &Place, now: Instant) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.sentinels.remove(sentinel);
         self.judge(&mut state, now);
     }
 
     /// Takes in what a Sentinel says, and its id, if it tells.
     pub(super) fn hear(&self, sentinel: &Place, id: Option<String>, said: Said, now: Instant) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(known) = state.sentinels.get_mut(sentinel) else { return };
         let names = matches!(said, Said::Names { .. });
         known.heard |= names;
@@ -154,19 +154,19 @@ impl Naming {
 
     /// Returns whether the user names this Sentinel.
     pub(super) fn is_configured(&self, place: &Place) -> bool {
-        self.state().sentinels.get(place).is_some_and(|known| known.configured)
+        self.state.lock().sentinels.get(place).is_some_and(|known| known.configured)
     }
 
     /// Returns whether a Sentinel at this address is known, or one with this id that answers.
     pub(super) fn knows(&self, id: &str, place: &Place) -> bool {
         let is_it = |known: &Sentinel| known.id.as_deref() == Some(id) && matches!(known.said, Said::Names { .. });
-        let state = self.state();
+        let state = self.state.lock();
         state.sentinels.contains_key(place) || state.sentinels.values().any(is_it)
     }
 
     /// Decides again, since time has passed.
     pub(super) fn reconsider(&self, now: Instant) {
-        self.judge(&mut self.state(), now);
+        self.judge(&mut self.state.lock(), now);
     }
 
     fn judge(&self, state: &mut State, now: Instant) {
@@ -179,10 +179,6 @@ impl Naming {
             *last = verdict;
             is_news
         });
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,7 +12,6 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use fred::types::Value;
@@ -24,6 +23,7 @@ use super::reply::{Outcome, Reply};
 use crate::error::{Error, NodeFailure};
 use crate::foreign::{self, log};
 use crate::options::Replicas;
+use crate::sync::{Arc, Mutex};
 
 /// Whether enough replicas have what a script wrote.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ impl ReplicaAcks {
 
     fn make_out(self: &Arc<Self>, epoch: u64) -> ReplicaAck {
         let (reply, answer) = oneshot::channel();
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         pending.acks.push(Open { epoch, reply });
         let idle = !std::mem::replace(&mut pending.collecting, true);
         drop(pending);
@@ -134,16 +134,12 @@ impl ReplicaAcks {
     /// Takes the acknowledgements that somebody still waits for and that no WAIT has been sent for. A collector that
     /// gets none has ended.
     fn take(&self) -> Vec<Open> {
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         let mut acks = std::mem::take(&mut pending.acks);
         // An answer that wrote nothing has dropped its acknowledgement.
         acks.retain(|open| !open.reply.is_closed());
         pending.collecting = !acks.is_empty();
         acks
-    }
-
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a WAIT. Returns how many replicas have acknowledged what was sent before it.

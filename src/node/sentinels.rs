@@ -15,7 +15,6 @@
 mod changes;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -36,6 +35,7 @@ use crate::error::{Error, NodeFailure};
 use crate::foreign::{self, log};
 use crate::options::Settings;
 use crate::stats::tell_server;
+use crate::sync::{Arc, Mutex};
 
 /// The channel on which a Sentinel announces that a master has a successor.
 const CHANNEL: &str = "+switch-master";
@@ -95,7 +95,7 @@ impl Sentinels {
     pub(super) fn doors(&self) -> Vec<Door> {
         let Some(watches) = &self.0 else { return Vec::new() };
         let is_configured = |place: &Place| watches.naming().is_some_and(|naming| naming.is_configured(place));
-        let links = watches.links();
+        let links = watches.links.lock();
         let configured = links.iter().filter(|(place, _)| is_configured(place));
         let mut doors: Vec<_> = configured.map(|(_, link)| Door::to_sentinel(link, &watches.service)).collect();
         doors.sort_by(|a, b| a.name.cmp(&b.name));
@@ -105,7 +105,7 @@ impl Sentinels {
     /// Ends the connections.
     pub(super) fn quit(&self) {
         if let Some(watches) = &self.0 {
-            watches.links().drain().for_each(|(_, link)| link.abandon());
+            watches.links.lock().drain().for_each(|(_, link)| link.abandon());
         }
     }
 }
@@ -133,7 +133,7 @@ impl Watches {
     /// Starts to ask one more Sentinel, which the user names or another Sentinel tells of, with its id.
     fn add(self: &Arc<Self>, sentinel: Address, told_id: Option<String>) {
         let (Some(naming), Some(place)) = (self.address.naming(), sentinel.place()) else { return };
-        let mut links = self.links();
+        let mut links = self.links.lock();
         if links.contains_key(&place) {
             return;
         }
@@ -151,19 +151,19 @@ impl Watches {
     /// tells of any more.
     fn learn(self: &Arc<Self>, teller: &Place, others: Vec<(Place, String)>) {
         let Some(naming) = self.naming() else { return };
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         let missed: Vec<_> = told.insert(teller.clone(), others.clone()).into_iter().flatten().collect();
         let is_told = |place: &Place| told.values().flatten().any(|(other, _)| other == place);
         let gone: Vec<_> = missed.into_iter().map(|(place, _)| place).filter(|place| !is_told(place)).collect();
         drop(told);
         for place in gone.iter().filter(|place| !naming.is_configured(place)) {
-            if let Some(link) = self.links().remove(place) {
+            if let Some(link) = self.links.lock().remove(place) {
                 link.abandon();
             }
             naming.remove(place, Instant::now());
         }
         for (place, id) in others {
-            if !naming.knows(&id, &place) && self.links().len() < MOST_TOLD {
+            if !naming.knows(&id, &place) && self.links.lock().len() < MOST_TOLD {
                 self.add(self.address.sentinel_at(&place), Some(id));
             }
         }
@@ -173,7 +173,7 @@ impl Watches {
     fn log_changes(&self, node: &Arc<str>) {
         let Some(naming) = self.naming() else { return };
         let (master, now) = (naming.master(), Instant::now());
-        let news = self.changes.lock().unwrap_or_else(PoisonError::into_inner).next(&master, now);
+        let news = self.changes.lock().next(&master, now);
         match (news, master) {
             (Some(Change::Another(before)), Ok(master)) => log!(
                 info, %node, %before, %master, "the Sentinels name another master: connecting to it"
@@ -190,10 +190,6 @@ impl Watches {
 
     fn naming(&self) -> Option<&Naming> {
         self.address.naming()
-    }
-
-    fn links(&self) -> MutexGuard<'_, HashMap<Place, Arc<Link>>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -98,7 +98,7 @@ impl Ear {
             }
             Outcome::NotExecuted(_) => {
                 // The connection may be the same as before, with its subscriptions.
-                self.channels.table().doubt(self.index, batch);
+                self.channels.table.lock().doubt(self.index, batch);
                 self.wake = true;
                 return self.pause(events).await;
             }
@@ -174,7 +174,7 @@ impl Ear {
 
     /// Records that nothing is subscribed, and that messages may have been missed.
     fn forget(&mut self) {
-        self.channels.table().forget(self.index);
+        self.channels.table.lock().forget(self.index);
         self.channels.wake.iter().for_each(|wake| wake.again(self.index));
         self.wake = true;
     }

@@ -22,7 +22,6 @@ mod table;
 mod wake;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -40,6 +39,7 @@ use crate::clock::Instant;
 use crate::command::{Listing, Releaser};
 use crate::key::Key;
 use crate::lease::NodeIndex;
+use crate::sync::{Arc, Mutex};
 
 /// For how many leases a list is kept after a locker was put in.
 const LISTED: u32 = 3;
@@ -95,13 +95,13 @@ impl Channels {
     /// Listens to the unlock messages of a lock.
     pub(crate) fn subscribe(self: &Arc<Self>, key: &Key) -> Subscription {
         let (name, now) = (Name::clone(key.channel()), Instant::now());
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let (listener, asks) = table.subscribe(&name, key);
         if let Some(given) = table.others.at(&name).and_then(|others| others.given(now)) {
             listener.news().leave_turn(given, table.owes_message(&name));
         }
         drop(table);
-        self.listed().begin_wait(key);
+        self.listed.lock().begin_wait(key);
         if self.wake.as_ref().is_some_and(WakeChannel::want) || asks {
             self.tell();
         }
@@ -110,17 +110,17 @@ impl Channels {
 
     /// Returns whether others have a turn that this locker gave them.
     pub(crate) fn has_given_turn(&self, key: &Key) -> bool {
-        self.table().others.at(key.channel()).is_some_and(|others| others.given(Instant::now()).is_some())
+        self.table.lock().others.at(key.channel()).is_some_and(|others| others.given(Instant::now()).is_some())
     }
 
     /// Returns whether a caller waited here a moment ago.
     pub(crate) fn is_contended(&self, key: &Key) -> bool {
-        self.table().is_confirmed(key.channel())
+        self.table.lock().is_confirmed(key.channel())
     }
 
     /// Called when this locker is about to release a lock, whose message it may hear. Returns whether a driver waits.
     pub(crate) fn begin_release(&self, key: &Key) -> bool {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         table.release(key.channel());
         let drivers = table.listeners_of(key.channel(), key);
         drop(table);
@@ -132,14 +132,14 @@ impl Channels {
     /// `waits` says whether other callers wait here.
     pub(crate) fn release(&self, locker: &Arc<str>, key: &Key, waits: bool, lease: Duration) -> Releaser {
         let (name, now) = (key.channel(), Instant::now());
-        let table = self.table();
+        let table = self.table.lock();
         let offers = table.others.at(name).map_or(Some(others::SHORT), |others| others.offer(now));
         let listens = table.is_confirmed(name);
         drop(table);
         let enlists = self.begin_release(key) && waits && listens && self.is_woken();
         let (locker, lifetime) = (Arc::clone(locker), self.lifetime(lease));
         if enlists {
-            self.listed().enter(key, now + lifetime, now);
+            self.listed.lock().enter(key, now + lifetime, now);
         }
         Releaser { locker, enlists, listens: listens && !enlists, offers, lifetime }
     }
@@ -147,7 +147,7 @@ impl Channels {
     /// Records that a release of this locker woke another one, or gave others a turn. Returns what those do with turns.
     pub(crate) fn passed_on(&self, key: &Key, place: Option<u64>, offer: Offer) -> Turns {
         let (name, now) = (key.channel(), Instant::now());
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let mut turns = Turns::Left;
         let given = offer.turn.map(|length| Given { since: now, end: now + length, alone: false });
         if offer.others > 0 {
@@ -161,7 +161,7 @@ impl Channels {
             drivers.iter().for_each(|listener| listener.news().pass_on(place, given, now));
             if drivers.is_empty() {
                 // A pass may have been sent before the release that put the locker in.
-                self.listed().enter(key, now, now);
+                self.listed.lock().enter(key, now, now);
                 (self.hooks.idle)(key);
             }
         }
@@ -172,7 +172,7 @@ impl Channels {
     /// a turn, this locker leaves it to them.
     pub(crate) fn told(&self, key: &Key, others: u64) -> Turns {
         let (name, now) = (key.channel(), Instant::now());
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let (listens, drivers) = (table.is_confirmed(name), table.listeners_of(name, key));
         let of_channel = table.others.change(name, now);
         let turn = of_channel.offer(now).map(|length| Given { since: now, end: now + length, alone: true });
@@ -194,15 +194,15 @@ impl Channels {
     /// Called when nobody waits here for a lock. Returns whether the locker has to be taken off its list now: it may be
     /// there, and no pass is under way.
     pub(crate) fn begin_pass(&self, key: &Key) -> bool {
-        self.listed().begin_pass(key)
+        self.listed.lock().begin_pass(key)
     }
 
     /// Records that the locker `is_off` the list or may still be in it. Returns whether it has to be taken off once
     /// more, now.
     pub(crate) fn end_pass(&self, key: &Key, is_off: bool) -> bool {
-        let after = self.listed().end_pass(key, is_off);
+        let after = self.listed.lock().end_pass(key, is_off);
         if after == AfterPass::Ask {
-            let drivers = self.table().listeners_of(key.channel(), key);
+            let drivers = self.table.lock().listeners_of(key.channel(), key);
             drivers.iter().for_each(|listener| listener.miss());
         }
         after == AfterPass::Another
@@ -215,7 +215,7 @@ impl Channels {
 
     /// Returns whether messages of this lock come to this locker: then it is one of the clients that a release reaches.
     pub(crate) fn hears(&self, key: &Key) -> bool {
-        self.table().is_asked_for(key.channel())
+        self.table.lock().is_asked_for(key.channel())
     }
 
     /// Tells every node's task that the table has changed.
@@ -227,7 +227,7 @@ impl Channels {
         if self.wake.as_ref().is_some_and(|wake| *wake.name == *name) {
             return self.wake_up(text);
         }
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let Some(told) = table.message(node, name) else { return };
         let hurries = told.is_empty() && table.hurry(name, Instant::now());
         drop(table);
@@ -245,7 +245,7 @@ impl Channels {
     fn wake_up(&self, text: &str) {
         let Some((wake_up, key)) = WakeUp::parse(text) else { return };
         let key = Key::from(key);
-        let drivers = self.table().listeners_of(key.channel(), &key);
+        let drivers = self.table.lock().listeners_of(key.channel(), &key);
         for listener in &drivers {
             let now = Instant::now();
             let ended = listener.news().wake_up(wake_up, now);
@@ -259,23 +259,23 @@ impl Channels {
 
     fn turn_ended(&self, name: &Name, ended: Option<Ended>, now: Instant) {
         if let Some(ended) = ended {
-            self.table().others.change(name, now).end_turn(now, ended);
+            self.table.lock().others.change(name, now).end_turn(now, ended);
         }
     }
 
     fn wake_all(&self) {
-        let listeners = self.table().listeners();
+        let listeners = self.table.lock().listeners();
         listeners.iter().for_each(|listener| listener.miss());
     }
 
     fn confirm(&self, node: usize, batch: &Batch) {
-        let listeners = self.table().confirm(node, batch);
+        let listeners = self.table.lock().confirm(node, batch);
         listeners.iter().for_each(|listener| listener.confirmed.notify_one());
     }
 
     /// Returns what a node has to be asked for now, and how long it is until a channel has to be removed.
     fn batch(&self, node: usize, now: Instant) -> (Batch, Option<Duration>) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let asks = table.sweep(now);
         let batch = table.batch(node);
         let next = table.next_sweep();
@@ -285,20 +285,12 @@ impl Channels {
         }
         (batch, next.map(|next| now.until(next).max(SWEEP)))
     }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn listed(&self) -> MutexGuard<'_, Listed> {
-        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Subscription {
     /// Waits until a majority of the nodes has confirmed the subscription.
     pub(crate) async fn ready(&self) {
-        while !self.channels.table().is_confirmed(&self.name) {
+        while !self.channels.table.lock().is_confirmed(&self.name) {
             // No wake-up is lost: a confirmation between the check and this wait leaves a permit.
             self.listener.confirmed.notified().await;
         }
@@ -306,7 +298,7 @@ impl Subscription {
 
     /// Begins a round. Messages from before it say nothing about its result, and do not end the wait after it.
     pub(crate) fn begin(&self) -> Begun {
-        self.channels.table().begin(&self.name, &self.listener);
+        self.channels.table.lock().begin(&self.name, &self.listener);
         let _heard: Option<()> = self.listener.message.notified().now_or_never();
         let now = Instant::now();
         let begun = self.listener.news().begin(now);
@@ -317,11 +309,11 @@ impl Subscription {
     /// Returns what the round, which asks for this lease, tells the server to put the locker into the list, or `None`
     /// while the locker cannot be woken by its name.
     pub(crate) fn listing(&self, locker: &Arc<str>, begun: Begun, lease: Duration) -> Option<Listing> {
-        let is_woken = self.channels.is_woken() && self.channels.table().is_confirmed(&self.name);
+        let is_woken = self.channels.is_woken() && self.channels.table.lock().is_confirmed(&self.name);
         self.lists.store(is_woken, Ordering::Relaxed);
         is_woken.then(|| {
             let (lifetime, now) = (self.channels.lifetime(lease), Instant::now());
-            self.channels.listed().enter(&self.listener.key, now + lifetime, now);
+            self.channels.listed.lock().enter(&self.listener.key, now + lifetime, now);
             Listing { locker: Arc::clone(locker), looked: begun.looked, lifetime }
         })
     }
@@ -331,7 +323,7 @@ impl Subscription {
         self.listener.serve();
         // A round that does not mention the list leaves it as it is.
         if self.lists.load(Ordering::Relaxed) {
-            self.channels.listed().leave(&self.listener.key);
+            self.channels.listed.lock().leave(&self.listener.key);
         }
         let ended = self.listener.news().granted();
         self.channels.turn_ended(&self.name, ended, Instant::now());
@@ -383,8 +375,8 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         let (key, now) = (&self.listener.key, Instant::now());
         // The list has the locker, or may have it if an answer did not come.
-        let is_listed = self.listener.news().is_listed() || self.channels.listed().waits(key);
-        let mut table = self.channels.table();
+        let is_listed = self.listener.news().is_listed() || self.channels.listed.lock().waits(key);
+        let mut table = self.channels.table.lock();
         let first = table.leave(&self.name, &self.listener, now);
         drop(table);
         if first {
@@ -392,7 +384,7 @@ impl Drop for Subscription {
             self.channels.tell();
         }
         if is_listed {
-            self.channels.listed().enter(key, now, now);
+            self.channels.listed.lock().enter(key, now, now);
             (self.channels.hooks.idle)(key);
         }
     }
@@ -400,7 +392,7 @@ impl Drop for Subscription {
 
 impl std::fmt::Debug for Channels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Channels").field("channels", &self.table().len()).finish()
+        f.debug_struct("Channels").field("channels", &self.table.lock().len()).finish()
     }
 }
 
@@ -430,11 +422,11 @@ mod tests {
         let (key, locker, now) = (Key::from("k"), "locker".into(), Instant::now());
         for overtaken in [false, true] {
             let channels = channels(&key, &locker);
-            channels.listed().enter(&key, now + LEASE, now);
+            channels.listed.lock().enter(&key, now + LEASE, now);
             assert!(channels.begin_pass(&key), "its last caller has left");
             let driver = channels.subscribe(&key);
             if overtaken {
-                channels.listed().enter(&key, now + LEASE, now);
+                channels.listed.lock().enter(&key, now + LEASE, now);
             }
             assert_eq!(driver.due(now), None);
             assert!(!channels.end_pass(&key, true));

@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -18,6 +17,7 @@ use super::others::Known;
 use crate::clock::Instant;
 use crate::key::Key;
 use crate::lease::{NodeIndex, majority};
+use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// How long a channel stays subscribed without listeners, since the next waiter often comes at once.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
@@ -114,7 +114,7 @@ impl Listener {
     }
 
     pub(super) fn news(&self) -> MutexGuard<'_, News> {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+        self.news.lock()
     }
 
     /// Has the driver ask, since it may have missed messages.

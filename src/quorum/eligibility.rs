@@ -13,7 +13,6 @@
 //! - The servers that vote for a round are known before the first of them is asked. So at that moment a majority knows
 //!   this locker's leases; and a server that votes and does not know them is one of the others, at any later time.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -25,6 +24,7 @@ use crate::command::Identity;
 use crate::error::NodeFailure;
 use crate::lease::{NodeIndex, drift, majority};
 use crate::node::{Lane, Node};
+use crate::sync::{Arc, Mutex};
 
 /// Why an answer is no vote if the server's memory is not the one that was vetted.
 pub(super) const FORGOT: &str = "no longer has the memory that it was vetted with: it is vetted again";
@@ -135,10 +135,10 @@ impl Eligibility {
     /// too few, a server that has waited is vetted once more: another locker may have opened it by now.
     pub(super) async fn tickets(&self, nodes: &[Arc<Node>]) -> Vec<Result<Ticket, NodeFailure>> {
         let deadline = Instant::now() + nodes.iter().map(|node| node.patience()).max().unwrap_or_default();
-        let looks: Vec<u64> = self.places().iter().map(|at| at.looks).collect();
+        let looks: Vec<u64> = self.places.lock().iter().map(|at| at.looks).collect();
         let may_come = |(place, known): (NodeIndex, &Result<_, Missing>)| match known {
             Err(Missing::News(_)) => true,
-            Err(Missing::Waited(_)) => self.places()[place].looks == looks[place],
+            Err(Missing::Waited(_)) => self.places.lock()[place].looks == looks[place],
             Err(Missing::Unfit(_)) | Ok(_) => false,
         };
         loop {
@@ -162,7 +162,7 @@ impl Eligibility {
         if self.is_moot() {
             return Ok(Ticket { lane, epoch: None, vote: None });
         }
-        let places = self.places();
+        let places = self.places.lock();
         let (at, epoch) = (&places[place], node.epoch(lane));
         if let Some(reason) = &at.unfit {
             return Err(Missing::Unfit(at.failure(reason)));
@@ -210,7 +210,7 @@ impl Eligibility {
 
     /// Takes in that a server no longer has the memory that this ticket names. It is vetted before it is asked again.
     pub(super) fn forgot(&self, place: NodeIndex, ticket: &Ticket) {
-        let at = &mut self.places()[place];
+        let at = &mut self.places.lock()[place];
         if at.memory.as_ref().map(|memory| &memory.id) == ticket.vote.as_ref() {
             at.grants = None;
         }
@@ -228,7 +228,7 @@ impl Eligibility {
 
     /// Takes in what a server showed on a connection.
     pub(super) fn saw(&self, place: NodeIndex, lane: Lane, epoch: u64, identity: &Identity, now: Instant) {
-        let mut places = self.places();
+        let mut places = self.places.lock();
         let (unfit, servers) = (unfitness(&places, place, lane, identity), places.len());
         let was_shut = places[place].shut().is_some();
         let (at, vetted) = (&mut places[place], unfit.is_none().then_some(epoch));
@@ -252,12 +252,12 @@ impl Eligibility {
 
     /// Notes that this locker has begun the memory of a server.
     pub(super) fn began(&self, place: NodeIndex) {
-        self.places()[place].begun = true;
+        self.places.lock()[place].begun = true;
     }
 
     /// Returns whether this locker has begun the memory of a server though most of the others vote: once for each one.
     pub(super) fn is_news(&self, place: NodeIndex) -> bool {
-        let mut places = self.places();
+        let mut places = self.places.lock();
         let votes = |(at, other): &(NodeIndex, &Place)| *at != place && other.votes();
         let is_news = places[place].begun && places.iter().enumerate().filter(votes).count() * 2 >= places.len();
         places[place].begun &= !is_news;
@@ -266,7 +266,7 @@ impl Eligibility {
 
     /// Notes that a server could not be vetted, and why. If it is `unfit`, its vote does not count.
     pub(super) fn failed(&self, place: NodeIndex, lane: Lane, reason: &str, unfit: bool) {
-        let at = &mut self.places()[place];
+        let at = &mut self.places.lock()[place];
         if lane == Lane::Renewals {
             at.renewals = None;
         } else {
@@ -279,7 +279,7 @@ impl Eligibility {
 
     /// Lets a server vote without vetting: INFO is not permitted, and servers have no memories.
     pub(super) fn trust(&self, place: NodeIndex, lane: Lane, epoch: u64) {
-        let at = &mut self.places()[place];
+        let at = &mut self.places.lock()[place];
         if lane == Lane::Renewals {
             at.renewals = Some(epoch);
         } else {
@@ -290,7 +290,7 @@ impl Eligibility {
 
     /// Returns what a server remembers that does not vote yet.
     pub(super) fn shut(&self, place: NodeIndex) -> Option<(Memory, Shut)> {
-        self.places()[place].shut().map(|(memory, shut)| (memory.clone(), shut))
+        self.places.lock()[place].shut().map(|(memory, shut)| (memory.clone(), shut))
     }
 
     /// Returns whether a server that has not answered yet may still be on its way.
@@ -300,21 +300,21 @@ impl Eligibility {
 
     /// Returns whether this locker was given a wrong list.
     pub(super) fn is_misled(&self) -> bool {
-        right_number(&self.places()).is_some()
+        right_number(&self.places.lock()).is_some()
     }
 
     /// Returns how much this locker's number of servers counts beside another's.
     pub(super) fn rank(&self) -> usize {
-        rank(&self.places())
+        rank(&self.places.lock())
     }
 
     /// Returns whether this locker has ever seen the server there vote.
     pub(super) fn met(&self, place: NodeIndex) -> bool {
-        self.places()[place].met
+        self.places.lock()[place].met
     }
 
     pub(super) fn status(&self, place: NodeIndex) -> Status {
-        let places = self.places();
+        let places = self.places.lock();
         let at = &places[place];
         match (&at.unfit, &at.unknown) {
             (Some(reason), _) => Status::Unfit(reason.clone()),
@@ -324,10 +324,6 @@ impl Eligibility {
                 None => Status::Votes,
             },
         }
-    }
-
-    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,7 +4,6 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Quorum;
@@ -15,6 +14,7 @@ use crate::key::Key;
 use crate::lease::NodeIndex;
 use crate::node::{Lane, Node, Outcome};
 use crate::script;
+use crate::sync::{Arc, Mutex};
 
 /// The lists of a locker: where it may stand in one.
 #[derive(Debug)]
@@ -66,10 +66,6 @@ impl Lists {
         has_lists.then(|| Self { locker: locker.into(), off, refused, said })
     }
 
-    fn refused(&self) -> MutexGuard<'_, HashSet<Key>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes that the server refused the list of this lock. Returns whether to log it: once, and once more if there can
     /// be no lists at all.
     fn refuse(&self, key: &Key, refusal: Refusal) -> bool {
@@ -77,7 +73,7 @@ impl Lists {
             return !self.off.swap(true, Ordering::Relaxed);
         }
         if refusal == Refusal::Name {
-            let mut refused = self.refused();
+            let mut refused = self.refused.lock();
             if refused.len() >= MOST_REFUSED {
                 refused.clear();
             }
@@ -101,7 +97,7 @@ impl Quorum {
 
     /// As [`lister`](Self::lister), for one lock: its list may be refused.
     pub(crate) fn lister_of(&self, key: &Key) -> Option<&Arc<str>> {
-        self.lister().filter(|_| self.lists.as_ref().is_some_and(|lists| !lists.refused().contains(key)))
+        self.lister().filter(|_| self.lists.as_ref().is_some_and(|lists| !lists.refused.lock().contains(key)))
     }
 
     /// Returns whom a release wakes.
@@ -179,8 +175,8 @@ mod tests {
             said: AtomicBool::new(false),
         };
         let said = (0..3 * MOST_REFUSED).filter(|n| lists.refuse(&Key::from(format!("{n}")), Refusal::Name)).count();
-        assert_eq!((said, lists.refused().len()), (1, MOST_REFUSED));
-        assert!(!lists.refuse(&Key::from("now"), Refusal::Now) && !lists.refused().contains(&Key::from("now")));
+        assert_eq!((said, lists.refused.lock().len()), (1, MOST_REFUSED));
+        assert!(!lists.refuse(&Key::from("now"), Refusal::Now) && !lists.refused.lock().contains(&Key::from("now")));
         assert!(lists.refuse(&Key::from("x"), Refusal::All) && lists.off.load(Ordering::Relaxed));
     }
 

@@ -5,7 +5,6 @@
 //! - The task never sleeps beyond the first deadline: a caller that puts in an earlier one wakes it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Notify;
 use tokio::task::yield_now;
@@ -15,6 +14,7 @@ use super::Session;
 use crate::clock::Instant;
 use crate::foreign::{self, contained};
 use crate::key::Key;
+use crate::sync::{Arc, Mutex, Weak};
 
 /// How many waits are ended before the engine's other tasks get a turn.
 const CHUNK: usize = 256;
@@ -37,7 +37,7 @@ struct Table {
 impl Deadlines {
     /// Adds the deadline of a waiter.
     pub(super) fn put(&self, deadline: Instant, id: u64, key: &Key) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         table.waits.insert((deadline, id), key.clone());
         let earlier = table.planned.is_none_or(|planned| deadline < planned);
         if earlier {
@@ -53,13 +53,13 @@ impl Deadlines {
     /// whose time ends together do not contend for the mutex.
     pub(super) fn remove(&self, deadline: Instant, id: u64, now: Instant) {
         if now < deadline {
-            self.table().waits.remove(&(deadline, id));
+            self.table.lock().waits.remove(&(deadline, id));
         }
     }
 
     /// Takes out the first ones that are due.
     fn due(&self, now: Instant) -> Vec<(Instant, u64, Key)> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let mut due = Vec::new();
         while due.len() < CHUNK
             && let Some(first) = table.waits.first_entry().filter(|first| first.key().0 <= now)
@@ -82,13 +82,9 @@ impl Deadlines {
 
     /// Returns when the first one is due. From here on the task is woken for earlier ones.
     fn plan(&self) -> Option<Instant> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         table.planned = table.waits.first_key_value().map(|((deadline, _), _)| *deadline);
         table.planned
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -146,7 +142,7 @@ mod tests {
         let last = now + Duration::from_millis(31);
         deadlines.remove(last, 5, last);
         assert_eq!(ids(deadlines.due(last)), [5], "what is due is taken out by the task");
-        assert!(deadlines.table().waits.is_empty());
+        assert!(deadlines.table.lock().waits.is_empty());
     }
 
     #[test]

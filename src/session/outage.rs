@@ -4,7 +4,6 @@
 //! A call that comes during a known outage waits for a command timeout of its own: otherwise a program that tries again
 //! after each error would spin for as long as the outage lasts.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -13,6 +12,7 @@ use super::Session;
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::options::Settings;
+use crate::sync::Mutex;
 
 /// What callers learn about an outage: why each server failed in the last round, and how long the outage lasts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,12 +56,12 @@ impl Outage {
 
     /// Notes that a round had an answer.
     pub(super) fn answered(&self) {
-        *self.failing() = None;
+        *self.failing.lock() = None;
     }
 
     /// Notes that a round that was sent at this time had no answer.
     pub(super) fn failed(&self, sent: Instant, nodes: Vec<NodeFailure>) {
-        let mut failing = self.failing();
+        let mut failing = self.failing.lock();
         let (since, announced) = match failing.as_ref() {
             Some(earlier) if sent.since(earlier.last) <= self.gap => (earlier.since, earlier.announced),
             _ => (sent, None),
@@ -71,7 +71,11 @@ impl Outage {
 
     /// Returns what waiters are told, once the outage has lasted for `outage_tolerance`.
     pub(super) fn verdict(&self, now: Instant) -> Option<Verdict> {
-        self.failing().as_ref().map(|failing| failing.verdict(now)).filter(|verdict| verdict.lasts >= self.tolerance)
+        self.failing
+            .lock()
+            .as_ref()
+            .map(|failing| failing.verdict(now))
+            .filter(|verdict| verdict.lasts >= self.tolerance)
     }
 
     /// Returns how long it is until a waiter that came then may end because of an outage.
@@ -82,25 +86,25 @@ impl Outage {
     /// Returns how long an outage has lasted that had begun before a round that was sent at this time; zero if there
     /// was none.
     pub(super) fn known_before(&self, sent: Instant, now: Instant) -> Duration {
-        let failing = self.failing();
+        let failing = self.failing.lock();
         let known = failing.as_ref().filter(|failing| failing.since < sent && sent.since(failing.last) <= self.gap);
         known.map_or(Duration::ZERO, |failing| now.since(failing.since))
     }
 
     /// Returns what a waiter is told when its wait time is over, if a round has failed since it came.
     pub(super) fn failure_since(&self, came: Instant, now: Instant) -> Option<Verdict> {
-        self.failing().as_ref().filter(|failing| failing.last >= came).map(|failing| failing.verdict(now))
+        self.failing.lock().as_ref().filter(|failing| failing.last >= came).map(|failing| failing.verdict(now))
     }
 
     /// Returns how long it is until the outage has lasted for `outage_tolerance`; `None` without an outage.
     pub(super) fn ends_in(&self, now: Instant) -> Option<Duration> {
-        self.failing().as_ref().map(|failing| now.until(failing.since + self.tolerance))
+        self.failing.lock().as_ref().map(|failing| now.until(failing.since + self.tolerance))
     }
 
     /// Tells lines that wait for something else that the outage has lasted too long: once for all waiters that are due
     /// then. Lines that are sending find out by themselves.
     pub(super) fn announce(&self, now: Instant) {
-        let mut failing = self.failing();
+        let mut failing = self.failing.lock();
         let Some(failing) = failing.as_mut() else { return };
         if failing.announced.is_none_or(|last| now.since(last) >= self.patience) {
             failing.announced = Some(now);
@@ -111,10 +115,6 @@ impl Outage {
     /// Waits for an announcement. One that comes while nobody waits is not kept: the next round finds out by itself.
     pub(super) async fn announced(&self) {
         self.over.notified().await;
-    }
-
-    fn failing(&self) -> MutexGuard<'_, Option<Failing>> {
-        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
         outage.failed(now, Vec::new());
         let announced = |at| {
             outage.announce(at);
-            outage.failing().as_ref().and_then(|failing| failing.announced)
+            outage.failing.lock().as_ref().and_then(|failing| failing.announced)
         };
         assert_eq!(announced(now), Some(now));
         assert_eq!(announced(now + SECOND * 2), Some(now), "those who are due have been told");

@@ -1,7 +1,6 @@
 //! Counts and logs re-entries, and warns if they look like branches that are inside together.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -13,6 +12,7 @@ use crate::hold::{Entrance, Hold};
 use crate::identity::{Caller, Known, Origin, Place};
 use crate::key::Key;
 use crate::lease;
+use crate::sync::{Arc, Mutex};
 use crate::tasks::Stop;
 
 /// The shortest time between two warnings about a key.
@@ -34,7 +34,7 @@ enum Warning {
 impl Warned {
     /// Returns whether to warn of this now. If so, it counts as done.
     fn is_due(&self, key: &Key, warning: Warning, now: Instant) -> bool {
-        let mut warned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warned = self.0.lock();
         if warned.get(&(key.clone(), warning)).is_some_and(|last| now.since(*last) < AGAIN) {
             return false;
         }
@@ -144,9 +144,9 @@ mod tests {
         assert!(warned.is_due(&key, Warning::Beside, now + AGAIN));
         let told = (0..10_000).filter(|n| warned.is_due(&n.to_string().into(), Warning::Beside, now + AGAIN)).count();
         assert!(told < MANY, "{told}");
-        assert_eq!(warned.0.lock().expect("sound").len(), MANY);
+        assert_eq!(warned.0.lock().len(), MANY);
         assert!(warned.is_due(&"new".into(), Warning::Beside, now + AGAIN * 2));
-        assert_eq!(warned.0.lock().expect("sound").len(), 1, "the time of all others is over");
+        assert_eq!(warned.0.lock().len(), 1, "the time of all others is over");
     }
 
     /// A hold of the key "k" that was taken here, by this owner.

@@ -3,11 +3,11 @@
 //! A refusal comes within a round trip. Without a pause, a program that tries again after each error would ask a server
 //! that is out of memory as fast as it can answer.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Session;
 use crate::clock::Instant;
+use crate::sync::Mutex;
 
 /// After this time without a refusal, the next one is told at once again.
 const FORGOTTEN: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ pub(super) struct Refusals(Mutex<Option<Instant>>);
 impl Refusals {
     /// Notes that a call is told of a refusal after this pause if it is not the first. Returns its pause.
     fn next(&self, pause: Duration, now: Instant) -> Duration {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         let pause = if last.is_some_and(|last| now.since(last) < FORGOTTEN) { pause } else { Duration::ZERO };
         *last = Some(now + pause);
         pause

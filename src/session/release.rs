@@ -1,7 +1,6 @@
 //! Releases holds, and writes the counts of nested ones.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -19,6 +18,7 @@ use crate::hold::{self, Entrance, Hold, HoldState, Leave};
 use crate::lease::NodeIndex;
 use crate::node::Outcome;
 use crate::quorum::{Calls, Confirmations, Settled};
+use crate::sync::{Arc, Mutex};
 
 /// The first pause before a release is sent again. It doubles up to half a command timeout.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -221,12 +221,12 @@ struct Silences(Mutex<BTreeMap<NodeIndex, NodeFailure>>);
 
 impl Silences {
     fn note(&self, node: NodeIndex, failure: NodeFailure) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node, failure);
+        self.0.lock().insert(node, failure);
     }
 
     /// Returns the failures of the nodes that said something, if any did.
     fn told(&self) -> Option<Vec<NodeFailure>> {
-        let said: Vec<_> = self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let said: Vec<_> = self.0.lock().values().cloned().collect();
         (!said.is_empty()).then_some(said)
     }
 }

@@ -1,9 +1,8 @@
 //! What goes up and down: the gauges. The recorder has the sum over all lockers of the process.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 #[cfg(feature = "metrics")]
 use crate::foreign::contained;
+use crate::sync::{Arc, Mutex};
 
 /// Numbers that a locker reports, as they were reported last. Its share is taken back when it is dropped.
 #[derive(Debug)]
@@ -25,7 +24,7 @@ impl<const N: usize> Levels<N> {
     /// Reports these numbers under these names, the same each time. It may block in the recorder.
     pub(crate) fn tell(&self, names: [&'static str; N], counts: [usize; N]) {
         let before = {
-            let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut told = self.0.lock();
             told.names = names;
             std::mem::replace(&mut told.counts, counts)
         };
@@ -36,13 +35,13 @@ impl<const N: usize> Levels<N> {
 
     #[cfg(test)]
     pub(crate) fn told(&self) -> [usize; N] {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).counts
+        self.0.lock().counts
     }
 }
 
 impl<const N: usize> Drop for Levels<N> {
     fn drop(&mut self) {
-        let Told { names, counts } = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Told { names, counts } = self.0.get_mut();
         for at in 0..N {
             if counts[at] > 0 {
                 change(names[at], counts[at], 0);

@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::keyspace::Keyspace;
@@ -16,6 +15,7 @@ use crate::clock::wall_micros;
 use crate::command::{Answer, Command};
 use crate::key::Key;
 use crate::random;
+use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// A server.
 pub(super) struct Machine(Mutex<State>);
@@ -232,7 +232,7 @@ impl Machine {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

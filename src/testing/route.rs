@@ -7,9 +7,9 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::machine::{Ear, Machine, News, Number, Request, Sent, Tell};
+use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// A network that can be cut, and that can be made to lead to another server.
 pub(super) struct Route {
@@ -119,5 +119,5 @@ impl Route {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

@@ -12,7 +12,6 @@ mod notes;
 mod schedule;
 mod wheel;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -30,6 +29,7 @@ use crate::node::LinkEvent;
 use crate::options::Settings;
 use crate::quorum::Quorum;
 use crate::stats::Counters;
+use crate::sync::{Arc, Mutex, Weak};
 
 /// A finding of the watchdog on which the session acts.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Watchdog {
 
     /// Leaves an order for the task to carry out by `due`. Returns false if the task has ended.
     fn order(&self, order: Order, due: Instant) -> bool {
-        let mut inbox = self.inbox();
+        let mut inbox = self.inbox.lock();
         if inbox.closed {
             return false;
         }
@@ -120,17 +120,13 @@ impl Watchdog {
     }
 
     fn take_orders(&self) -> Vec<Order> {
-        let mut inbox = self.inbox();
+        let mut inbox = self.inbox.lock();
         inbox.due = None;
         std::mem::take(&mut inbox.orders)
     }
 
     fn due(&self) -> Option<Instant> {
-        self.inbox().due
-    }
-
-    fn inbox(&self) -> MutexGuard<'_, Inbox> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inbox.lock().due
     }
 }
 
@@ -139,7 +135,7 @@ impl Watchdog {
     /// Returns whether it was left the order to forget this hold.
     pub(crate) fn is_to_forget(&self, hold: &Hold) -> bool {
         let is_it = |order: &Order| matches!(order, Order::Forget(generation) if *generation == hold.generation);
-        self.inbox().orders.iter().any(is_it)
+        self.inbox.lock().orders.iter().any(is_it)
     }
 }
 
@@ -148,7 +144,7 @@ struct Closing(Arc<Watchdog>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        let mut inbox = self.0.inbox();
+        let mut inbox = self.0.inbox.lock();
         inbox.closed = true;
         let orders = std::mem::take(&mut inbox.orders);
         drop(inbox);

@@ -5,7 +5,6 @@ mod loss;
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -19,6 +18,7 @@ use crate::hold::{Hold, HoldState, Leave, Ledger, Lost, Phase, Shut, State, Term
 use crate::lease::NodeIndex;
 use crate::owner::Owner;
 use crate::stats::Counters;
+use crate::sync::{Arc, Mutex};
 
 /// Validity lasts for two ticks and a bit of the third, a `max_hold` of 35 s for three and a half.
 const TICK: Duration = Duration::from_secs(10);
@@ -91,7 +91,7 @@ impl World {
 
     /// Returns a copy of the world with a hold of its own.
     pub(super) fn copy(&self) -> Self {
-        let (hold, from) = (&self.hold, self.hold.state());
+        let (hold, from) = (&self.hold, self.hold.state.lock());
         let phase = from.phase;
         let (owner, votes) = (from.owner.clone(), from.votes.clone());
         let state = State { owner, votes, entries: None, listeners: None, ..*from };
@@ -101,14 +101,14 @@ impl World {
         let copy = Hold { claim, ledger, state: Mutex::new(State { phase: Phase::Held, ..state }), ..**hold };
         let tokens =
             self.tokens.each_ref().map(|token| if token.is_cancelled() { tokens::fired() } else { copy.token() });
-        copy.state().phase = phase;
+        copy.state.lock().phase = phase;
         let (counters, losses) = (Arc::clone(&self.counters), Rc::clone(&self.losses));
         Self { hold: Arc::new(copy), tokens, counters, losses, facts: self.facts.clone(), trail: self.trail.clone() }
     }
 
     /// Returns what two worlds must have in common to behave alike from here on.
     pub(super) fn print(&self) -> (Print, Facts) {
-        let state = self.hold.state();
+        let state = self.hold.state.lock();
         let votes = state.votes.iter().map(|vote| vote.map(|until| until.since(self.hold.since))).collect();
         let counts = [state.guards, state.unclaimed, state.failed_ticks];
         let cancelled = self.tokens.each_ref().map(CancellationToken::is_cancelled);
@@ -203,7 +203,7 @@ impl World {
                 }
                 self.hold.gone(node);
                 if flaw == Some(Flaw::GoneMeansLossDuringRelease) && self.is_releasing() {
-                    self.hold.state().phase = Phase::Lost(Loss::NotOwner);
+                    self.hold.state.lock().phase = Phase::Lost(Loss::NotOwner);
                 }
             }
             Step::Unanswered(node) => self.facts.flying[node] = None,
@@ -215,7 +215,7 @@ impl World {
                 let newly = self.hold.lose(loss);
                 ensure(newly == held, "only the call that makes it lost returns true")?;
                 if flaw == Some(Flaw::LossIsReplaced) && !held && !self.is_releasing() {
-                    self.hold.state().phase = Phase::Lost(loss);
+                    self.hold.state.lock().phase = Phase::Lost(loss);
                 }
             }
         }
@@ -234,7 +234,7 @@ impl World {
 
     fn enter(&mut self, held: bool, clock: u8, flaw: Option<Flaw>) -> Result<(), Broken> {
         if flaw == Some(Flaw::ReleasingIsEntered) && self.is_releasing() {
-            self.hold.state().guards += 1;
+            self.hold.state.lock().guards += 1;
             self.facts.taken += 1;
             return Ok(());
         }
@@ -246,7 +246,7 @@ impl World {
                 self.facts.taken += 1;
                 ensure(count == self.hold.guards(), "the count is the number of guards")?;
                 if flaw == Some(Flaw::EntryIsNotCounted) {
-                    self.hold.state().guards -= 1;
+                    self.hold.state.lock().guards -= 1;
                 }
                 Ok(())
             }
@@ -274,7 +274,7 @@ impl World {
         let last = matches!(left, Leave::Last | Leave::Lost { last: true, .. });
         self.facts.releases += u32::from(last && flaw != Some(Flaw::LeaveForgetsTheLast));
         if left == Leave::Last && flaw == Some(Flaw::LastGuardStaysHeld) {
-            self.hold.state().phase = Phase::Held;
+            self.hold.state.lock().phase = Phase::Held;
         }
         ensure(last == (others == 0), "the last guard releases, and only the last")
     }
@@ -292,7 +292,7 @@ impl World {
         let counted = if flaw == Some(Flaw::RenewalCountsFromTheAnswer) { now } else { self.at(sent) };
         let renewed = self.hold.renewed(node, counted, now);
         if flaw == Some(Flaw::RenewalRevives) && !held {
-            self.hold.state().phase = Phase::Held;
+            self.hold.state.lock().phase = Phase::Held;
         }
         if held {
             self.facts.success[node] = self.facts.success[node].max(Some(sent));
@@ -320,7 +320,7 @@ impl World {
 
     /// Checks the promises that hold after every step.
     fn check(&mut self) -> Result<(), Broken> {
-        let state = self.hold.state();
+        let state = self.hold.state.lock();
         let end = match state.phase {
             Phase::Held => None,
             Phase::Releasing => Some("released"),
@@ -347,7 +347,7 @@ impl World {
     }
 
     fn is_releasing(&self) -> bool {
-        self.hold.state().phase == Phase::Releasing
+        self.hold.state.lock().phase == Phase::Releasing
     }
 }
 

@@ -4,7 +4,6 @@
 //! all, all waiters are told to look ([`LinkEvent::Lagged`]).
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -16,6 +15,7 @@ use super::super::link::{LinkEvent, hear_during};
 use super::super::redis::Redis;
 use super::super::reply::Outcome;
 use crate::foreign::{self, log};
+use crate::sync::{Arc, Mutex};
 
 /// How long after a failure a master is asked again.
 const RETRY: Duration = Duration::from_millis(100);
@@ -69,13 +69,9 @@ impl Wishes {
 }
 
 impl Ear {
-    fn wishes(&self) -> MutexGuard<'_, Wishes> {
-        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Subscribes or unsubscribes one channel. Returns the number of the wish.
     pub(super) fn want(&self, name: String, wanted: bool) -> u64 {
-        let mut wishes = self.wishes();
+        let mut wishes = self.wishes.lock();
         if wanted {
             wishes.wanted.insert(name.clone());
         } else {
@@ -91,7 +87,7 @@ impl Ear {
     /// Subscribes exactly these channels, after a change of the slot map. If some are new, messages may have been
     /// missed. `anew`: slots may have been elsewhere in the meantime, so nothing is subscribed any more.
     pub(super) fn want_all(&self, wanted: HashSet<String>, anew: bool) {
-        let mut wishes = self.wishes();
+        let mut wishes = self.wishes.lock();
         if wishes.wanted == wanted && (wanted.is_empty() || !anew) {
             return;
         }
@@ -115,12 +111,13 @@ impl Ear {
         let all = join_all(told.iter().map(|(ear, wish)| async move {
             let mut reached = ear.reached.subscribe();
             // It fails only if the sender is dropped, which `told` keeps alive.
-            let _: Result<_, _> = reached.wait_for(|reached| reached >= wish || ear.wishes().behind.is_some()).await;
+            let _: Result<_, _> =
+                reached.wait_for(|reached| reached >= wish || ear.wishes.lock().behind.is_some()).await;
         }));
         let _: Result<_, _> = timeout(patience, all).await;
         for (ear, wish) in &told {
             if *ear.reached.borrow() < *wish {
-                ear.wishes().fall_behind();
+                ear.wishes.lock().fall_behind();
             }
         }
     }
@@ -148,7 +145,7 @@ impl Ear {
 
     /// Returns what to subscribe, what to unsubscribe, and the number of the last wish in it.
     fn changes(&self, has: &mut HashSet<String>) -> (Vec<String>, Vec<String>, u64) {
-        let mut wishes = self.wishes();
+        let mut wishes = self.wishes.lock();
         let Wishes { wanted, changes, gone, anew, count, .. } = &mut *wishes;
         if std::mem::take(anew) {
             has.clear();
@@ -245,7 +242,7 @@ impl Listening {
 
     /// Notes that all wishes up to this one are fulfilled.
     fn caught_up(&self, wish: u64) {
-        let was_behind = self.ear.wishes().behind.take_if(|behind| *behind <= wish).is_some();
+        let was_behind = self.ear.wishes.lock().behind.take_if(|behind| *behind <= wish).is_some();
         if was_behind {
             self.tell(LinkEvent::Lagged);
         }
@@ -266,7 +263,7 @@ impl Listening {
 
     /// Notes that these have to be asked for again.
     fn again(&self, names: impl Iterator<Item = String>) {
-        let mut wishes = self.ear.wishes();
+        let mut wishes = self.ear.wishes.lock();
         wishes.changes.extend(names);
         wishes.fall_behind();
         drop(wishes);
@@ -277,7 +274,7 @@ impl Listening {
     /// Notes that nothing is subscribed, and that messages may have been missed.
     fn forget(&mut self) {
         self.has.clear();
-        let wanted: Vec<_> = self.ear.wishes().wanted.iter().cloned().collect();
+        let wanted: Vec<_> = self.ear.wishes.lock().wanted.iter().cloned().collect();
         self.again(wanted.into_iter());
     }
 

@@ -11,7 +11,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -37,6 +36,7 @@ use crate::error::NodeFailure;
 use crate::foreign::{self, log};
 use crate::options::Settings;
 use crate::presence::{Part, Roll};
+use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// How often the map is asked for if nothing is in doubt.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -164,7 +164,7 @@ impl Masters {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(super) fn wiring(&self) -> Wiring<'_> {

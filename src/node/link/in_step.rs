@@ -7,7 +7,6 @@
 //! - A connection that delivered a misplaced answer is given up.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fred::bytes_utils::Str;
@@ -22,6 +21,7 @@ use crate::error::NodeFailure;
 use crate::foreign::log;
 use crate::node::number::{Number, numbered};
 use crate::node::reply::{self, Outcome, Reply};
+use crate::sync::{Arc, Mutex};
 
 impl Link {
     /// Sends one command, once, and a PING behind it. The echo of the PING proves that the answer is the command's.

@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -17,6 +16,7 @@ use tokio::time::sleep;
 use super::super::{Events, LinkEvent, Wiring};
 use crate::clock::{Clock, Instant};
 use crate::stats;
+use crate::sync::{Arc, Mutex, Weak};
 use crate::tasks;
 use crate::testing::{News, Number, Reply};
 
@@ -86,7 +86,7 @@ impl Wire {
     /// Registers a request and returns its number. Requests have to be registered in the order in which they are sent.
     pub(super) fn expect(&self) -> (Number, oneshot::Receiver<Result<Reply, Misplaced>>) {
         let (waiter, answer) = oneshot::channel();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let number = self.next_number(&mut state);
         if state.strays > 0 {
             self.misplace(&mut state, waiter);
@@ -100,7 +100,7 @@ impl Wire {
     /// for it.
     pub(super) fn expect_beside(&self) -> (Number, oneshot::Receiver<Result<Reply, Misplaced>>) {
         let (waiter, answer) = oneshot::channel();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let number = self.next_number(&mut state);
         state.beside.push((number.request, waiter));
         (number, answer)
@@ -116,7 +116,7 @@ impl Wire {
         match news {
             News::Message { channel, text } => send(&self.subscriber, LinkEvent::Message { channel, text }),
             News::Anew => {
-                self.renew(&mut self.state());
+                self.renew(&mut self.state.lock());
                 send(&self.subscriber, LinkEvent::Up);
             }
             News::Answer { number, reply, after } => self.delay(number, reply, after),
@@ -124,7 +124,7 @@ impl Wire {
     }
 
     fn delay(&self, number: Number, reply: Option<Reply>, after: Duration) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.delayed == 0 && after.is_zero() {
             return self.arrive(&mut state, number, reply);
         }
@@ -175,10 +175,6 @@ impl Wire {
         send(&self.ups, LinkEvent::Up);
         send(&self.reconnected, LinkEvent::Up);
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Sends an event. This fails only once the node has been dropped.
@@ -191,7 +187,7 @@ async fn carry(wire: Weak<Wire>, mut road: UnboundedReceiver<(Instant, Number, O
     while let Some((due, number, reply)) = road.recv().await {
         sleep(Instant::now().until(due)).await;
         let Some(wire) = wire.upgrade() else { return };
-        let mut state = wire.state();
+        let mut state = wire.state.lock();
         state.delayed -= 1;
         wire.arrive(&mut state, number, reply);
     }

@@ -24,16 +24,16 @@ impl World {
     pub(super) fn fire_one(&self, flaw: Option<Flaw>) {
         match flaw {
             Some(Flaw::TokenIsForgotten) => {
-                let mut state = self.hold.state();
+                let mut state = self.hold.state.lock();
                 if matches!(state.phase, Phase::Lost(_)) {
                     drop(state.listeners.take());
                 }
             }
-            Some(Flaw::LossIsToldTwice) => self.hold.state().fired = false,
+            Some(Flaw::LossIsToldTwice) => self.hold.state.lock().fired = false,
             Some(Flaw::LossIsToldFirst) => {
-                let listeners = self.hold.state().listeners.take();
+                let listeners = self.hold.state.lock().listeners.take();
                 self.hold.fire_one();
-                self.hold.state().listeners = listeners;
+                self.hold.state.lock().listeners = listeners;
                 return;
             }
             _ => {}
