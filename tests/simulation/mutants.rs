@@ -113,6 +113,19 @@ fn a_mutant_that_does_not_follow_the_source_is_found() {
     assert!(make("").unwrap_err().contains("places"), "several");
 }
 
+/// What the simulation is built from.
+const SOURCE: [&str; 9] =
+    ["Cargo.toml", "Cargo.lock", "README.md", "docs", "src", "lua", "tests", "examples", "doctor"];
+
+/// Otherwise no mutant can be built.
+#[test]
+fn every_crate_of_the_workspace_is_copied_for_a_mutant() {
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let members = manifest.lines().find_map(|line| line.strip_prefix("members = ")).unwrap();
+    let members: Vec<&str> = members.split('"').skip(1).step_by(2).filter(|member| *member != ".").collect();
+    assert!(!members.is_empty() && members.iter().all(|member| SOURCE.contains(member)), "{members:?}");
+}
+
 #[cfg(feature = "soak")]
 mod hunt {
     use std::fs;
@@ -121,10 +134,8 @@ mod hunt {
     use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
 
-    use super::{Mutant, root};
+    use super::{Mutant, SOURCE, root};
 
-    /// What the simulation is built from.
-    const SOURCE: [&str; 8] = ["Cargo.toml", "Cargo.lock", "README.md", "docs", "src", "lua", "tests", "examples"];
     /// How many seeds a mutant may survive, and for how long: a mistake may also make a program endless.
     const SEEDS: u64 = 20_000;
     const LONGEST: Duration = Duration::from_secs(1_800);
