@@ -199,7 +199,7 @@ impl Eligibility {
         };
         format!(
             "abstains {until}: it is new, or has restarted or lost its data, and may have forgotten locks \
-             (the longest restart_quarantine that it knows of is {longest:?})"
+             (longest restart_quarantine = {longest:?})"
         )
     }
 
