@@ -12,7 +12,7 @@ use common::chaos::{Chaos, survive};
 use common::children;
 use common::failovers::{self, Failover};
 use common::losses::{self, Kind};
-use common::ms;
+use common::{ms, storm};
 
 /// The body of a child process. As an ordinary test it does nothing.
 #[test]
@@ -40,6 +40,15 @@ async fn losses_of_every_kind_are_reported_in_time() {
     }
     println!("{}", losses::table(&all));
     std::fs::write("target/losses.svg", losses::picture(&all)).unwrap();
+}
+
+/// Each minority forgets in turn, while programs with different leases reach some servers badly.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_forget_let_no_two_in() {
+    for (servers, losses) in [(3, 300), (5, 150)] {
+        let visits = storm::weather(servers, losses).await;
+        println!("{servers} servers, of which a minority forgot {losses} times: {visits} visits without an overlap");
+    }
 }
 
 /// Twelve failovers of each kind by Sentinels, four of each while Sentinels come and go, and three of each with

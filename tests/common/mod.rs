@@ -24,6 +24,7 @@ pub mod rights;
 pub mod sentinel;
 pub mod server;
 pub mod several;
+pub mod storm;
 #[cfg(feature = "tls")]
 pub mod tls;
 
