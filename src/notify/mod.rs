@@ -113,6 +113,16 @@ impl Channels {
         self.table.lock().others.at(key.channel()).is_some_and(|others| others.given(Instant::now()).is_some())
     }
 
+    /// Returns whether others have a turn, whose outcome is not known, or had it at that time or later.
+    pub(crate) fn left_turn(&self, key: &Key, since: Instant) -> bool {
+        self.table().others.at(key.channel()).is_some_and(|others| others.given(since).is_some())
+    }
+
+    /// Records that the lock was free although others have a turn.
+    pub(crate) fn end_left_turn(&self, key: &Key) {
+        self.turn_ended(key.channel(), Some(Ended::NotTaken), Instant::now());
+    }
+
     /// Returns whether a caller waited here a moment ago.
     pub(crate) fn is_contended(&self, key: &Key) -> bool {
         self.table.lock().is_confirmed(key.channel())

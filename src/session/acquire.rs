@@ -85,7 +85,13 @@ impl Session {
             let answer = answer.await.unwrap_or(Err(Error::Closed));
             place.answered = true;
             drop(place);
-            let Some(grip) = answer? else { return Ok(None) };
+            let Some(grip) = answer? else {
+                // The line left the lock to others for all of this caller's time: it may be free.
+                return match self.channels.left_turn(key, now) {
+                    true => Box::pin(self.try_after_turn(key, caller, *terms)).await,
+                    false => Ok(None),
+                };
+            };
             // A grant that was revoked or lost before this caller was polled does not count: the caller queues again.
             if let Some(grip) = self.take(grip)? {
                 return Ok(Some(grip));
@@ -94,6 +100,16 @@ impl Session {
                 return Box::pin(self.try_lock(key, caller, *terms)).await;
             }
         }
+    }
+
+    /// Makes one attempt for a caller whose time is over while others have a turn. Its outcome is that of the turn: the
+    /// line may be empty by now, and others would have the same turn again and again.
+    async fn try_after_turn(self: &Arc<Self>, key: &Key, caller: &Caller, terms: Terms) -> Result<Option<Grip>, Error> {
+        let grip = self.try_lock(key, caller, terms).await?;
+        if grip.is_some() {
+            self.channels.end_left_turn(key);
+        }
+        Ok(grip)
     }
 
     /// Writes the count of a re-entered hold, which has been counted up already.

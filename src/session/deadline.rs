@@ -112,7 +112,12 @@ impl Session {
     fn end_wait(&self, key: &Key, id: u64, deadline: Instant) {
         let held = self.gate.is_known_held(key, self.now());
         if let Some(waiter) = self.gate.leave(key, id) {
-            let answer = if held { Ok(None) } else { self.gave_up(waiter.since, deadline).map(|()| None) };
+            // Nobody asked a server while the lock was left to others: the caller does.
+            let answer = if held || self.channels.left_turn(key, waiter.since) {
+                Ok(None)
+            } else {
+                self.gave_up(waiter.since, deadline).map(|()| None)
+            };
             foreign::answer(waiter.reply, answer);
         }
     }

@@ -389,6 +389,29 @@ async fn clients_that_never_take_the_lock_cost_no_hand_overs() {
     }
 }
 
+/// Its locker left the lock to the client for all of the time, and did not ask.
+#[tokio::test]
+async fn a_turn_of_others_does_not_outlast_a_short_wait() {
+    let server = Server::start();
+    let mut listener = server.connection().unwrap();
+    let mut messages = listener.as_pubsub();
+    messages.psubscribe("*").unwrap();
+    let locker = locker(&server).await;
+    for _ in 0..200 {
+        let lock = locker.get(key());
+        let guard = lock.lock().await.unwrap();
+        let released = Instant::now();
+        guard.unlock().await.unwrap();
+        // The first turn lasts 10 ms. On a busy machine, the wait may end after it.
+        let ends_before = released.elapsed() < ms(4);
+        let taken = lock.try_lock_for(ms(5)).await.unwrap();
+        if ends_before && taken.is_some() {
+            return;
+        }
+    }
+    panic!("nobody had the lock, and it was never taken");
+}
+
 /// A client that subscribes and never makes an attempt costs the hand-overs within lockers, and little more: turns that
 /// no client takes are offered ever less often. A turn for each release would cost fifty times as much.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
