@@ -32,7 +32,7 @@ const OUTRUN: Duration = Duration::from_millis(500);
 /// Acquires for the head of a key's line until the line is empty. Started by the first caller in line; ends with the
 /// line; nobody awaits it.
 pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
-    let mut driving = Driving { session: &session, key: &key, collisions: 0, outrun: None, named: false, done: false };
+    let mut driving = Driving::of(&session, &key);
     let mut subscription = None;
     loop {
         match session.gate.next(&key, Instant::now()) {
@@ -61,6 +61,8 @@ struct Driving<'a> {
     collisions: u32,
     /// Since when others have been faster at the first node, while nothing is known about the other nodes.
     outrun: Option<Instant>,
+    /// Whether a turn of others ended before it was subscribed: it may have missed a message.
+    deaf: bool,
     /// Whether a holder whose lock outlasts every lease has been logged.
     named: bool,
     /// Whether its line has ended.
@@ -87,7 +89,11 @@ impl Drop for Driving<'_> {
     }
 }
 
-impl Driving<'_> {
+impl<'a> Driving<'a> {
+    const fn of(session: &'a Arc<Session>, key: &'a Key) -> Self {
+        Self { session, key, collisions: 0, outrun: None, deaf: false, named: false, done: false }
+    }
+
     async fn try_for(&mut self, head: Head, wake: &Notify, subscription: &mut Option<Subscription>) {
         let (session, key) = (self.session, self.key);
         if subscription.is_none() && self.is_contended() {
@@ -112,6 +118,9 @@ impl Driving<'_> {
                 // A release between the answer and the subscription was not heard: once subscribed, it tries again, and
                 // only then waits.
                 None => *subscription = Some(self.listen().await),
+                Some(listening) if std::mem::take(&mut self.deaf) => {
+                    let _: Result<_, _> = timeout(session.settings.command_timeout, listening.ready()).await;
+                }
                 Some(listening) => {
                     if outlasts_every_lease(ttl) {
                         self.name_lasting().await;
@@ -164,9 +173,13 @@ impl Driving<'_> {
             || quorum.lister().is_some() && (channels.is_contended(self.key) || gate.others_wait(self.key))
     }
 
-    async fn listen(&self) -> Subscription {
+    async fn listen(&mut self) -> Subscription {
         let listening = self.session.channels.subscribe(self.key);
-        let _: Result<_, _> = timeout(self.session.settings.command_timeout, listening.ready()).await;
+        let (now, most) = (Instant::now(), self.session.settings.command_timeout);
+        // A turn of others that its locker gave them. The lock may be free after it, with a subscription or without.
+        let turn = listening.due(now).map(|due| now.until(due));
+        let ready = timeout(turn.map_or(most, |turn| turn.min(most)), listening.ready()).await;
+        self.deaf = turn.is_some() && ready.is_err();
         listening
     }
 
@@ -375,7 +388,8 @@ mod tests {
     #[tokio::test]
     async fn a_list_that_the_server_refused_is_not_asked_for_again() {
         let (session, [key, other]) = (Session::over_nobody(), ["k", "other"].map(Key::from));
-        let driving = Driving { session: &session, key: &key, collisions: 0, outrun: None, named: false, done: true };
+        let mut driving = Driving::of(&session, &key);
+        driving.done = true;
         let place = Some(Place::Refused("WRONGTYPE Operation against a key holding the wrong kind of value".into()));
         driving.learn(&session.channels.subscribe(&key), &Attempt::Held { ttl: None, contested: false, place });
         assert!(session.quorum.lister_of(&key).is_none() && session.quorum.lister_of(&other).is_some());
@@ -385,7 +399,8 @@ mod tests {
     #[tokio::test]
     async fn the_engine_sleeps_while_a_driver_waits_for_other_lockers() {
         let (session, key) = (Session::over_nobody(), Key::from("k"));
-        let driving = Driving { session: &session, key: &key, collisions: 0, outrun: None, named: false, done: true };
+        let mut driving = Driving::of(&session, &key);
+        driving.done = true;
         let wake = Notify::new();
         driving.park(&wake, None, Duration::ZERO).await;
         assert!(!session.engine.never_stays_awake(), "another caller of this locker has it");

@@ -412,6 +412,23 @@ async fn a_turn_of_others_does_not_outlast_a_short_wait() {
     panic!("nobody had the lock, and it was never taken");
 }
 
+/// Its locker left the lock to the client until it was subscribed to the channel, which took as long as a command may.
+#[tokio::test]
+async fn a_turn_of_others_waits_for_no_subscription() {
+    let (server, key) = (Server::start(), key());
+    let mut listener = server.connection().unwrap();
+    let mut messages = listener.as_pubsub();
+    messages.psubscribe("*").unwrap();
+    let proxy = Proxy::start(server.port());
+    let locker = builder(&proxy.url(), ms(30_000)).connect().await.unwrap();
+    proxy.set(Mode::Hold(b"SUBSCRIBE".to_vec()));
+    let begun = Instant::now();
+    for _ in 0..3 {
+        locker.get(&key).lock().await.unwrap().unlock().await.unwrap();
+    }
+    assert!(within(begun.elapsed(), ms(1_000)), "it waited for {:?}", begun.elapsed());
+}
+
 /// A client that subscribes and never makes an attempt costs the hand-overs within lockers, and little more: turns that
 /// no client takes are offered ever less often. A turn for each release would cost fifty times as much.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
