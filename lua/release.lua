@@ -6,12 +6,12 @@
 -- ARGV[3]  the locker that releases, 1 if it goes into the list, 1 if it is subscribed to the channel and not in the
 --          list, how long a turn of others would last or 0, and how long the list is kept, both in milliseconds. Or
 --          empty
--- Returns n              released, and n clients received the message of the channel
+-- Returns n              released, and n clients are subscribed to the channel
 --         {place, turn, others, waiting}
 --                        released, and the next locker of the list was woken (turn is 0), or others have a turn, so
 --                        long; place: the number of lockers before the one that released, -1 if it is not in the list;
 --                        others: how many clients are subscribed that are not in the list, of `waiting` lockers
---         {told, error}  released, and `told` clients received the message of the channel: the list cannot be used
+--         {told, error}  released, and `told` clients are subscribed to the channel: the list cannot be used
 --         -1             gone: the lock is not held under this field
 local lock, channel = KEYS[1], KEYS[2]
 local field, list, unlisted = ARGV[1], ARGV[2], nil
@@ -31,4 +31,8 @@ redis.call('DEL', lock)
 -- The message is a hint: a user that may not publish has released the lock all the same.
 local told = redis.pcall('PUBLISH', channel, '0')
 told = type(told) == 'number' and told or 0
+if told > 0 then
+  -- Not those that are subscribed to all channels.
+  told = redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or told
+end
 return unlisted and {told, unlisted} or told

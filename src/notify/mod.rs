@@ -115,7 +115,7 @@ impl Channels {
 
     /// Returns whether others have a turn, whose outcome is not known, or had it at that time or later.
     pub(crate) fn left_turn(&self, key: &Key, since: Instant) -> bool {
-        self.table().others.at(key.channel()).is_some_and(|others| others.given(since).is_some())
+        self.table.lock().others.at(key.channel()).is_some_and(|others| others.given(since).is_some())
     }
 
     /// Records that the lock was free although others have a turn.

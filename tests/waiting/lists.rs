@@ -526,6 +526,21 @@ async fn a_monitor_of_all_channels_is_not_taken_for_a_locker_that_is_gone() {
     }
 }
 
+/// A locker that leaves a lock to others listens for its release meanwhile.
+#[tokio::test]
+async fn a_lock_is_not_left_to_a_monitor_of_all_channels() {
+    let (server, key) = (Server::start(), key());
+    let mut connection = server.connection().unwrap();
+    let mut monitor = connection.as_pubsub();
+    monitor.psubscribe("*").unwrap();
+    let lock = locker(&server).await.get(&key);
+    for _ in 0..20 {
+        lock.lock().await.unwrap().unlock().await.unwrap();
+        let channels: Vec<String> = server.command(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"]);
+        assert!(channels.is_empty(), "{channels:?}");
+    }
+}
+
 /// A turn that no foreign client takes does not go to the locker that has just had the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_locker_does_not_take_the_turn_that_it_offers_to_others() {
