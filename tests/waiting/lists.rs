@@ -330,7 +330,8 @@ async fn a_client_that_uses_no_list_is_not_starved() {
         over.store(true, Ordering::Relaxed);
         let theirs = theirs.join().unwrap();
         println!("{lockers} lockers, {late} ms late: ours {ours}, theirs {theirs}");
-        assert!(theirs * 8 >= ours, "{lockers} lockers, {late} ms late: ours {ours}, theirs {theirs}");
+        // On a busy machine it is later than that. Without turns that grow it has one in a thousand.
+        assert!(theirs * 16 >= ours, "{lockers} lockers, {late} ms late: ours {ours}, theirs {theirs}");
     }
 }
 
