@@ -108,13 +108,9 @@ impl Channels {
         Subscription { channels: Arc::clone(self), name, listener, lists: AtomicBool::new(false) }
     }
 
-    /// Returns whether others have a turn that this locker gave them.
-    pub(crate) fn has_given_turn(&self, key: &Key) -> bool {
-        self.table.lock().others.at(key.channel()).is_some_and(|others| others.given(Instant::now()).is_some())
-    }
-
-    /// Returns whether others have a turn, whose outcome is not known, or had it at that time or later.
-    pub(crate) fn left_turn(&self, key: &Key, since: Instant) -> bool {
+    /// Returns whether others have a turn that this locker gave them, and whose outcome is not known, or had it at that
+    /// time or later.
+    pub(crate) fn has_given_turn(&self, key: &Key, since: Instant) -> bool {
         self.table.lock().others.at(key.channel()).is_some_and(|others| others.given(since).is_some())
     }
 

@@ -87,7 +87,7 @@ impl Session {
             drop(place);
             let Some(grip) = answer? else {
                 // The line left the lock to others for all of this caller's time: it may be free.
-                return match self.channels.left_turn(key, now) {
+                return match self.channels.has_given_turn(key, now) {
                     true => Box::pin(self.try_after_turn(key, caller, *terms)).await,
                     false => Ok(None),
                 };

@@ -113,7 +113,7 @@ impl Session {
         let held = self.gate.is_known_held(key, self.now());
         if let Some(waiter) = self.gate.leave(key, id) {
             // Nobody asked a server while the lock was left to others: the caller does.
-            let answer = if held || self.channels.left_turn(key, waiter.since) {
+            let answer = if held || self.channels.has_given_turn(key, waiter.since) {
                 Ok(None)
             } else {
                 self.gave_up(waiter.since, deadline).map(|()| None)

@@ -169,7 +169,7 @@ impl<'a> Driving<'a> {
     /// is put into the list at once: otherwise it would never be there as long as it is always the first to ask.
     fn is_contended(&self) -> bool {
         let Session { quorum, channels, gate, .. } = &**self.session;
-        channels.has_given_turn(self.key)
+        channels.has_given_turn(self.key, Instant::now())
             || quorum.lister().is_some() && (channels.is_contended(self.key) || gate.others_wait(self.key))
     }
 
