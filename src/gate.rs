@@ -17,9 +17,7 @@
 //! - Holds and waiters that are taken out of a slot are dropped and woken after the shard's lock is released. A hold's
 //!   mutex is taken after the shard's lock.
 
-mod queue;
 mod slot;
-mod turn;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -29,12 +27,13 @@ use dashmap::mapref::one::RefMut;
 use tokio::sync::{Notify, oneshot};
 
 use self::slot::Slot;
-pub(crate) use self::turn::Others;
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
 use crate::hold::{Hold, Terms};
 use crate::identity::Origin;
 use crate::key::{Key, OfKeys};
+pub(crate) use crate::line::Others;
+use crate::line::{self, Effect, Event, LastRound, Moment, News};
 use crate::owner::Owner;
 
 /// How many waiters are taken out of a line under one lock of its shard.
@@ -51,24 +50,14 @@ pub(crate) struct Gate<G, R = ()> {
     waiters: AtomicUsize,
 }
 
-/// The result of the last round for a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LastRound {
-    /// No round has ended yet.
-    Pending,
-    Answered,
-    /// It had no majority.
-    Failed,
-}
-
 /// One caller in line.
+pub(crate) type Waiter<G> = line::Waiter<Call<G>>;
+
+/// What a caller wants, and where it gets it.
 #[derive(Debug)]
-pub(crate) struct Waiter<G> {
-    pub(crate) id: u64,
-    pub(crate) owner: Owner,
+pub(crate) struct Call<G> {
     pub(crate) origin: Origin,
     pub(crate) terms: Terms,
-    pub(crate) since: Instant,
     /// Gets `None` if the caller's wait time is over and another owner holds the lock.
     pub(crate) reply: oneshot::Sender<Result<Option<G>, Error>>,
 }
@@ -93,20 +82,6 @@ pub(crate) enum Arrival {
     Lost(Loss),
     /// The waiter is in line. With a value, the caller has to start the driver.
     Queued(Option<Arc<Notify>>),
-}
-
-/// What a driver has to do next.
-#[derive(Debug)]
-pub(crate) enum Next<R = ()> {
-    /// The line is empty; the driver is gone from the slot.
-    Done,
-    /// Release a hold and, with a `Head`, hand the lock over to that waiter.
-    Release(R, Option<Head>),
-    /// Tell the head of the line that its owner's hold is lost.
-    Lost(u64, Loss),
-    /// Somebody here holds the lock, or releases it and has no answer yet.
-    Blocked,
-    Try(Head),
 }
 
 /// The waiter for which the driver acquires.
@@ -159,7 +134,7 @@ impl<G, R> Gate<G, R> {
             Entry::Reentered(hold, count) => Arrival::Reentered(hold, count),
             Entry::Lost(loss) => Arrival::Lost(loss),
             Entry::HeldHere | Entry::Open => {
-                slot.line.push(waiter);
+                slot.line.arrive(waiter);
                 self.waiters.fetch_add(1, Ordering::Relaxed);
                 Arrival::Queued(slot.start())
             }
@@ -170,90 +145,88 @@ impl<G, R> Gate<G, R> {
         arrival
     }
 
-    /// Returns what the driver of this key has to do next.
-    pub(crate) fn next(&self, key: &Key, now: Instant) -> Next<R> {
-        let Some(mut slot) = self.slots.get_mut(key) else { return Next::Done };
-        let next = slot.next(now);
+    /// Passes an event to the line of this key. Returns what its driver has to do now, with what is known of the waiter
+    /// that it does it for.
+    pub(crate) fn step(&self, key: &Key, event: Event, moment: &Moment) -> Option<Effect<R, Head>> {
+        let Some(mut slot) = self.slots.get_mut(key) else { return Some(Effect::Done { is_listed: false }) };
+        let effect = slot.line.on(event, moment).and_then(|effect| effect.known(|id| slot.head(id)));
+        if matches!(effect, Some(Effect::Done { .. })) {
+            slot.driver = None;
+        }
         let lost = slot.found_lost();
         drop(slot);
         fire(&lost);
-        if matches!(next, Next::Done) {
+        if matches!(effect, Some(Effect::Done { .. })) {
             self.tidy(key);
         }
-        next
+        effect
+    }
+
+    /// Calls this with what is heard of others, if the line of this key listens. It runs under the shard's lock.
+    pub(crate) fn seat(&self, key: &Key, hear: &mut dyn FnMut(&mut News)) {
+        if let Some(mut slot) = self.slots.get_mut(key)
+            && let Some(news) = slot.line.seat()
+        {
+            hear(news);
+        }
     }
 
     /// Registers a grant, unless the waiter that it is for has gone.
     pub(crate) fn admit(&self, hold: &Arc<Hold>, waiter: Option<u64>, now: Instant) -> Admitted<G> {
         let mut slot = self.slots.entry(hold.claim.key.clone()).or_default();
-        slot.last_round = LastRound::Answered;
-        let waiter = match waiter {
-            Some(id) => match self.counted(slot.line.remove(id)) {
-                // Its caller is gone, so nobody gets the grant.
-                None => {
-                    drop(slot);
-                    self.tidy(&hold.claim.key);
-                    return Admitted { waiter: None, same_owner: Vec::new() };
-                }
-                found => found,
-            },
-            None => None,
+        let Ok(waiter) = slot.line.grant(Arc::clone(hold), waiter) else {
+            drop(slot);
+            self.tidy(&hold.claim.key);
+            return Admitted { waiter: None, same_owner: Vec::new() };
         };
-        let (last, waiting) = (slot.line.last(), slot.line.len());
-        slot.turn.begin(last, waiting);
-        // The waiter may release the lock before the driver, which acquired it for the waiter, has looked again.
-        slot.blocked |= waiter.is_some() && slot.driver.is_some();
-        Admitted { waiter, same_owner: self.let_in(slot, hold, now) }
+        self.holds.fetch_add(1, Ordering::Relaxed);
+        Admitted { waiter: self.counted(waiter), same_owner: self.let_in(slot, hold, now) }
     }
 
     /// Replaces the released hold by the grant of its hand-over, in one step. The key is never free here in between,
     /// whether or not the waiter is still in line.
     pub(crate) fn succeed(&self, from: &Arc<Hold>, hold: &Arc<Hold>, waiter: u64, now: Instant) -> Admitted<G> {
         let mut slot = self.slots.entry(hold.claim.key.clone()).or_default();
-        slot.last_round = LastRound::Answered;
-        slot.turn.go_on(now);
-        let taken = self.take_out(&mut slot, from);
-        let waiter = self.counted(slot.line.remove(waiter));
-        // As in `admit`: the driver looks next.
-        slot.blocked = slot.driver.is_some();
+        let (released, waiter) = slot.line.succeed(from, Arc::clone(hold), waiter, now);
+        if released.is_none() {
+            self.holds.fetch_add(1, Ordering::Relaxed);
+        }
         let same_owner = self.let_in(slot, hold, now);
-        drop(taken);
-        Admitted { waiter, same_owner }
+        drop(released);
+        Admitted { waiter: self.counted(waiter), same_owner }
     }
 
     /// Passes a release to the driver of its key for a hand-over, if the driver waits for this hold and the lock has
     /// not been handed over too often. Otherwise returns the release.
     pub(crate) fn pass(&self, hold: &Arc<Hold>, release: R, now: Instant) -> Option<R> {
         let Some(mut slot) = self.slots.get_mut(&hold.claim.key) else { return Some(release) };
-        if !slot.takes_release_of(hold, now) {
-            return Some(release);
+        let unsent = slot.line.release(hold, release, now);
+        if unsent.is_none() {
+            slot.wake();
         }
-        slot.passed = Some(release);
-        slot.wake();
-        None
+        unsent
     }
 
     /// Notes who else waits for this key, according to the answer to a release.
     pub(crate) fn note_others(&self, key: &Key, others: Others) {
         if let Some(mut slot) = self.slots.get_mut(key) {
-            slot.turn.note_others(others);
+            slot.line.note_others(others);
         }
     }
 
     /// Returns whether the last release of this key woke or told others.
+    #[cfg(test)]
     pub(crate) fn others_wait(&self, key: &Key) -> bool {
-        self.slots.get(key).is_some_and(|slot| slot.turn.others_wait())
+        self.slots.get(key).is_some_and(|slot| slot.line.others_wait())
     }
 
-    /// Registers a hold, and lets the waiters of its owner enter.
+    /// Lets the waiters of a hold's owner enter.
     fn let_in(&self, mut slot: RefMut<'_, Key, Slot<G, R>>, hold: &Arc<Hold>, now: Instant) -> Vec<Waiter<G>> {
-        slot.holds.push(Arc::clone(hold));
-        self.holds.fetch_add(1, Ordering::Relaxed);
         let (owner, mut same) = (hold.owner(), Vec::new());
         let mut let_in = |slot: &mut Slot<G, R>, from| {
-            let ids: Vec<u64> = slot.line.of(&owner, from).take(CHUNK).map(|waiter| waiter.id).collect();
+            let ids: Vec<u64> = slot.line.waiters().of(&owner, from).take(CHUNK).map(|waiter| waiter.id).collect();
             let entered = ids.iter().filter(|_| hold.enter_unclaimed(now).is_ok());
-            same.extend(entered.filter_map(|&id| self.counted(slot.line.remove(id))));
+            same.extend(entered.filter_map(|&id| self.counted(slot.line.leave(id))));
             ids.last().filter(|_| ids.len() == CHUNK).map(|last| last + 1)
         };
         let mut more = let_in(&mut slot, 0);
@@ -272,24 +245,21 @@ impl<G, R> Gate<G, R> {
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
         let mut taken = None;
         if let Some(mut slot) = self.slots.get_mut(&hold.claim.key) {
-            taken = self.take_out(&mut slot, hold);
+            taken = slot.line.remove(hold);
+            if taken.is_some() {
+                self.holds.fetch_sub(1, Ordering::Relaxed);
+            }
             slot.wake();
         }
         drop(taken);
         self.tidy(&hold.claim.key);
     }
 
-    fn take_out(&self, slot: &mut Slot<G, R>, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
-        let at = slot.holds.iter().position(|h| Arc::ptr_eq(h, hold))?;
-        self.holds.fetch_sub(1, Ordering::Relaxed);
-        Some(slot.holds.swap_remove(at))
-    }
-
     /// Takes out a waiter whose caller is gone or gets an answer.
     pub(crate) fn leave(&self, key: &Key, id: u64) -> Option<Waiter<G>> {
         let mut slot = self.slots.get_mut(key)?;
-        let waiter = self.counted(slot.line.remove(id))?;
-        if slot.line.is_empty() {
+        let waiter = self.counted(slot.line.leave(id))?;
+        if slot.line.waiters().is_empty() {
             slot.wake();
         }
         Some(waiter)
@@ -300,20 +270,21 @@ impl<G, R> Gate<G, R> {
         let (mut out, mut from, mut end) = (Vec::new(), 0, None);
         // It works in chunks, so that a long line does not block other keys of the shard.
         while let Some(mut slot) = self.slots.get_mut(key) {
-            let Some(last) = end.or(slot.line.last()) else {
+            let Some(last) = end.or(slot.line.waiters().last()) else {
                 slot.wake();
                 break;
             };
             let chunk: Vec<(u64, bool)> = slot
                 .line
+                .waiters()
                 .range(from)
                 .take_while(|waiter| waiter.id <= last)
                 .take(CHUNK)
                 .map(|waiter| (waiter.id, which(waiter)))
                 .collect();
             let chosen = chunk.iter().filter(|(_, chosen)| *chosen);
-            out.extend(chosen.filter_map(|&(id, _)| self.counted(slot.line.remove(id))));
-            if slot.line.is_empty() {
+            out.extend(chosen.filter_map(|&(id, _)| self.counted(slot.line.leave(id))));
+            if slot.line.waiters().is_empty() {
                 slot.wake();
             }
             let Some((id, _)) = chunk.last().filter(|_| chunk.len() == CHUNK) else { break };
@@ -335,38 +306,31 @@ impl<G, R> Gate<G, R> {
         }
     }
 
-    /// Notes the result of a round for this key.
-    pub(crate) fn note_round(&self, key: &Key, round: LastRound) {
-        if let Some(mut slot) = self.slots.get_mut(key) {
-            slot.last_round = round;
-        }
-    }
-
     /// Returns whether this key has waiters.
     pub(crate) fn is_awaited(&self, key: &Key) -> bool {
-        self.slots.get(key).is_some_and(|slot| !slot.line.is_empty())
+        self.slots.get(key).is_some_and(|slot| !slot.line.waiters().is_empty())
     }
 
     /// Returns whether this key is known to be held: here, or according to the last round.
     pub(crate) fn is_known_held(&self, key: &Key, now: Instant) -> bool {
         self.slots.get(key).is_some_and(|slot| {
-            slot.last_round == LastRound::Answered || slot.holds.iter().any(|hold| hold.blocks(now))
+            slot.line.last_round() == LastRound::Answered || slot.line.holds().iter().any(|hold| hold.blocks(now))
         })
     }
 
     /// Returns whether a hold of a key satisfies the condition, which runs under the shard's lock.
     pub(crate) fn has_hold(&self, key: &Key, which: impl Fn(&Hold) -> bool) -> bool {
-        self.slots.get(key).is_some_and(|slot| slot.holds.iter().any(|hold| which(hold)))
+        self.slots.get(key).is_some_and(|slot| slot.line.holds().iter().any(|hold| which(hold)))
     }
 
     /// Returns the holds of a key.
     pub(crate) fn holds_of(&self, key: &Key) -> Vec<Arc<Hold>> {
-        self.slots.get(key).map(|slot| slot.holds.clone()).unwrap_or_default()
+        self.slots.get(key).map(|slot| slot.line.holds().to_vec()).unwrap_or_default()
     }
 
     /// Returns all holds.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
-        self.slots.iter().flat_map(|slot| slot.holds.clone()).collect()
+        self.slots.iter().flat_map(|slot| slot.line.holds().to_vec()).collect()
     }
 
     /// Returns the numbers of holds and of waiters.
@@ -394,7 +358,7 @@ impl<G, R> Gate<G, R> {
     }
 
     fn tidy(&self, key: &Key) {
-        self.slots.remove_if(key, |_, slot| slot.holds.is_empty() && slot.line.is_empty() && slot.driver.is_none());
+        self.slots.remove_if(key, |_, slot| slot.line.is_empty() && slot.driver.is_none());
     }
 }
 
@@ -411,6 +375,7 @@ mod tests {
 
     use super::*;
     use crate::identity::{Known, Place};
+    use crate::line::Answer;
 
     const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
 
@@ -422,12 +387,25 @@ mod tests {
         let (reply, answer) = oneshot::channel();
         let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
         let (id, owner, since) = (gate.next_id(), owner.clone(), Instant::now());
-        let waiter = Waiter { id, owner, origin, terms: TERMS, since, reply };
+        let waiter = Waiter { id, owner, since, call: Call { origin, terms: TERMS, reply } };
         (waiter, answer)
     }
 
     fn hold(owner: &Owner) -> Arc<Hold> {
         Arc::new(Hold::for_test(owner.clone(), TERMS, &[0], 1))
+    }
+
+    /// Passes an event to a line, and returns what its driver has to do.
+    fn step<R>(gate: &Gate<(), R>, key: &Key, event: Event, now: Instant) -> Effect<R, Head> {
+        let ms = Duration::from_millis(1);
+        let (chance, retry, recheck, round_trip) = (0.5, ms, ms, ms);
+        let (is_told, contended, lists) = (true, false, false);
+        let moment = Moment { now, chance, retry, recheck, is_told, round_trip, contended, lists };
+        gate.step(key, event, &moment).expect("there is something to do")
+    }
+
+    fn look<R>(gate: &Gate<(), R>, key: &Key, now: Instant) -> Effect<R, Head> {
+        step(gate, key, Event::Changed, now)
     }
 
     #[test]
@@ -439,12 +417,13 @@ mod tests {
         let (first_id, second_id) = (first.id, second.id);
         assert!(matches!(gate.arrive(&key, first, now), Arrival::Queued(Some(_))));
         assert!(matches!(gate.arrive(&key, second, now), Arrival::Queued(None)));
-        assert!(matches!(gate.next(&key, now), Next::Try(head) if head.id == first_id));
+        assert!(matches!(look(&gate, &key, now), Effect::Ask { head, .. } if head.id == first_id));
         assert!(gate.leave(&key, first_id).is_some());
-        assert!(matches!(gate.next(&key, now), Next::Try(head) if head.id == second_id));
+        let refused = Event::Answered(Answer::Refused);
+        assert!(matches!(step(&gate, &key, refused, now), Effect::Ask { head, .. } if head.id == second_id));
         assert!(gate.leave(&key, second_id).is_some());
         assert!(!gate.is_empty(), "the driver has not left yet");
-        assert!(matches!(gate.next(&key, now), Next::Done));
+        assert!(matches!(step(&gate, &key, refused, now), Effect::Done { .. }));
         assert!(gate.is_empty());
     }
 
@@ -462,12 +441,12 @@ mod tests {
         let hold = hold(&owner);
         let Admitted { waiter, same_owner } = gate.admit(&hold, Some(head_id), now);
         assert_eq!((waiter.map(|w| w.id), same_owner.len(), hold.guards()), (Some(head_id), 1, 2));
-        assert!(matches!(gate.next(&key, now), Next::Blocked));
+        assert!(matches!(look(&gate, &key, now), Effect::Sleep { hears: false, .. }));
         assert!(matches!(gate.enter(&key, &other, now), Entry::HeldHere));
         assert!(matches!(gate.enter(&key, &owner, now), Entry::Reentered(_, 3)));
         assert_eq!(gate.census(), (1, 1));
         gate.remove(&hold);
-        assert!(matches!(gate.next(&key, now), Next::Try(_)));
+        assert!(matches!(look(&gate, &key, now), Effect::Ask { .. }));
         assert_eq!(gate.drain(&key, |_| true).len(), 1);
         assert_eq!(gate.census(), (0, 0));
     }
@@ -508,7 +487,7 @@ mod tests {
         assert_eq!(ids(out), all.clone().filter(|id| id % 3 == 0).collect::<Vec<_>>());
         assert_eq!(ids(rest), all.filter(|id| id % 3 != 0).collect::<Vec<_>>());
         assert_eq!(gate.census(), (0, 0));
-        assert!(matches!(gate.next(&key, now), Next::Done));
+        assert!(matches!(look(&gate, &key, now), Effect::Done { .. }));
         assert!(gate.is_empty());
     }
 
@@ -542,7 +521,7 @@ mod tests {
             gate.arrive(&key, waiter_of(gate, owner).0, now);
         }
         assert_eq!(gate.pass(&released, 7, now), Some(7), "no driver waits for it yet");
-        assert!(matches!(gate.next(&key, now), Next::Blocked));
+        assert!(matches!(look(gate, &key, now), Effect::Sleep { hears: false, .. }));
         released.leave(now);
         assert_eq!(gate.pass(&hold(&Owner::new()), 7, now), Some(7), "no hold of this key");
         assert_eq!(gate.pass(&released, 7, now), None);
@@ -555,8 +534,11 @@ mod tests {
         let (gate, first, second) = (Gate::new(), Owner::new(), Owner::new());
         let (key, _, now) = passed(&gate, &[&first, &second]);
         assert!(gate.leave(&key, 0).is_some(), "the first has gone meanwhile");
-        assert!(matches!(gate.next(&key, now), Next::Release(7, Some(head)) if head.owner == second));
-        assert!(matches!(gate.next(&key, now), Next::Blocked), "it is being released");
+        assert!(matches!(look(&gate, &key, now), Effect::Release(7, Some(head)) if head.owner == second));
+        assert!(
+            matches!(step(&gate, &key, Event::HandedOver, now), Effect::Sleep { hears: false, .. }),
+            "it is being released"
+        );
     }
 
     #[test]
@@ -564,9 +546,9 @@ mod tests {
         let gate = Gate::new();
         let (key, released, now) = passed(&gate, &[&Owner::new()]);
         assert_eq!(gate.drain(&key, |_| true).len(), 1);
-        assert!(matches!(gate.next(&key, now), Next::Release(7, None)));
+        assert!(matches!(look(&gate, &key, now), Effect::Release(7, None)));
         gate.remove(&released);
-        assert!(matches!(gate.next(&key, now), Next::Done));
+        assert!(matches!(step(&gate, &key, Event::HandedOver, now), Effect::Done { .. }));
         assert!(gate.is_empty());
     }
 
@@ -577,7 +559,7 @@ mod tests {
         let lost = hold(&owner);
         gate.admit(&lost, None, now);
         assert!(lost.take_guard() && lost.lose(Loss::Expired));
-        assert!(matches!(gate.next(&key, now), Next::Release(7, None)));
+        assert!(matches!(look(&gate, &key, now), Effect::Release(7, None)));
     }
 
     #[test]
@@ -585,7 +567,7 @@ mod tests {
         for stays in [true, false] {
             let (gate, next, other) = (Gate::new(), Owner::new(), Owner::new());
             let (key, released, now) = passed(&gate, &[&next, &other, &next]);
-            let Next::Release(7, Some(head)) = gate.next(&key, now) else { panic!("it was passed on") };
+            let Effect::Release(7, Some(head)) = look(&gate, &key, now) else { panic!("it was passed on") };
             assert!(stays || gate.leave(&key, head.id).is_some());
             let held = hold(&next);
             let Admitted { waiter, same_owner } = gate.succeed(&released, &held, head.id, now);
@@ -595,7 +577,7 @@ mod tests {
                 ((1, 1), 2),
                 "the caller of `succeed` drops the guard of a waiter that is gone"
             );
-            assert!(matches!(gate.next(&key, now), Next::Blocked));
+            assert!(matches!(step(&gate, &key, Event::HandedOver, now), Effect::Sleep { hears: false, .. }));
         }
     }
 
@@ -606,12 +588,13 @@ mod tests {
         for _ in 0..3 {
             gate.arrive(&key, waiter_of(&gate, &Owner::new()).0, now);
         }
-        let Next::Try(head) = gate.next(&key, now) else { panic!("it is free") };
+        let Effect::Ask { head, .. } = look(&gate, &key, now) else { panic!("it is free") };
         let acquired = hold(&head.owner);
         gate.admit(&acquired, Some(head.id), now);
         acquired.leave(now);
         assert_eq!(gate.pass(&acquired, 7, now), None);
-        let Next::Release(7, Some(head)) = gate.next(&key, now) else { panic!("it was passed on") };
+        let answered = Event::Answered(Answer::Granted);
+        let Effect::Release(7, Some(head)) = step(&gate, &key, answered, now) else { panic!("it was passed on") };
         let next = hold(&head.owner);
         gate.succeed(&acquired, &next, head.id, now);
         next.leave(now);
@@ -623,18 +606,18 @@ mod tests {
         let (gate, key, now) = (Gate::<(), u8>::new(), Key::from("k"), Instant::now());
         let mut held = hold(&Owner::new());
         gate.admit(&held, None, now);
-        let mut handed_over = 0;
+        let (mut handed_over, mut event) = (0, Event::Changed);
         for _ in 0..20 {
             gate.arrive(&key, waiter_of(&gate, &Owner::new()).0, now);
-            assert!(matches!(gate.next(&key, now), Next::Blocked));
+            assert!(matches!(step(&gate, &key, event, now), Effect::Sleep { hears: false, .. }));
             held.leave(now);
             if gate.pass(&held, 7, now).is_some() {
                 break;
             }
-            let Next::Release(7, Some(head)) = gate.next(&key, now) else { panic!("it was passed on") };
+            let Effect::Release(7, Some(head)) = look(&gate, &key, now) else { panic!("it was passed on") };
             let next = hold(&head.owner);
             gate.succeed(&held, &next, head.id, now);
-            (held, handed_over) = (next, handed_over + 1);
+            (held, handed_over, event) = (next, handed_over + 1, Event::HandedOver);
         }
         assert_eq!(handed_over, 8);
         gate.note_others(&key, Others::Nobody);
@@ -653,7 +636,7 @@ mod tests {
         assert!(matches!(gate.enter(&key, &other, now), Entry::Open));
         let (head, _answer) = waiter(&gate, &other);
         gate.arrive(&key, head, now);
-        assert!(matches!(gate.next(&key, now), Next::Try(_)));
+        assert!(matches!(look(&gate, &key, now), Effect::Ask { .. }));
         gate.remove(&hold);
         assert!(matches!(gate.enter(&key, &owner, now), Entry::Open));
     }
@@ -670,10 +653,10 @@ mod tests {
         gate.arrive(&key, head, now);
         assert!(hold.take_guard());
         hold.give_to(owner);
-        assert!(matches!(gate.next(&key, now), Next::Blocked));
+        assert!(matches!(look(&gate, &key, now), Effect::Sleep { hears: false, .. }));
         hold.lose(Loss::Expired);
-        assert!(matches!(gate.next(&key, now), Next::Lost(told, Loss::Expired) if told == id));
+        assert!(matches!(look(&gate, &key, now), Effect::Lost(told, Loss::Expired) if told == id));
         gate.remove(&hold);
-        assert!(matches!(gate.next(&key, now), Next::Try(head) if head.id == id));
+        assert!(matches!(look(&gate, &key, now), Effect::Ask { head, .. } if head.id == id));
     }
 }

@@ -19,6 +19,7 @@ mod identity;
 mod key;
 mod label;
 mod lease;
+mod line;
 mod lock;
 mod locker;
 mod multi;

@@ -38,6 +38,7 @@ const LAYERS: [Layer; 6] = [
         name: "pure",
         modules: &[
             "rights",
+            "line",
             "presence",
             "command",
             "lease",

@@ -21,7 +21,7 @@
 //! - Outcomes that are certain (*not executed*, *refused*), fences, the bound on pending undos, and that a release is
 //!   given up after a lease.
 //! - Several nodes: see `model/quorum`. Which locker is woken when: see `model/across`. Hand-overs within a process:
-//!   see `model/hand_over.rs`.
+//!   see `model/hand_over.rs`, which runs with the tests of `src/line`.
 //!
 //! # Why the bounds suffice
 //! - Every promise concerns two clients at most: a holder and one that interferes. The third client shows that a third
@@ -37,10 +37,10 @@
 
 #[path = "model/across/mod.rs"]
 mod across;
+#[path = "model/checked.rs"]
+mod checked;
 #[path = "model/client.rs"]
 mod client;
-#[path = "model/hand_over.rs"]
-mod hand_over;
 #[path = "model/memory/mod.rs"]
 mod memory;
 #[path = "model/promises.rs"]
@@ -52,12 +52,9 @@ mod server;
 #[path = "model/state.rs"]
 mod state;
 
-use std::fmt::Debug;
-use std::hash::Hash;
-use std::time::Instant;
+use stateright::{Model, Property};
 
-use stateright::{Checker, HasDiscoveries, Model, Property};
-
+use checked::{Checked, breaks, keeps_its_promises};
 use client::{Acquire, Client, Hold, Renewal, Undo};
 use promises::{BELIEF, COUNT, EXCLUSION, LEAK, RUNS_OUT, STALE, TOLD};
 use server::{Attempt, Server, Wire};
@@ -224,40 +221,7 @@ impl Model for Protocol {
     }
 }
 
-/// What the checker needs of a model.
-trait Checked:
-    Model<State: Clone + Debug + Hash + PartialEq + Send + Sync, Action: Clone + Debug + PartialEq>
-    + Debug
-    + Send
-    + Sync
-    + 'static
-{
-}
-
 impl Checked for Protocol {}
-
-/// Checks every state within the bounds.
-fn keeps_its_promises(protocol: impl Checked) {
-    let (start, bounds) = (Instant::now(), format!("{protocol:?}"));
-    let checker = protocol.checker().spawn_bfs().join();
-    let (states, steps, depth) = (checker.unique_state_count(), checker.state_count(), checker.max_depth());
-    println!("{bounds}: {states} states, {steps} steps, depth {depth}, {:.1?}", start.elapsed());
-    assert!(checker.is_done(), "states are left");
-    checker.assert_properties();
-}
-
-/// Checks that a mutant breaks each of these promises, and prints how.
-fn breaks(mutant: impl Checked, promises: &[&'static str]) {
-    let (start, name) = (Instant::now(), format!("{mutant:?}"));
-    let all = HasDiscoveries::AllOf(promises.iter().copied().collect());
-    let checker = mutant.checker().finish_when(all).spawn_bfs().join();
-    println!("{name}: {} states, {:.1?}", checker.unique_state_count(), start.elapsed());
-    for promise in promises {
-        let way = checker.discovery(promise);
-        assert!(way.is_some(), "{name} keeps the promise: {promise}");
-        println!("not \"{promise}\": {:#?}", way.map(stateright::Path::into_actions));
-    }
-}
 
 // ---- The protocol ----
 

@@ -15,9 +15,6 @@
 //!   runs.
 
 mod ear;
-mod listed;
-mod news;
-mod others;
 mod table;
 mod wake;
 
@@ -28,17 +25,14 @@ use futures_util::FutureExt as _;
 use tokio::sync::Notify;
 
 pub(crate) use self::ear::listen;
-use self::listed::{AfterPass, Listed};
-pub(crate) use self::news::Begun;
-use self::news::WakeUp;
-use self::others::{Ended, Given};
-pub(crate) use self::others::{Offer, Turns};
 use self::table::{Batch, Listener, Name, Table};
 use self::wake::WakeChannel;
 use crate::clock::Instant;
 use crate::command::{Listing, Releaser};
 use crate::key::Key;
 use crate::lease::NodeIndex;
+use crate::line::{AfterPass, Ended, Given, Listed, News, SHORT, WakeUp};
+pub(crate) use crate::line::{Begun, Offer, Turns};
 use crate::sync::{Arc, Mutex};
 
 /// For how many leases a list is kept after a locker was put in.
@@ -50,8 +44,12 @@ const SWEEP: Duration = Duration::from_millis(100);
 /// Called with the key of a lock.
 pub(crate) type Hook = Box<dyn Fn(&Key) + Send + Sync>;
 
+/// Calls back with what is heard of a lock, if its line listens.
+pub(crate) type Seat = Box<dyn Fn(&Key, &mut dyn FnMut(&mut News)) + Send + Sync>;
+
 /// The calls to the session.
 pub(crate) struct Hooks {
+    pub(crate) seat: Seat,
     /// Called for every message, with each lock that it may be about.
     pub(crate) message: Hook,
     /// Called if nobody waits here for a lock in whose list the locker is, or was until just now, or for which it was
@@ -81,6 +79,8 @@ pub(crate) struct Subscription {
     listener: Arc<Listener>,
     /// Whether the last attempt asked for a place in the list.
     lists: AtomicBool,
+    /// Whether the locker was in the list when its line ended, as far as it knows.
+    is_listed: bool,
 }
 
 impl Channels {
@@ -97,15 +97,17 @@ impl Channels {
         let (name, now) = (Name::clone(key.channel()), Instant::now());
         let mut table = self.table.lock();
         let (listener, asks) = table.subscribe(&name, key);
-        if let Some(given) = table.others.at(&name).and_then(|others| others.given(now)) {
-            listener.news().leave_turn(given, table.owes_message(&name));
-        }
+        let given = table.others.at(&name).and_then(|others| others.given(now));
+        let owes_message = table.owes_message(&name);
         drop(table);
+        if let Some(given) = given {
+            (self.hooks.seat)(key, &mut |news| news.leave_turn(given, owes_message));
+        }
         self.listed.lock().begin_wait(key);
         if self.wake.as_ref().is_some_and(WakeChannel::want) || asks {
             self.tell();
         }
-        Subscription { channels: Arc::clone(self), name, listener, lists: AtomicBool::new(false) }
+        Subscription { channels: Arc::clone(self), name, listener, lists: AtomicBool::new(false), is_listed: false }
     }
 
     /// Returns whether others have a turn that this locker gave them, and whose outcome is not known, or had it at that
@@ -130,7 +132,7 @@ impl Channels {
         table.release(key.channel());
         let drivers = table.listeners_of(key.channel(), key);
         drop(table);
-        drivers.iter().for_each(|listener| listener.news().release());
+        (self.hooks.seat)(key, &mut News::release);
         !drivers.is_empty()
     }
 
@@ -139,7 +141,7 @@ impl Channels {
     pub(crate) fn release(&self, locker: &Arc<str>, key: &Key, waits: bool, lease: Duration) -> Releaser {
         let (name, now) = (key.channel(), Instant::now());
         let table = self.table.lock();
-        let offers = table.others.at(name).map_or(Some(others::SHORT), |others| others.offer(now));
+        let offers = table.others.at(name).map_or(Some(SHORT), |others| others.offer(now));
         let listens = table.is_confirmed(name);
         drop(table);
         let enlists = self.begin_release(key) && waits && listens && self.is_woken();
@@ -164,7 +166,7 @@ impl Channels {
         let drivers = table.listeners_of(name, key);
         drop(table);
         if let Some(place) = place {
-            drivers.iter().for_each(|listener| listener.news().pass_on(place, given, now));
+            (self.hooks.seat)(key, &mut |news| news.pass_on(place, given, now));
             if drivers.is_empty() {
                 // A pass may have been sent before the release that put the locker in.
                 self.listed.lock().enter(key, now, now);
@@ -179,14 +181,14 @@ impl Channels {
     pub(crate) fn told(&self, key: &Key, others: u64) -> Turns {
         let (name, now) = (key.channel(), Instant::now());
         let mut table = self.table.lock();
-        let (listens, drivers) = (table.is_confirmed(name), table.listeners_of(name, key));
+        let listens = table.is_confirmed(name);
         let of_channel = table.others.change(name, now);
         let turn = of_channel.offer(now).map(|length| Given { since: now, end: now + length, alone: true });
         of_channel.release(now, 1, others, turn);
         let turns = of_channel.turns(now);
         drop(table);
         if let Some(given) = turn {
-            drivers.iter().for_each(|listener| listener.news().give_turn(given, listens, now));
+            (self.hooks.seat)(key, &mut |news| news.give_turn(given, listens, now));
         }
         turns
     }
@@ -209,7 +211,7 @@ impl Channels {
         let after = self.listed.lock().end_pass(key, is_off);
         if after == AfterPass::Ask {
             let drivers = self.table.lock().listeners_of(key.channel(), key);
-            drivers.iter().for_each(|listener| listener.miss());
+            drivers.iter().for_each(|listener| self.miss(listener));
         }
         after == AfterPass::Another
     }
@@ -241,7 +243,7 @@ impl Channels {
             self.tell();
         }
         for listener in told {
-            listener.news().message(Instant::now());
+            (self.hooks.seat)(&listener.key, &mut |news| news.message(Instant::now()));
             listener.message.notify_one();
         }
         Key::of_channel(name).for_each(|key| (self.hooks.message)(&key));
@@ -254,7 +256,8 @@ impl Channels {
         let drivers = self.table.lock().listeners_of(key.channel(), &key);
         for listener in &drivers {
             let now = Instant::now();
-            let ended = listener.news().wake_up(wake_up, now);
+            let mut ended = None;
+            (self.hooks.seat)(&key, &mut |news| ended = news.wake_up(wake_up, now));
             listener.message.notify_one();
             self.turn_ended(key.channel(), ended, now);
         }
@@ -269,9 +272,15 @@ impl Channels {
         }
     }
 
+    /// Has the driver ask, since it may have missed messages.
+    fn miss(&self, listener: &Listener) {
+        (self.hooks.seat)(&listener.key, &mut News::missed);
+        listener.message.notify_one();
+    }
+
     fn wake_all(&self) {
         let listeners = self.table.lock().listeners();
-        listeners.iter().for_each(|listener| listener.miss());
+        listeners.iter().for_each(|listener| self.miss(listener));
     }
 
     fn confirm(&self, node: usize, batch: &Batch) {
@@ -303,13 +312,10 @@ impl Subscription {
     }
 
     /// Begins a round. Messages from before it say nothing about its result, and do not end the wait after it.
-    pub(crate) fn begin(&self) -> Begun {
+    pub(crate) fn begin(&self, begun: Begun) {
         self.channels.table.lock().begin(&self.name, &self.listener);
         let _heard: Option<()> = self.listener.message.notified().now_or_never();
-        let now = Instant::now();
-        let begun = self.listener.news().begin(now);
-        self.channels.turn_ended(&self.name, begun.taken, now);
-        begun
+        self.channels.turn_ended(&self.name, begun.taken, Instant::now());
     }
 
     /// Returns what the round, which asks for this lease, tells the server to put the locker into the list, or `None`
@@ -331,44 +337,23 @@ impl Subscription {
         if self.lists.load(Ordering::Relaxed) {
             self.channels.listed.lock().leave(&self.listener.key);
         }
-        let ended = self.listener.news().granted();
+        let mut ended = None;
+        (self.channels.hooks.seat)(&self.listener.key, &mut |news| ended = news.granted());
         self.channels.turn_ended(&self.name, ended, Instant::now());
     }
 
     /// Records that another owner holds the lock, for so long if it is not renewed, and the locker's place in the list
     /// if it is there.
     pub(crate) fn held(&self, place: Option<u64>, ttl: Option<Duration>) {
-        self.listener.news().held(place, ttl, Instant::now());
+        (self.channels.hooks.seat)(&self.listener.key, &mut |news| news.held(place, ttl, Instant::now()));
     }
 
-    /// Returns whether it is this locker's turn, by its name or as the first of the list.
-    pub(crate) fn is_called(&self) -> bool {
-        self.listener.news().is_called()
+    /// Records that the driver's line has ended, and whether its locker is in the list as far as it knows.
+    pub(crate) fn finish(&mut self, is_listed: bool) {
+        self.is_listed = is_listed;
     }
 
-    /// Returns whether there is nothing to ask for, since a release of this locker has just woken another one.
-    pub(crate) fn take_passed_on(&self) -> bool {
-        self.listener.news().take_passed_on()
-    }
-
-    /// Records that no message came for as long as the driver waits for one: the lockers before it in the list do not
-    /// act.
-    pub(crate) fn oversleep(&self) {
-        self.listener.news().oversleep(Instant::now());
-    }
-
-    /// Returns when there is a reason to check the lock, if there is one.
-    pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
-        self.listener.news().due(now)
-    }
-
-    /// Returns how much later than the first in the list this locker checks the lock after a lease that ends without a
-    /// message.
-    pub(crate) fn delay(&self) -> Duration {
-        self.listener.news().delay()
-    }
-
-    /// Waits for messages of a majority, a wake-up, or news that change [`due`](Self::due). A lock that only one of
+    /// Waits for messages of a majority, a wake-up, or other news. A lock that only one of
     /// several servers has released is not free; timers bound the wait for the others.
     pub(crate) async fn notified(&self) {
         // No wake-up is lost: only this task waits for this listener, and a message while it does not wait leaves a
@@ -381,7 +366,7 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         let (key, now) = (&self.listener.key, Instant::now());
         // The list has the locker, or may have it if an answer did not come.
-        let is_listed = self.listener.news().is_listed() || self.channels.listed.lock().waits(key);
+        let is_listed = self.is_listed || self.channels.listed.lock().waits(key);
         let mut table = self.channels.table.lock();
         let first = table.leave(&self.name, &self.listener, now);
         drop(table);
@@ -409,8 +394,10 @@ mod tests {
     const LEASE: Duration = Duration::from_secs(30);
 
     /// The channels of a locker that have confirmed its own channel and that of a lock.
-    fn channels(key: &Key, locker: &Arc<str>) -> Arc<Channels> {
-        let hooks = Hooks { message: Box::new(|_| ()), idle: Box::new(|_| ()) };
+    fn channels(key: &Key, locker: &Arc<str>, news: &Arc<Mutex<News>>) -> Arc<Channels> {
+        let news = Arc::clone(news);
+        let seat: Seat = Box::new(move |_, hear| hear(&mut news.lock()));
+        let hooks = Hooks { seat, message: Box::new(|_| ()), idle: Box::new(|_| ()) };
         let channels = Channels::new(1, Some(locker), LEASE, hooks);
         drop(channels.subscribe(key));
         let wake = channels.wake.as_ref().expect("it has a name");
@@ -427,16 +414,17 @@ mod tests {
     fn a_driver_asks_again_after_a_pass_that_was_under_way_when_it_asked() {
         let (key, locker, now) = (Key::from("k"), "locker".into(), Instant::now());
         for overtaken in [false, true] {
-            let channels = channels(&key, &locker);
+            let news = Arc::default();
+            let channels = channels(&key, &locker, &news);
             channels.listed.lock().enter(&key, now + LEASE, now);
             assert!(channels.begin_pass(&key), "its last caller has left");
-            let driver = channels.subscribe(&key);
+            let _driver = channels.subscribe(&key);
             if overtaken {
                 channels.listed.lock().enter(&key, now + LEASE, now);
             }
-            assert_eq!(driver.due(now), None);
+            assert_eq!(news.lock().due(now), None);
             assert!(!channels.end_pass(&key, true));
-            assert_eq!(driver.due(now), overtaken.then_some(now));
+            assert_eq!(news.lock().due(now), overtaken.then_some(now));
         }
     }
 }

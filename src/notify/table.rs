@@ -12,12 +12,11 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::news::News;
-use super::others::Known;
 use crate::clock::Instant;
 use crate::key::Key;
 use crate::lease::{NodeIndex, majority};
-use crate::sync::{Arc, Mutex, MutexGuard};
+use crate::line::Known;
+use crate::sync::Arc;
 
 /// How long a channel stays subscribed without listeners, since the next waiter often comes at once.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
@@ -94,14 +93,12 @@ pub(super) struct Listener {
     pub(super) confirmed: Notify,
     /// Whether the lock was granted to it.
     served: AtomicBool,
-    news: Mutex<News>,
 }
 
 impl Listener {
     fn of(key: &Key) -> Arc<Self> {
         let (message, confirmed) = (Notify::new(), Notify::new());
-        let (served, news) = (AtomicBool::new(false), Mutex::default());
-        Arc::new(Self { key: key.clone(), message, confirmed, served, news })
+        Arc::new(Self { key: key.clone(), message, confirmed, served: AtomicBool::new(false) })
     }
 
     /// Records that the lock was granted to it.
@@ -111,16 +108,6 @@ impl Listener {
 
     fn is_served(&self) -> bool {
         self.served.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn news(&self) -> MutexGuard<'_, News> {
-        self.news.lock()
-    }
-
-    /// Has the driver ask, since it may have missed messages.
-    pub(super) fn miss(&self) {
-        self.news().missed();
-        self.message.notify_one();
     }
 }
 

@@ -7,7 +7,7 @@ use super::{Grip, Session};
 use crate::clock::Instant;
 use crate::error::Error;
 use crate::foreign::{self, Span, contained};
-use crate::gate::{Arrival, Waiter};
+use crate::gate::{Arrival, Call, Waiter};
 use crate::hold::{Hold, Terms};
 use crate::identity::{Caller, Origin};
 use crate::key::Key;
@@ -54,7 +54,7 @@ impl Session {
             let id = self.gate.next_id();
             let (reply, answer) = foreign::channel();
             let (owner, origin) = (caller.owner.clone(), caller.origin);
-            let waiter = Waiter { id, owner, origin, terms: *terms, since: now, reply };
+            let waiter = Waiter { id, owner, since: now, call: Call { origin, terms: *terms, reply } };
             let start = match self.gate.arrive(key, waiter, now) {
                 Arrival::Reentered(hold, count) => {
                     return Box::pin(self.reentered(hold, origin, count)).await.map(Some);
@@ -137,7 +137,7 @@ mod tests {
             let Caller { owner, origin, .. } = Caller::blocking(Some(&Owner::task(1)), Reentry::Task);
             let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
             let (reply, _answer) = foreign::channel();
-            let waiter = Waiter { id, owner, origin, terms, since: now, reply };
+            let waiter = Waiter { id, owner, since: now, call: Call { origin, terms, reply } };
             assert!(matches!(session.gate.arrive(&key, waiter, now), Arrival::Queued(Some(_))));
             drop(Place { session: &session, key: &key, id, deadline: None, answered: false });
             assert_eq!(session.gate.leave(&key, id).is_some(), stays);

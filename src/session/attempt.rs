@@ -208,7 +208,7 @@ impl Session {
         self.engine.post(move || {
             // A caller that is gone drops the grip, and that releases.
             match waiter {
-                Some(waiter) => foreign::answer(waiter.reply, Ok(Some(grip))),
+                Some(waiter) => foreign::answer(waiter.call.reply, Ok(Some(grip))),
                 None => drop(grip),
             }
             drop(debt);
@@ -264,8 +264,8 @@ impl Session {
         self.count_behind(hold, hold.guards());
         for waiter in waiters {
             self.note_reentry(hold);
-            let grip = Grip::granted_beside(Arc::clone(self), Arc::clone(hold), waiter.origin);
-            foreign::answer(waiter.reply, Ok(Some(grip)));
+            let grip = Grip::granted_beside(Arc::clone(self), Arc::clone(hold), waiter.call.origin);
+            foreign::answer(waiter.call.reply, Ok(Some(grip)));
         }
     }
 }

@@ -42,7 +42,7 @@ impl Session {
     /// Ends all waits and all holds.
     pub(super) fn end_all(&self) {
         for waiter in self.gate.drain_all() {
-            foreign::answer(waiter.reply, Err(Error::Closed));
+            foreign::answer(waiter.call.reply, Err(Error::Closed));
         }
         for hold in self.gate.holds() {
             hold.lose(Loss::Closed);

@@ -118,7 +118,7 @@ impl Session {
             } else {
                 self.gave_up(waiter.since, deadline).map(|()| None)
             };
-            foreign::answer(waiter.reply, answer);
+            foreign::answer(waiter.call.reply, answer);
         }
     }
 }

@@ -9,62 +9,61 @@ use tokio::time::{sleep, timeout};
 use super::attempt::Attempt;
 use super::hand_over::hand_over;
 use super::outage::Verdict;
+use super::unconfirmed::Unconfirmed;
 use super::{Grip, Session};
 use crate::clock::Instant;
 use crate::command::{Kind, Place};
 use crate::error::Error;
 use crate::foreign::{self, contained, log};
-use crate::gate::{Head, LastRound, Next, Waiter};
+use crate::gate::{Head, Waiter};
 use crate::key::Key;
 use crate::lease;
+use crate::line::{Answer, Begun, Effect, Event, Moment};
 use crate::notify::Subscription;
 use crate::options::LONGEST_LEASE;
 use crate::quorum::Order;
 use crate::shown::Shown;
 
-/// The pause before an attempt grows with each failed one in a row, up to this many round trips.
-const MOST_COLLISIONS: u32 = 8;
-
-/// How long others may be faster at the first node before all nodes are asked: the lock on the first node may be a
-/// leftover.
-const OUTRUN: Duration = Duration::from_millis(500);
-
 /// Acquires for the head of a key's line until the line is empty. Started by the first caller in line; ends with the
 /// line; nobody awaits it.
 pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
-    let mut driving = Driving::of(&session, &key);
-    let mut subscription = None;
-    loop {
-        match session.gate.next(&key, Instant::now()) {
-            Next::Done => break,
-            Next::Lost(id, loss) => driving.answer(id, Error::lost(&key, loss)),
-            Next::Release(released, head) => Box::pin(hand_over(released, head)).await,
-            // Sends nothing: the release's answer and a loss wake it. The time limit is a safety net.
-            Next::Blocked => {
-                driving.park(&wake, None, lease::recheck_interval(session.settings.lease)).await;
+    let mut driving = Driving { session: &session, key: &key, subscription: None, done: false };
+    let mut event = Event::Changed;
+    while let Some(effect) = driving.step(event) {
+        event = match effect {
+            Effect::Done { is_listed } => {
+                driving.finish(is_listed);
+                break;
             }
-            Next::Try(head) => driving.try_for(head, &wake, &mut subscription).await,
-        }
+            Effect::Release(released, head) => {
+                Box::pin(hand_over(released, head)).await;
+                Event::HandedOver
+            }
+            Effect::Lost(id, loss) => {
+                driving.answer(id, Error::lost(&key, loss));
+                Event::Changed
+            }
+            Effect::Ask { head, first_alone, begun } => Event::Answered(driving.ask(&head, first_alone, begun).await),
+            Effect::Listen => Event::Subscribed { deaf: driving.listen().await },
+            Effect::Name => Event::Named(driving.name_lasting().await),
+            Effect::Sleep { until, hears, others } => driving.sleep(&wake, until, hears, others).await,
+            Effect::Pause(until) => {
+                sleep(Instant::now().until(until)).await;
+                Event::Due
+            }
+            Effect::GiveUp { came_by } => Event::GaveUp(driving.give_up(came_by)),
+        };
         if let Err(error) = session.check_open() {
             driving.end(|_| true, &error);
         }
     }
-    driving.done = true;
 }
 
 /// A driver at work.
 struct Driving<'a> {
     session: &'a Arc<Session>,
     key: &'a Key,
-    /// How many attempts in a row met others that wanted the lock at the same time and got some nodes, or the first
-    /// one.
-    collisions: u32,
-    /// Since when others have been faster at the first node, while nothing is known about the other nodes.
-    outrun: Option<Instant>,
-    /// Whether a turn of others ended before it was subscribed: it may have missed a message.
-    deaf: bool,
-    /// Whether a holder whose lock outlasts every lease has been logged.
-    named: bool,
+    subscription: Option<Subscription>,
     /// Whether its line has ended.
     done: bool,
 }
@@ -81,135 +80,106 @@ impl Drop for Driving<'_> {
             loop {
                 self.end(|_| true, &error);
                 // A caller that came between the two has no driver either.
-                if matches!(self.session.gate.next(self.key, self.session.now()), Next::Done) {
-                    return;
+                if let Some(Effect::Done { is_listed }) = self.step(Event::Stopped) {
+                    return self.finish(is_listed);
                 }
             }
         });
     }
 }
 
-impl<'a> Driving<'a> {
-    const fn of(session: &'a Arc<Session>, key: &'a Key) -> Self {
-        Self { session, key, collisions: 0, outrun: None, deaf: false, named: false, done: false }
+impl Driving<'_> {
+    /// Passes an event to the line, and returns what is to be done now.
+    fn step(&self, event: Event) -> Option<Effect<Unconfirmed, Head>> {
+        let Session { settings, quorum, gate, .. } = &**self.session;
+        let moment = Moment {
+            now: self.session.now(),
+            chance: fastrand::f64(),
+            retry: settings.retry_pause(fastrand::f64()),
+            recheck: lease::recheck_interval(settings.lease),
+            is_told: Kind::from(settings.format).is_told_of(),
+            round_trip: quorum.round_trip(),
+            contended: self.subscription.is_none() && self.is_contended(),
+            lists: quorum.lister().is_some(),
+        };
+        gate.step(self.key, event, &moment)
     }
 
-    async fn try_for(&mut self, head: Head, wake: &Notify, subscription: &mut Option<Subscription>) {
-        let (session, key) = (self.session, self.key);
-        if subscription.is_none() && self.is_contended() {
-            *subscription = Some(self.listen().await);
-        }
-        if let Some(listening) = subscription.as_ref().filter(|listening| listening.take_passed_on()) {
-            return self.wait(wake, listening, self.look()).await;
-        }
-        let sent = Instant::now();
-        let attempt = self.ask(&head, subscription.as_ref(), sent).await;
-        match attempt {
-            Attempt::Unavailable(_) => session.gate.note_round(key, LastRound::Failed),
-            // One node is no majority.
-            Attempt::Outrun => {}
-            _ => session.gate.note_round(key, LastRound::Answered),
-        }
-        self.note(&attempt, sent);
-        match attempt {
-            Attempt::Granted(granted) => granted.into_iter().for_each(|granted| session.deliver(granted, head.id)),
-            Attempt::Refused(error) => self.answer(head.id, error),
-            Attempt::Held { ttl, .. } => match subscription {
-                // A release between the answer and the subscription was not heard: once subscribed, it tries again, and
-                // only then waits.
-                None => *subscription = Some(self.listen().await),
-                Some(listening) if std::mem::take(&mut self.deaf) => {
-                    let _: Result<_, _> = timeout(session.settings.command_timeout, listening.ready()).await;
-                }
-                Some(listening) => {
-                    if outlasts_every_lease(ttl) {
-                        self.name_lasting().await;
-                    }
-                    let look = self.look();
-                    // The lease has run out once its last millisecond is over. No message comes then.
-                    let ttl = ttl.map_or(look, |ttl| ttl + Duration::from_millis(1) + listening.delay());
-                    log!(debug, key = %key.shown(), owner = %head.owner, ?ttl, "waiting");
-                    self.wait(wake, listening, ttl.min(look)).await;
-                    if !listening.is_called() {
-                        self.make_way().await;
-                    }
-                }
-            },
-            // A caller that tries again at a different moment than the others finds it free.
-            Attempt::Split => {
-                self.park(wake, None, session.settings.retry_pause(fastrand::f64())).await;
-            }
-            Attempt::Outrun => {
-                // The other may get no further than the first node, and its release there alone wakes nobody.
-                let lasts = self.outrun.map_or(Duration::ZERO, |since| Instant::now().since(since));
-                let look = lasts.max(session.quorum.round_trip() * MOST_COLLISIONS).mul_f64(0.5 + fastrand::f64());
-                // There is always a pause, however near the nodes are: the lock on the first node may be a leftover.
-                let look = look.min(OUTRUN.saturating_sub(lasts)).max(Duration::from_millis(1));
-                self.park(wake, subscription.as_ref(), look).await;
-                self.make_way().await;
-            }
-            Attempt::Unavailable(_) => {
-                let now = Instant::now();
-                let pause = session.settings.retry_pause(fastrand::f64());
-                let Some(verdict) = session.outage.verdict(now) else {
-                    let end = session.outage.ends_in(now).unwrap_or(pause);
-                    self.park(wake, None, pause.min(end)).await;
-                    return;
-                };
-                session.outage.announce(now);
-                // Callers that came while the round was under way get a round of their own.
-                if let Some(next) = self.give_up(|waiter| waiter.since <= sent, now, verdict) {
-                    self.park(wake, None, pause.min(next)).await;
-                }
-            }
+    /// Records that the line has ended.
+    fn finish(&mut self, is_listed: bool) {
+        self.done = true;
+        if let Some(subscription) = &mut self.subscription {
+            subscription.finish(is_listed);
         }
     }
 
-    /// Returns whether it is the turn of others, or somebody waited here a moment ago, or others wait. Then the locker
-    /// is put into the list at once: otherwise it would never be there as long as it is always the first to ask.
+    /// Returns whether it is the turn of others, or somebody waited here a moment ago.
     fn is_contended(&self) -> bool {
-        let Session { quorum, channels, gate, .. } = &**self.session;
+        let Session { quorum, channels, .. } = &**self.session;
         channels.has_given_turn(self.key, Instant::now())
-            || quorum.lister().is_some() && (channels.is_contended(self.key) || gate.others_wait(self.key))
+            || quorum.lister().is_some() && channels.is_contended(self.key)
     }
 
-    async fn listen(&mut self) -> Subscription {
-        let listening = self.session.channels.subscribe(self.key);
-        let (now, most) = (Instant::now(), self.session.settings.command_timeout);
+    /// Subscribes, and waits until that is confirmed. Returns whether a turn of others ended before.
+    async fn listen(&mut self) -> bool {
+        let most = self.session.settings.command_timeout;
+        if let Some(listening) = &self.subscription {
+            let _: Result<_, _> = timeout(most, listening.ready()).await;
+            return false;
+        }
+        let listening = self.subscription.insert(self.session.channels.subscribe(self.key));
+        let (now, mut due) = (Instant::now(), None);
+        self.session.gate.seat(self.key, &mut |news| due = news.due(now));
         // A turn of others that its locker gave them. The lock may be free after it, with a subscription or without.
-        let turn = listening.due(now).map(|due| now.until(due));
+        let turn = due.map(|due| now.until(due));
         let ready = timeout(turn.map_or(most, |turn| turn.min(most)), listening.ready()).await;
-        self.deaf = turn.is_some() && ready.is_err();
-        listening
+        turn.is_some() && ready.is_err()
     }
 
-    /// Returns whether every release publishes a message. In the plain format, clients of other languages do not.
-    fn hears_of_releases(&self) -> bool {
-        Kind::from(self.session.settings.format).is_told_of()
-    }
-
-    /// Returns how long it waits for a message before it asks again.
-    fn look(&self) -> Duration {
-        let settings = &self.session.settings;
-        let recheck = lease::recheck_interval(settings.lease);
-        if self.hears_of_releases() { recheck } else { recheck.min(settings.retry_pause(fastrand::f64())) }
-    }
-
-    async fn ask(&self, head: &Head, subscription: Option<&Subscription>, now: Instant) -> Attempt {
+    /// Acquires for a waiter, and passes it the grant or the error.
+    async fn ask(&self, head: &Head, first_alone: bool, begun: Option<Begun>) -> Answer {
         let session = self.session;
-        let begun = subscription.map(|listening| listening.begin());
-        let listing = match (subscription, session.quorum.lister_of(self.key), begun) {
+        if let (Some(listening), Some(begun)) = (&self.subscription, begun) {
+            listening.begin(begun);
+        }
+        let listing = match (&self.subscription, session.quorum.lister_of(self.key), begun) {
             (Some(listening), Some(locker), Some(begun)) => listening.listing(locker, begun, head.terms.lease),
             _ => None,
         };
         // The list keeps them apart.
-        let order = if listing.is_some() { Order::AllAtOnce } else { self.order(now) };
+        let order = if first_alone && listing.is_none() { Order::FirstAlone } else { Order::AllAtOnce };
         let keys = std::slice::from_ref(self.key);
         let attempt = session.attempt(keys, &head.owner, head.origin, head.terms, order, listing).await;
-        if let Some(listening) = subscription {
+        if let Some(listening) = &self.subscription {
             self.learn(listening, &attempt);
         }
-        attempt
+        match attempt {
+            Attempt::Granted(granted) => {
+                granted.into_iter().for_each(|granted| session.deliver(granted, head.id));
+                Answer::Granted
+            }
+            Attempt::Refused(error) => {
+                self.answer(head.id, error);
+                Answer::Refused
+            }
+            Attempt::Held { ttl, contested, .. } => {
+                if self.subscription.is_some() {
+                    log!(debug, key = %self.key.shown(), owner = %head.owner, ?ttl, "waiting");
+                }
+                Answer::Held { ttl, contested, lasts: outlasts_every_lease(ttl) }
+            }
+            Attempt::Split => Answer::Split,
+            Attempt::Outrun => Answer::Outrun,
+            Attempt::Unavailable(_) => {
+                let now = Instant::now();
+                let is_over = session.outage.verdict(now).is_some();
+                if is_over {
+                    session.outage.announce(now);
+                }
+                let end = session.outage.ends_in(now).unwrap_or(Duration::MAX);
+                Answer::Unavailable { ends_in: (!is_over).then_some(end) }
+            }
+        }
     }
 
     /// Notes what an attempt says about the locker's place in the list.
@@ -227,93 +197,41 @@ impl<'a> Driving<'a> {
         }
     }
 
-    /// Returns the order in which the nodes are asked. If several lockers are woken by one message and ask all nodes at
-    /// once, each may get the nodes near it, and then none has a majority. So a locker that has met others asks the
-    /// first node alone.
-    fn order(&self, now: Instant) -> Order {
-        let outrun = self.outrun.is_some_and(|since| now.since(since) >= OUTRUN);
-        if self.collisions == 0 || outrun { Order::AllAtOnce } else { Order::FirstAlone }
-    }
-
-    /// Notes what an attempt says about others that want the lock too.
-    fn note(&mut self, attempt: &Attempt, sent: Instant) {
-        self.collisions = match attempt {
-            Attempt::Held { contested: true, .. } | Attempt::Split | Attempt::Outrun => {
-                (self.collisions + 1).min(MOST_COLLISIONS)
+    /// Waits for a message, a local event, an outage that has lasted too long, or this time.
+    async fn sleep(&self, wake: &Notify, until: Instant, hears: bool, others: bool) -> Event {
+        if others {
+            self.session.engine.waits_for_others();
+        }
+        let message = async {
+            match self.subscription.as_ref().filter(|_| hears) {
+                Some(subscription) => subscription.notified().await,
+                None => std::future::pending().await,
             }
-            // The others wait for the same holder.
-            Attempt::Held { contested: false, .. } => self.collisions,
-            Attempt::Granted(_) | Attempt::Refused(_) | Attempt::Unavailable(_) => 0,
         };
-        self.outrun = match attempt {
-            Attempt::Outrun => self.outrun.or(Some(sent)),
-            _ => None,
-        };
-    }
-
-    /// Pauses after a wake-up if this locker has met others. All are woken at once: random pauses, as long as the nodes
-    /// are far away, keep them apart.
-    async fn make_way(&self) {
-        if self.collisions > 0 {
-            let most = (self.session.quorum.round_trip() * self.collisions).min(OUTRUN);
-            sleep(most.mul_f64(fastrand::f64())).await;
+        tokio::select! {
+            biased;
+            // It may be a reason to ask later.
+            () = message => Event::Due,
+            // No wake-up is lost: only this driver waits, and a wake-up in the meantime leaves a permit. So does a line
+            // that ends.
+            () = wake.notified() => Event::Changed,
+            () = sleep(Instant::now().until(until)) => Event::Due,
+            () = self.session.outage.announced() => Event::Outage,
         }
     }
 
-    /// Waits for other lockers: for a message, or until `time` is over. Then the lockers before it in the list have not
-    /// come.
-    async fn wait(&self, wake: &Notify, listening: &Subscription, time: Duration) {
-        self.session.engine.waits_for_others();
-        if self.park(wake, Some(listening), time).await && self.hears_of_releases() {
-            listening.oversleep();
-        }
-    }
-
-    /// Waits for a message, a local event, or this time. Returns whether all of the time has passed. Ends the callers'
-    /// waits if an outage has lasted too long in the meantime.
-    async fn park(&self, wake: &Notify, listening: Option<&Subscription>, time: Duration) -> bool {
-        let end = Instant::now() + time;
-        loop {
-            let now = Instant::now();
-            let due = listening.and_then(|listening| listening.due(now));
-            if due.is_some_and(|due| due <= now) {
-                return false;
-            }
-            let message = async {
-                match listening {
-                    Some(subscription) => subscription.notified().await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                // It may be a reason to ask later.
-                () = message => {}
-                // No wake-up is lost: only this driver waits, and a wake-up in the meantime leaves a permit. So does a
-                // line that ends.
-                () = wake.notified() => return false,
-                () = sleep(now.until(due.map_or(end, |due| due.min(end)))) => return due.is_none_or(|due| due > end),
-                // Callers that are left still have time of their own, so it goes on waiting: otherwise each
-                // announcement would cost a round.
-                () = self.session.outage.announced() => {
-                    let now = Instant::now();
-                    if let Some(verdict) = self.session.outage.verdict(now) {
-                        self.give_up(|_| true, now, verdict);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Ends the waits of these callers because an outage has lasted too long, except those that came only just now.
-    /// Returns when the time of the next one of those is over, if there are any.
-    fn give_up(&self, which: impl Fn(&Waiter<Grip>) -> bool, now: Instant, verdict: Verdict) -> Option<Duration> {
-        let Verdict { nodes, lasts } = verdict;
-        let error = self.session.quorum.unavailable(nodes, lasts);
+    /// Ends the waits of callers because an outage has lasted too long, except of those that came only just now and,
+    /// with a time, of those that came after it. Returns when the time of the next one of those is over, if there are
+    /// any.
+    fn give_up(&self, came_by: Option<Instant>) -> Option<Duration> {
+        let (session, now) = (self.session, Instant::now());
+        // If a round has had an answer meanwhile, there is none.
+        let Verdict { nodes, lasts } = session.outage.verdict(now)?;
+        let error = session.quorum.unavailable(nodes, lasts);
         let mut next = None::<Duration>;
         let due = |waiter: &Waiter<Grip>| {
-            let left = self.session.outage.patience_left(waiter.since, now);
-            let due = left.is_zero() && which(waiter);
+            let left = session.outage.patience_left(waiter.since, now);
+            let due = left.is_zero() && came_by.is_none_or(|by| waiter.since <= by);
             if !due {
                 next = Some(next.map_or(left, |next| next.min(left)));
             }
@@ -323,20 +241,17 @@ impl<'a> Driving<'a> {
         next
     }
 
-    /// Logs a holder whose lock outlasts every lease: it stands until somebody deletes it, or for months.
-    async fn name_lasting(&mut self) {
-        if self.named {
-            return;
-        }
+    /// Logs a holder whose lock outlasts every lease: it stands until somebody deletes it, or for months. Returns
+    /// whether it has.
+    async fn name_lasting(&self) -> bool {
         let (holder, left) = match self.session.quorum.inspect(self.key).await {
             Ok(Some(holder)) if outlasts_every_lease(holder.remaining()) => {
                 (holder.owner().into_owned(), holder.remaining())
             }
             Err(Error::Server { source, .. }) => (format!("unknown ({source})"), None),
             // It has an ordinary lease by now, or is gone, or no server answers: the next attempt will show.
-            Ok(_) | Err(_) => return,
+            Ok(_) | Err(_) => return false,
         };
-        self.named = true;
         let key = self.key;
         let Some(left) = left else {
             log!(
@@ -344,26 +259,27 @@ impl<'a> Driving<'a> {
                 "the holder of this lock has no lease: waiters wait until its holder, force_unlock or, if that \
                 is refused, DEL releases it"
             );
-            return;
+            return true;
         };
         log!(
             warn, key = %key.shown(), holder = %Shown(&holder), ?left,
             "this lock lasts longer than any lease: another program set its time, or the server's clock was set \
             back; if its holder is dead, call force_unlock"
         );
+        true
     }
 
     /// Ends one waiter's wait with an error.
     fn answer(&self, id: u64, error: Error) {
         if let Some(waiter) = self.session.gate.leave(self.key, id) {
-            foreign::answer(waiter.reply, Err(error));
+            foreign::answer(waiter.call.reply, Err(error));
         }
     }
 
     /// Ends the waits of all these callers with an error.
     fn end(&self, which: impl FnMut(&Waiter<Grip>) -> bool, error: &Error) {
         for waiter in self.session.gate.drain(self.key, which) {
-            foreign::answer(waiter.reply, Err(error.clone()));
+            foreign::answer(waiter.call.reply, Err(error.clone()));
         }
     }
 }
@@ -379,7 +295,7 @@ mod tests {
 
     use super::*;
     use crate::foreign::poll_sickly;
-    use crate::gate::Arrival;
+    use crate::gate::{Arrival, Call};
     use crate::hold::Terms;
     use crate::identity::Caller;
     use crate::options::Reentry;
@@ -388,8 +304,7 @@ mod tests {
     #[tokio::test]
     async fn a_list_that_the_server_refused_is_not_asked_for_again() {
         let (session, [key, other]) = (Session::over_nobody(), ["k", "other"].map(Key::from));
-        let mut driving = Driving::of(&session, &key);
-        driving.done = true;
+        let driving = Driving { session: &session, key: &key, subscription: None, done: true };
         let place = Some(Place::Refused("WRONGTYPE Operation against a key holding the wrong kind of value".into()));
         driving.learn(&session.channels.subscribe(&key), &Attempt::Held { ttl: None, contested: false, place });
         assert!(session.quorum.lister_of(&key).is_none() && session.quorum.lister_of(&other).is_some());
@@ -399,12 +314,12 @@ mod tests {
     #[tokio::test]
     async fn the_engine_sleeps_while_a_driver_waits_for_other_lockers() {
         let (session, key) = (Session::over_nobody(), Key::from("k"));
-        let mut driving = Driving::of(&session, &key);
-        driving.done = true;
+        let subscription = Some(session.channels.subscribe(&key));
+        let driving = Driving { session: &session, key: &key, subscription, done: true };
         let wake = Notify::new();
-        driving.park(&wake, None, Duration::ZERO).await;
+        driving.sleep(&wake, session.now(), false, false).await;
         assert!(!session.engine.never_stays_awake(), "another caller of this locker has it");
-        driving.wait(&wake, &session.channels.subscribe(&key), Duration::ZERO).await;
+        driving.sleep(&wake, session.now(), true, true).await;
         assert!(session.engine.never_stays_awake());
         session.engine.stop();
     }
@@ -417,7 +332,7 @@ mod tests {
         let line = |id| {
             let (reply, answer) = oneshot::channel();
             let Caller { owner, origin, .. } = Caller::blocking(Some(&Owner::task(id)), Reentry::Task);
-            let waiter = Waiter { id, owner, origin, terms, since: Instant::now(), reply };
+            let waiter = Waiter { id, owner, since: Instant::now(), call: Call { origin, terms, reply } };
             (session.gate.arrive(&key, waiter, Instant::now()), answer)
         };
         let (Arrival::Queued(Some(wake)), first) = line(1) else { panic!("it starts the driver") };

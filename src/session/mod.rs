@@ -327,7 +327,7 @@ impl Session {
         let message = self.failure.get_or_init(|| message);
         self.turns.close();
         for waiter in self.gate.drain_all() {
-            foreign::answer(waiter.reply, Err(Error::WatchdogPanicked { message: message.clone() }));
+            foreign::answer(waiter.call.reply, Err(Error::WatchdogPanicked { message: message.clone() }));
         }
         for hold in self.gate.holds() {
             // Code that panicked may panic again; the other holds have to be lost all the same.

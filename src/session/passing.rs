@@ -10,7 +10,7 @@ use crate::foreign::log;
 use crate::gate::Others;
 use crate::hold::Hold;
 use crate::key::Key;
-use crate::notify::{Hook, Hooks, Offer, Turns};
+use crate::notify::{Hook, Hooks, Offer, Seat, Turns};
 use crate::quorum::was_there;
 
 /// What the release of a hold tells the server about waiting lockers: each copy of it the same.
@@ -27,7 +27,13 @@ impl Session {
                 }
             })
         };
-        Hooks { message: hook(|session, key| session.message(key)), idle: hook(Self::pass) }
+        let listening = session.clone();
+        let seat: Seat = Box::new(move |key, hear| {
+            if let Some(session) = listening.upgrade() {
+                session.gate.seat(key, hear);
+            }
+        });
+        Hooks { seat, message: hook(|session, key| session.message(key)), idle: hook(Self::pass) }
     }
 
     /// Returns whom the release of this hold wakes, which is sent to all servers now.

@@ -1,30 +1,37 @@
 //! Hand-overs within a process, model-checked: one script releases the lock of a holder and takes it for the next
-//! waiter of the same process.
+//! waiter of the same process. The process is the real [`Line`]; around it are a server, a wire and callers.
 //!
 //! # What is modelled
 //! - The server: one key with the field of its holder, the lease, and the mark that fences come from.
-//! - The process: its line of waiters, the one hold of its slot, and what it does with each answer to a hand-over:
-//!   granted in time, too late, or to a waiter that is gone; "gone"; no answer. A hand-over without an answer is undone
-//!   in order: the releaser's field first, until that is answered, and only then the next one's.
+//! - The process: the line, whose holds are plain data here, and what is done with its effects: each answer to a
+//!   hand-over is granted in time, too late, or for a waiter that is gone; "gone"; none. A hand-over without an answer
+//!   is undone in order: the releaser's field first, until that is answered, and only then the next one's.
 //! - Hand-overs and releases on the wire: executed at any time, in any order, several times, or never. Their answers
 //!   are lost, or come late.
-//! - Callers that give up while they wait, or do not take their grant; a loss, a deletion from outside, and closing, at
-//!   any time; ticks of the lease; another process, which may take the lock whenever it is free.
+//! - Callers that give up while they wait, or while it is asked for them; a loss, a deletion from outside, and closing,
+//!   at any time; ticks of the lease; another process, which may take the lock whenever it is free.
 //!
 //! # What is abstracted away
-//! - Acquires and their undos, renewals, re-entries and drift: see the model of one server. Here an acquire is executed
-//!   and answered at once.
-//! - Waiters elsewhere, and when a process has handed over often enough: they decide who is next, and no promise
-//!   depends on that. Here a release may or may not be a hand-over.
+//! - The answer "held": an acquire is executed and answered at once, and only while the key is free. Its undo,
+//!   renewals, re-entries and drift: see the model of one server.
+//! - Waiters elsewhere, and how long a row of hand-overs lasts: time stands still for the line, whose turn does not end
+//!   within the bounds. A releaser may send its release by itself at any time.
+
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use stateright::{Model, Property};
 
-use crate::{Checked, LEASE, breaks, keeps_its_promises};
+use super::checked::{Checked, breaks, keeps_its_promises};
+use super::{Answer, Effect, Event, Held, Line, Moment, Waiter};
+use crate::clock::Instant;
+use crate::error::Loss;
+use crate::owner::Owner;
 
+/// The lease in ticks. A client trusts it for one tick less.
+const LEASE: u8 = 3;
 /// The most grants of the process.
 const GRANTS: usize = 5;
-/// The most callers that wait.
-const CALLERS: usize = 3;
 
 /// No two are inside.
 const EXCLUSION: &str = "exclusion";
@@ -32,7 +39,7 @@ const EXCLUSION: &str = "exclusion";
 const BELIEF: &str = "belief";
 /// When nobody wants, holds or undoes anything, the key has no field of this process, whatever may still be in flight.
 const LEAK: &str = "leak";
-/// While callers wait and the slot is free, the driver is awake.
+/// While callers wait and no hold here may have the lock, the line asks for it.
 const FORGOTTEN: &str = "forgotten";
 /// Each holder has a higher fence than all before it.
 const FENCES: &str = "fences";
@@ -73,11 +80,11 @@ enum Mutant {
     UndoesTheSecondOnly,
     /// A yes that comes too late is not undone.
     LateYesKept,
-    /// A grant to a caller that is gone is not given back.
+    /// A hand-over to a caller that is gone is not given back.
     UnwantedKept,
     /// The next holder has the fence of the one before.
     SameFence,
-    /// The driver goes on waiting after the answer "gone".
+    /// The line is not told of the answer "gone".
     ForgetsTheLine,
     /// A releaser whose lock was gone is told that it was released.
     GoneIsDone,
@@ -96,43 +103,52 @@ struct Key {
     lease: u8,
 }
 
+/// A hold of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Caller {
-    Waits,
-    /// It has the lock, or the grant is on its way.
-    Has,
-    Gone,
+struct Hold {
+    grant: u8,
+    /// The validity that it has left.
+    valid: u8,
+    stage: Stage,
 }
 
-/// The hold of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Slot {
-    Free,
-    Held {
-        grant: u8,
-        valid: u8,
-        caller: u8,
-    },
+enum Stage {
+    Inside,
     /// Its tokens have fired, and its guard still lives.
-    Lost {
-        grant: u8,
-        caller: u8,
-    },
-    HandsOver {
-        from: u8,
-        to: u8,
-        caller: u8,
-        /// The validity that would be left if the answer came now.
-        valid: u8,
-        answer: Option<Answer>,
-    },
-    Releasing {
-        grant: u8,
-    },
+    Lost,
+    /// Its guard is gone, and its release has no answer.
+    Releasing,
+}
+
+impl Held for Hold {
+    fn is(&self, other: &Self) -> bool {
+        self.grant == other.grant
+    }
+
+    fn blocks(&self, _: Instant) -> bool {
+        matches!(self.stage, Stage::Inside | Stage::Releasing)
+    }
+
+    /// Each caller has an owner of its own, and calls once.
+    fn loss_of(&self, _: &Owner, _: Instant) -> Option<Loss> {
+        None
+    }
+}
+
+/// A hand-over that is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Handing {
+    from: u8,
+    to: u8,
+    caller: u64,
+    /// The validity that would be left if the answer came now.
+    valid: u8,
+    answer: Option<Said>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Answer {
+enum Said {
     /// With a fence.
     Granted(u8),
     Gone,
@@ -154,19 +170,19 @@ struct Sent {
     executed: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct State {
     key: Option<Key>,
     mark: u8,
     hand_overs: [Option<Sent>; GRANTS],
     /// The grants whose releases were sent: each may be executed at any time from then on.
     releases: [bool; GRANTS],
-    callers: [Caller; CALLERS],
-    slot: Slot,
+    line: Line<Hold, (), u8>,
+    /// The waiter for which the line asks.
+    asks: Option<u64>,
+    handing: Option<Handing>,
     made: u8,
     undos: [Undo; GRANTS],
-    /// Whether the driver looks for work.
-    awake: bool,
     closed: bool,
     /// The validity that the other process has left, while it is inside.
     other: Option<u8>,
@@ -191,21 +207,22 @@ enum Action {
     HandOver(u8),
     /// The server executes the release of this grant; its answer arrives, or not.
     Release(u8, bool),
-    /// The driver acquires for the head of the line.
-    Attempt,
-    /// A guard is released, or a grant that its caller has not taken is taken back. The lock is handed over or
-    /// released.
+    /// The server executes the acquire that the line asks for, and its answer arrives.
+    Acquire,
+    /// The guard of this grant is released, or its caller has not taken it and it is taken back. The line may hand the
+    /// lock over, or the release is sent by itself.
     Leave {
+        grant: u8,
         hands_over: bool,
     },
     /// A caller stops waiting.
-    GoesAway(u8),
+    GoesAway(u64),
     Answered,
     /// A command timeout: the outcome of the hand-over is unknown.
     Timeout,
-    /// A command timeout: the caller goes on, and the release is sent further.
-    Unconfirmed,
-    Lose,
+    /// A command timeout: the line goes on, and the release of this grant is sent further.
+    Unconfirmed(u8),
+    Lose(u8),
     Close,
 }
 
@@ -219,23 +236,37 @@ impl Protocol {
     }
 }
 
+/// Time stands still for the line.
+fn moment() -> Moment {
+    static NOW: OnceLock<Instant> = OnceLock::new();
+    let time = Duration::from_secs(1);
+    Moment {
+        now: *NOW.get_or_init(Instant::now),
+        chance: 0.5,
+        retry: time,
+        recheck: time,
+        is_told: true,
+        round_trip: time,
+        contended: false,
+        lists: false,
+    }
+}
+
 impl Model for Protocol {
     type State = State;
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let mut callers = [Caller::Gone; CALLERS];
-        callers[..usize::from(self.callers)].fill(Caller::Waits);
-        vec![State {
+        let mut state = State {
             key: None,
             mark: 0,
             hand_overs: [None; GRANTS],
             releases: [false; GRANTS],
-            callers,
-            slot: Slot::Free,
+            line: Line::default(),
+            asks: None,
+            handing: None,
             made: 0,
             undos: [Undo::None; GRANTS],
-            awake: true,
             closed: false,
             other: None,
             others: self.others,
@@ -244,7 +275,12 @@ impl Model for Protocol {
             highest: 0,
             unordered: false,
             untrue: false,
-        }]
+        };
+        for id in 0..u64::from(self.callers) {
+            state.line.arrive(Waiter { id, owner: Owner::task(id), since: moment().now, call: () });
+        }
+        state.step(self, Event::Changed);
+        vec![state]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -264,25 +300,26 @@ impl Model for Protocol {
         for (grant, _) in (0..).zip(state.releases).filter(|(_, sent)| *sent) {
             actions.extend([Action::Release(grant, true), Action::Release(grant, false)]);
         }
-        for (caller, _) in (0..).zip(state.callers).filter(|(_, is)| *is == Caller::Waits) {
-            actions.push(Action::GoesAway(caller));
+        actions.extend(state.line.waiters().range(0).map(|waiter| Action::GoesAway(waiter.id)));
+        if state.asks.is_some() && state.may_make(self) && state.key.is_none() {
+            actions.push(Action::Acquire);
         }
-        let may_make = state.made < self.grants && !state.closed && state.head().is_some();
-        match state.slot {
-            Slot::Free if may_make && state.awake && state.key.is_none() => actions.push(Action::Attempt),
-            Slot::Free => {}
-            Slot::Held { .. } => {
-                actions.extend([Action::Leave { hands_over: false }, Action::Lose]);
-                if may_make {
-                    actions.push(Action::Leave { hands_over: true });
+        for &Hold { grant, stage, .. } in state.line.holds() {
+            match stage {
+                Stage::Inside => {
+                    actions.extend([true, false].map(|hands_over| Action::Leave { grant, hands_over }));
+                    actions.push(Action::Lose(grant));
                 }
+                Stage::Lost => actions.push(Action::Leave { grant, hands_over: false }),
+                Stage::Releasing if state.handing.is_none_or(|handing| handing.from != grant) => {
+                    actions.push(Action::Unconfirmed(grant));
+                }
+                Stage::Releasing => {}
             }
-            Slot::Lost { .. } => actions.push(Action::Leave { hands_over: false }),
-            Slot::HandsOver { answer, .. } => {
-                actions.push(Action::Timeout);
-                actions.extend(answer.map(|_| Action::Answered));
-            }
-            Slot::Releasing { .. } => actions.push(Action::Unconfirmed),
+        }
+        if let Some(handing) = state.handing {
+            actions.push(Action::Timeout);
+            actions.extend(handing.answer.map(|_| Action::Answered));
         }
         if !state.closed {
             actions.push(Action::Close);
@@ -290,7 +327,7 @@ impl Model for Protocol {
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
-        let mut state = *last;
+        let mut state = last.clone();
         state.act(self, action);
         (state != *last).then_some(state)
     }
@@ -314,7 +351,8 @@ fn promises() -> Vec<Property<Protocol>> {
             !state.is_quiet() || state.key.is_none_or(|key| key.by == By::Elsewhere)
         }),
         Property::always(FORGOTTEN, |_, state: &State| {
-            state.slot != Slot::Free || state.head().is_none() || state.awake
+            let blocks = |hold: &Hold| hold.blocks(moment().now);
+            state.line.waiters().is_empty() || state.line.holds().iter().any(blocks) || state.asks.is_some()
         }),
         Property::always(FENCES, |_, state: &State| !state.unordered),
         Property::always(TOLD, |_, state: &State| !state.untrue),
@@ -325,20 +363,28 @@ fn promises() -> Vec<Property<Protocol>> {
 fn sights(protocol: &Protocol) -> Vec<Property<Protocol>> {
     let mut sights = vec![
         Property::sometimes("two in a row", |_, state: &State| {
-            matches!(state.slot, Slot::Held { grant: 2, .. }) && state.is_executed(1) && state.is_executed(2)
+            let is_second = |hold: &Hold| hold.grant == 2 && hold.stage == Stage::Inside;
+            state.line.holds().iter().any(is_second) && state.is_executed(1) && state.is_executed(2)
         }),
         Property::sometimes("late yes", |_, state: &State| {
-            matches!(state.slot, Slot::HandsOver { valid: 0, answer: Some(Answer::Granted(_)), .. })
+            matches!(state.handing, Some(Handing { valid: 0, answer: Some(Said::Granted(_)), .. }))
         }),
         Property::sometimes("yes without an answer", |_, state: &State| {
             let is_second = |undo: &Undo| matches!(undo, Undo::Sent { then: Some(to) } if state.is_executed(*to));
             state.undos.iter().any(is_second) && state.key.is_some()
         }),
         Property::sometimes("another process comes between", |_, state: &State| {
-            state.other.is_some() && matches!(state.slot, Slot::HandsOver { answer: Some(Answer::Gone), .. })
+            state.other.is_some() && matches!(state.handing, Some(Handing { answer: Some(Said::Gone), .. }))
         }),
         Property::sometimes("closed meanwhile", |_, state: &State| {
-            state.closed && matches!(state.slot, Slot::HandsOver { answer: Some(Answer::Granted(_)), .. })
+            state.closed && matches!(state.handing, Some(Handing { answer: Some(Said::Granted(_)), .. }))
+        }),
+        Property::sometimes("a caller goes while it is asked for", |_, state: &State| {
+            state.asks.is_some_and(|id| state.line.waiters().range(id).next().is_none_or(|next| next.id != id))
+        }),
+        Property::sometimes("a hold beside a lost one", |_, state: &State| {
+            let is = |stage: Stage| state.line.holds().iter().any(|hold| hold.stage == stage);
+            is(Stage::Lost) && is(Stage::Inside)
         }),
     ];
     if protocol.deletions > 0 {
@@ -350,18 +396,17 @@ fn sights(protocol: &Protocol) -> Vec<Property<Protocol>> {
 }
 
 impl State {
-    /// Returns the first caller in line.
-    fn head(&self) -> Option<u8> {
-        (0..).zip(self.callers).find(|(_, caller)| *caller == Caller::Waits).map(|(at, _)| at)
+    fn may_make(&self, protocol: &Protocol) -> bool {
+        self.made < protocol.grants && !self.closed
     }
 
     /// Returns the holders, except one that a deletion from outside has deceived.
     fn inside(&self, protocol: &Protocol) -> impl Iterator<Item = By> {
-        let here = match self.slot {
-            Slot::Held { grant, .. } => Some(By::Here(grant)),
-            Slot::HandsOver { from, .. } if protocol.is(Mutant::LeavesWithTheAnswer) => Some(By::Here(from)),
-            _ => None,
+        let releases_late = |grant: u8| {
+            protocol.is(Mutant::LeavesWithTheAnswer) && self.handing.is_some_and(|handing| handing.from == grant)
         };
+        let is_inside = |hold: &&Hold| hold.stage == Stage::Inside || releases_late(hold.grant);
+        let here: Vec<_> = self.line.holds().iter().filter(is_inside).map(|hold| By::Here(hold.grant)).collect();
         let victim = self.victim;
         here.into_iter().chain(self.other.map(|_| By::Elsewhere)).filter(move |by| victim != Some(*by))
     }
@@ -373,13 +418,18 @@ impl State {
 
     fn is_quiet(&self) -> bool {
         let is_undone = self.undos.iter().all(|undo| *undo == Undo::None);
-        self.slot == Slot::Free && self.other.is_none() && self.head().is_none() && is_undone
+        let is_unused = self.line.holds().is_empty() && self.line.waiters().is_empty();
+        is_unused && is_undone && self.other.is_none()
+    }
+
+    fn hold(&mut self, grant: u8) -> Option<&mut Hold> {
+        self.line.holds_mut().iter_mut().find(|hold| hold.grant == grant)
     }
 
     /// Applies an action.
     fn act(&mut self, protocol: &Protocol, action: Action) {
         match action {
-            Action::Tick => self.tick(),
+            Action::Tick => self.tick(protocol),
             Action::Delete => {
                 self.deletions -= 1;
                 self.victim = self.key.take().map(|key| key.by);
@@ -396,31 +446,38 @@ impl State {
                 self.release(By::Elsewhere);
             }
             Action::HandOver(to) => self.execute(protocol, to),
-            Action::Release(grant, heard) => self.execute_release(grant, heard),
-            Action::Attempt => self.attempt(),
-            Action::Leave { hands_over } => self.leave(hands_over),
-            Action::GoesAway(caller) => self.callers[usize::from(caller)] = Caller::Gone,
+            Action::Release(grant, heard) => self.execute_release(protocol, grant, heard),
+            Action::Acquire => self.acquire(protocol),
+            Action::Leave { grant, hands_over } => self.leave(protocol, grant, hands_over),
+            Action::GoesAway(caller) => {
+                self.line.leave(caller);
+                self.step(protocol, Event::Changed);
+            }
             Action::Answered => self.answered(protocol),
             Action::Timeout => self.timeout(protocol),
-            Action::Unconfirmed => self.free(),
-            Action::Lose => self.lose(),
+            Action::Unconfirmed(grant) => self.free(protocol, grant),
+            Action::Lose(grant) => self.lose(protocol, grant),
             Action::Close => {
                 self.closed = true;
-                let waits = self.callers.iter_mut().filter(|caller| **caller == Caller::Waits);
-                waits.for_each(|caller| *caller = Caller::Gone);
-                self.lose();
+                let waiters: Vec<u64> = self.line.waiters().range(0).map(|waiter| waiter.id).collect();
+                waiters.into_iter().for_each(|id| _ = self.line.leave(id));
+                let holds: Vec<u8> = self.line.holds().iter().map(|hold| hold.grant).collect();
+                holds.into_iter().for_each(|grant| self.lose(protocol, grant));
+                self.step(protocol, Event::Changed);
             }
         }
-        let fooled = |by: By| match (by, self.slot) {
-            (By::Here(one), Slot::Held { grant, .. }) => one == grant,
-            (By::Here(one), Slot::HandsOver { from, to, .. }) => one == from || one == to,
-            (By::Here(_), _) => false,
-            (By::Elsewhere, _) => self.other.is_some(),
+        let is_here = |grant: u8| {
+            let is_inside = |hold: &Hold| hold.grant == grant && hold.stage == Stage::Inside;
+            let is_handed = |handing: Handing| handing.from == grant || handing.to == grant;
+            self.line.holds().iter().any(is_inside) || self.handing.is_some_and(is_handed)
         };
-        self.victim = self.victim.filter(|by| fooled(*by));
+        self.victim = self.victim.filter(|by| match *by {
+            By::Here(grant) => is_here(grant),
+            By::Elsewhere => self.other.is_some(),
+        });
     }
 
-    fn tick(&mut self) {
+    fn tick(&mut self, protocol: &Protocol) {
         if let Some(key) = &mut self.key {
             key.lease -= 1;
             if key.lease == 0 {
@@ -428,16 +485,15 @@ impl State {
             }
         }
         self.other = self.other.map(|valid| valid - 1).filter(|valid| *valid > 0);
-        match &mut self.slot {
-            Slot::Held { valid, .. } => {
-                *valid -= 1;
-                if *valid == 0 {
-                    self.lose();
-                }
-            }
-            Slot::HandsOver { valid, .. } => *valid = valid.saturating_sub(1),
-            Slot::Free | Slot::Lost { .. } | Slot::Releasing { .. } => {}
+        if let Some(handing) = &mut self.handing {
+            handing.valid = handing.valid.saturating_sub(1);
         }
+        for hold in self.line.holds_mut() {
+            hold.valid = hold.valid.saturating_sub(1);
+        }
+        let over = self.line.holds().iter().filter(|hold| hold.valid == 0).map(|hold| hold.grant);
+        let over: Vec<u8> = over.collect();
+        over.into_iter().for_each(|grant| self.lose(protocol, grant));
     }
 
     fn put(&mut self, by: By) {
@@ -469,20 +525,17 @@ impl State {
         let said = if is_there {
             self.put(By::Here(to));
             self.mark += u8::from(!protocol.is(Mutant::SameFence));
-            Answer::Granted(self.mark)
+            Said::Granted(self.mark)
         } else {
-            Answer::Gone
+            Said::Gone
         };
         // A hand-over is sent once and answered once.
-        match &mut self.slot {
-            Slot::HandsOver { to: awaited, answer: answer @ None, .. } if *awaited == to && !executed => {
-                *answer = Some(said);
-            }
-            _ => {}
+        if let Some(handing) = self.handing.as_mut().filter(|handing| handing.to == to && !executed) {
+            handing.answer.get_or_insert(said);
         }
     }
 
-    fn execute_release(&mut self, grant: u8, heard: bool) {
+    fn execute_release(&mut self, protocol: &Protocol, grant: u8, heard: bool) {
         self.release(By::Here(grant));
         if !heard {
             return;
@@ -490,17 +543,37 @@ impl State {
         if let Undo::Sent { then } = std::mem::take(&mut self.undos[usize::from(grant)]) {
             then.into_iter().for_each(|next| self.undo(next, None));
         }
-        if self.slot == (Slot::Releasing { grant }) {
-            self.free();
+        if self.hold(grant).is_some_and(|hold| hold.stage == Stage::Releasing) {
+            self.free(protocol, grant);
         }
     }
 }
 
-/// What the process does.
+/// What is done for the line.
 impl State {
-    fn free(&mut self) {
-        self.slot = Slot::Free;
-        self.awake = true;
+    /// Passes an event to the line, and does what it says.
+    fn step(&mut self, protocol: &Protocol, event: Event) {
+        match self.line.on(event, &moment()) {
+            None | Some(Effect::Sleep { .. } | Effect::Done { .. }) => {}
+            Some(Effect::Ask { head, .. }) => self.asks = Some(head),
+            Some(Effect::Release(from, Some(caller))) if self.may_make(protocol) => {
+                let to = self.made;
+                self.made += 1;
+                self.hand_overs[usize::from(to)] = Some(Sent { from, executed: false });
+                self.handing = Some(Handing { from, to, caller, valid: LEASE - 1, answer: None });
+            }
+            Some(Effect::Release(from, _)) => {
+                self.undo(from, None);
+                self.step(protocol, Event::HandedOver);
+            }
+            effect => unreachable!("nobody else is met, and no server is away: {effect:?}"),
+        }
+    }
+
+    fn free(&mut self, protocol: &Protocol, grant: u8) {
+        let hold = self.hold(grant).copied();
+        hold.into_iter().for_each(|hold| _ = self.line.remove(&hold));
+        self.step(protocol, Event::Changed);
     }
 
     fn undo(&mut self, grant: u8, then: Option<u8>) {
@@ -508,77 +581,70 @@ impl State {
         self.releases[usize::from(grant)] = true;
     }
 
-    fn attempt(&mut self) {
-        let Some(caller) = self.head() else { return };
+    fn acquire(&mut self, protocol: &Protocol) {
+        let Some(caller) = self.asks.take() else { return };
         let grant = self.made;
         self.made += 1;
         self.put(By::Here(grant));
         self.mark += 1;
-        self.admit(grant, LEASE - 1, caller, self.mark);
+        let hold = Hold { grant, valid: LEASE - 1, stage: Stage::Inside };
+        match self.line.grant(hold, Some(caller)) {
+            Ok(_) => self.enters(By::Here(grant), self.mark),
+            // Its caller is gone.
+            Err(_) => self.undo(grant, None),
+        }
+        self.step(protocol, Event::Answered(Answer::Granted));
     }
 
-    fn admit(&mut self, grant: u8, valid: u8, caller: u8, fence: u8) {
-        self.callers[usize::from(caller)] = Caller::Has;
-        self.slot = Slot::Held { grant, valid, caller };
-        self.awake = false;
-        self.enters(By::Here(grant), fence);
-    }
-
-    fn leave(&mut self, hands_over: bool) {
-        let (grant, caller) = match self.slot {
-            Slot::Held { grant, caller, .. } | Slot::Lost { grant, caller } => (grant, caller),
-            Slot::Free | Slot::HandsOver { .. } | Slot::Releasing { .. } => return,
-        };
-        self.callers[usize::from(caller)] = Caller::Gone;
-        match (self.slot, self.head()) {
-            (Slot::Lost { .. }, _) => {
-                self.undo(grant, None);
-                self.free();
-            }
-            (_, Some(next)) if hands_over => {
-                let to = self.made;
-                self.made += 1;
-                self.hand_overs[usize::from(to)] = Some(Sent { from: grant, executed: false });
-                self.slot = Slot::HandsOver { from: grant, to, caller: next, valid: LEASE - 1, answer: None };
-            }
-            _ => {
-                self.undo(grant, None);
-                self.slot = Slot::Releasing { grant };
-            }
+    fn leave(&mut self, protocol: &Protocol, grant: u8, hands_over: bool) {
+        let Some(hold) = self.hold(grant) else { return };
+        if hold.stage == Stage::Lost {
+            self.undo(grant, None);
+            return self.free(protocol, grant);
+        }
+        hold.stage = Stage::Releasing;
+        let hold = *hold;
+        let unsent = if hands_over { self.line.release(&hold, grant, moment().now) } else { Some(grant) };
+        match unsent {
+            Some(grant) => self.undo(grant, None),
+            None => self.step(protocol, Event::Changed),
         }
     }
 
     fn answered(&mut self, protocol: &Protocol) {
-        let Slot::HandsOver { from, to, caller, valid, answer: Some(answer) } = self.slot else { return };
-        let is_victim = self.victim == Some(By::Here(from));
+        let Some(Handing { from, to, caller, valid, answer: Some(said) }) = self.handing.take() else { return };
+        let released = Hold { grant: from, valid: 0, stage: Stage::Releasing };
         let valid = if protocol.is(Mutant::ValidityFromReply) { LEASE - 1 } else { valid };
-        match answer {
-            Answer::Gone => {
-                self.untrue |= is_victim && protocol.is(Mutant::GoneIsDone);
-                self.free();
-                self.awake = !protocol.is(Mutant::ForgetsTheLine);
+        match said {
+            Said::Gone => {
+                self.untrue |= self.victim == Some(By::Here(from)) && protocol.is(Mutant::GoneIsDone);
+                self.line.remove(&released);
+                if protocol.is(Mutant::ForgetsTheLine) {
+                    return;
+                }
             }
-            Answer::Granted(_) if valid == 0 => {
+            Said::Granted(_) if valid == 0 => {
                 if !protocol.is(Mutant::LateYesKept) {
                     self.undo(to, None);
                 }
-                self.free();
+                self.line.remove(&released);
             }
-            Answer::Granted(fence) if self.callers[usize::from(caller)] == Caller::Waits => {
-                self.admit(to, valid, caller, fence);
-            }
-            Answer::Granted(_) if protocol.is(Mutant::UnwantedKept) => self.free(),
-            // Its caller is gone: the grant is released like any other.
-            Answer::Granted(_) => {
-                self.undo(to, None);
-                self.slot = Slot::Releasing { grant: to };
+            Said::Granted(fence) => {
+                let next = Hold { grant: to, valid, stage: Stage::Inside };
+                match self.line.succeed(&released, next, caller, moment().now) {
+                    (_, Some(_)) => self.enters(By::Here(to), fence),
+                    (_, None) if protocol.is(Mutant::UnwantedKept) => _ = self.line.remove(&next),
+                    // Its caller is gone: the grant is released like any other.
+                    (_, None) => self.leave(protocol, to, true),
+                }
+                self.lose_if_closed(protocol);
             }
         }
+        self.step(protocol, Event::HandedOver);
     }
 
     fn timeout(&mut self, protocol: &Protocol) {
-        let Slot::HandsOver { from, to, .. } = self.slot else { return };
-        self.slot = Slot::Releasing { grant: from };
+        let Some(Handing { from, to, .. }) = self.handing.take() else { return };
         match protocol.mutant {
             Some(Mutant::UndoesBothAtOnce) => {
                 self.undo(from, None);
@@ -587,16 +653,26 @@ impl State {
             Some(Mutant::UndoesTheFirstOnly) => self.undo(from, None),
             Some(Mutant::UndoesTheSecondOnly) => {
                 self.undo(to, None);
-                self.free();
+                self.line.remove(&Hold { grant: from, valid: 0, stage: Stage::Releasing });
             }
             _ => self.undo(from, Some(to)),
         }
+        self.step(protocol, Event::HandedOver);
     }
 
     /// The hold is lost: by time, by a force_unlock, or by closing.
-    fn lose(&mut self) {
-        if let Slot::Held { grant, caller, .. } = self.slot {
-            self.slot = Slot::Lost { grant, caller };
+    fn lose(&mut self, protocol: &Protocol, grant: u8) {
+        if let Some(hold) = self.hold(grant).filter(|hold| hold.stage == Stage::Inside) {
+            hold.stage = Stage::Lost;
+            self.step(protocol, Event::Changed);
+        }
+    }
+
+    /// A grant that comes after closing is lost at once.
+    fn lose_if_closed(&mut self, protocol: &Protocol) {
+        if self.closed {
+            let holds: Vec<u8> = self.line.holds().iter().map(|hold| hold.grant).collect();
+            holds.into_iter().for_each(|grant| self.lose(protocol, grant));
         }
     }
 }

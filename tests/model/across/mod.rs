@@ -5,7 +5,7 @@
 //! - The server: who holds the key, and the list. A refused acquire enlists its locker; a grant takes it off. A release
 //!   wakes the first locker that is subscribed and tells the next one to watch; or gives clients outside of the list a
 //!   turn; or, without a list, tells all, and perhaps leaves them a turn.
-//! - Three lockers with a driver each, as `session/driver.rs` and `notify/news.rs` have it: what is heard while an
+//! - Three lockers with a driver each, as `session/driver.rs` and `line/news.rs` have it: what is heard while an
 //!   acquire is under way, the place that a release returns, timers, a driver that ends while its locker is in the list
 //!   (`pass`).
 //! - A client of Redisson, which hears only the messages of the channel, and does not poll.

@@ -6,15 +6,15 @@
 //! beginning of a turn; the next turn comes when each locker of the list has had one. If many lockers are in the list,
 //! a turn that is short so far goes on until each caller had the lock twice: the more processes share the CPUs, the
 //! longer it takes until the next one is awake, with cold caches. While clients that are in no list take their turns
-//! (`notify/others.rs`), nothing is handed over: a JVM takes a millisecond or more to react, and eight hand-overs
-//! before each of its chances would leave it almost nothing.
+//! (`others.rs`), nothing is handed over: a JVM takes a millisecond or more to react, and eight hand-overs before
+//! each of its chances would leave it almost nothing.
 
 use std::time::Duration;
 
 use crate::clock::Instant;
 
 /// Who else waits for a lock, according to its last release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) enum Others {
     /// Before the first release, and if the answer to a release does not show it.
     #[default]
@@ -50,7 +50,7 @@ struct Bound {
 }
 
 /// The hand-overs since the last acquire.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Turn {
     grants: u32,
     since: Option<Instant>,

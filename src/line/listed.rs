@@ -14,7 +14,7 @@ use crate::key::Key;
 const FEW: usize = 64;
 
 #[derive(Debug, Default)]
-pub(super) struct Listed {
+pub(crate) struct Listed {
     keys: HashMap<Key, Standing>,
     /// How many keys were left after expired ones were last removed.
     left: usize,
@@ -42,7 +42,7 @@ enum Pass {
 
 /// What follows a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AfterPass {
+pub(crate) enum AfterPass {
     Nothing,
     /// The locker has to be taken off once more.
     Another,
@@ -53,7 +53,7 @@ pub(super) enum AfterPass {
 
 impl Listed {
     /// Records that the locker may be put into a list, which is kept until then.
-    pub(super) fn enter(&mut self, key: &Key, until: Instant, now: Instant) {
+    pub(crate) fn enter(&mut self, key: &Key, until: Instant, now: Instant) {
         if self.keys.len() >= FEW.max(self.left * 2) {
             self.keys.retain(|_, standing| standing.until > now);
             self.left = self.keys.len();
@@ -67,7 +67,7 @@ impl Listed {
     }
 
     /// Records that a grant took the locker off.
-    pub(super) fn leave(&mut self, key: &Key) {
+    pub(crate) fn leave(&mut self, key: &Key) {
         match self.keys.get_mut(key) {
             Some(Standing { pass: Pass::None, .. }) => _ = self.keys.remove(key),
             Some(standing) => standing.pass = Pass::UnderWay,
@@ -76,20 +76,20 @@ impl Listed {
     }
 
     /// Records that a driver starts: what one before it waited for does not count.
-    pub(super) fn begin_wait(&mut self, key: &Key) {
+    pub(crate) fn begin_wait(&mut self, key: &Key) {
         if let Some(standing) = self.keys.get_mut(key) {
             standing.waits = false;
         }
     }
 
     /// Returns whether the locker asked to be put into a list and has no grant since.
-    pub(super) fn waits(&self, key: &Key) -> bool {
+    pub(crate) fn waits(&self, key: &Key) -> bool {
         self.keys.get(key).is_some_and(|standing| standing.waits)
     }
 
     /// Called when nobody waits here for a lock in whose list the locker may be. Returns whether the caller has to pass
     /// the lock now.
-    pub(super) fn begin_pass(&mut self, key: &Key) -> bool {
+    pub(crate) fn begin_pass(&mut self, key: &Key) -> bool {
         let Some(Standing { pass, .. }) = self.keys.get_mut(key) else { return false };
         let begins = *pass == Pass::None;
         *pass = match *pass {
@@ -100,7 +100,7 @@ impl Listed {
     }
 
     /// Records the end of a pass, after which the locker `is_off` the list or may still be in it. Returns what follows.
-    pub(super) fn end_pass(&mut self, key: &Key, is_off: bool) -> AfterPass {
+    pub(crate) fn end_pass(&mut self, key: &Key, is_off: bool) -> AfterPass {
         let Some(standing) = self.keys.get_mut(key) else { return AfterPass::Nothing };
         let pass = std::mem::replace(&mut standing.pass, Pass::None);
         match pass {

@@ -13,9 +13,9 @@ use std::time::Duration;
 use crate::clock::Instant;
 
 /// The shortest turn. A client on the JVM takes 1.4 to 3 ms.
-pub(super) const SHORT: Duration = Duration::from_millis(10);
+pub(crate) const SHORT: Duration = Duration::from_millis(10);
 /// The longest turn.
-pub(super) const LONG: Duration = Duration::from_millis(40);
+pub(crate) const LONG: Duration = Duration::from_millis(40);
 
 /// The pause after one turn that nobody took.
 const SHORTEST: Duration = Duration::from_millis(8);
@@ -34,8 +34,8 @@ pub(crate) enum Turns {
 }
 
 /// The outcome of a turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Ended {
     /// A message of a release came: so long after the turn began, if it came before its end.
     Taken(Option<Duration>),
     NotTaken,
@@ -48,19 +48,19 @@ const FEW: usize = 64;
 
 /// What a locker knows of others, by channel. Lockers that release without having waited have it too.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(crate) struct Known {
     channels: HashMap<Arc<str>, Others>,
     /// At this many channels the old ones are removed.
     most: usize,
 }
 
 impl Known {
-    pub(super) fn at(&self, name: &str) -> Option<&Others> {
+    pub(crate) fn at(&self, name: &str) -> Option<&Others> {
         self.channels.get(name)
     }
 
     /// Returns the others at a channel, for a turn that begins or ends.
-    pub(super) fn change(&mut self, name: &Arc<str>, now: Instant) -> &mut Others {
+    pub(crate) fn change(&mut self, name: &Arc<str>, now: Instant) -> &mut Others {
         if self.channels.len() >= self.most.max(FEW) {
             self.channels.retain(|_, others| others.changed.is_some_and(|changed| now.since(changed) < KEPT));
             self.most = self.channels.len() * 2;
@@ -73,7 +73,7 @@ impl Known {
 
 /// What a locker knows of others at one channel.
 #[derive(Debug)]
-pub(super) struct Others {
+pub(crate) struct Others {
     /// The pause before the next turn. Zero: they take their turns.
     gap: Duration,
     /// How long a turn lasts.
@@ -101,12 +101,12 @@ pub(crate) struct Offer {
 }
 
 /// A turn that this locker gave to others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Given {
-    pub(super) since: Instant,
-    pub(super) end: Instant,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Given {
+    pub(crate) since: Instant,
+    pub(crate) end: Instant,
     /// No other locker waits, so this one finds out whether it is taken.
-    pub(super) alone: bool,
+    pub(crate) alone: bool,
 }
 
 impl Default for Others {
@@ -118,7 +118,7 @@ impl Default for Others {
 
 impl Others {
     /// Returns how long a turn would last that is offered now, if one may be.
-    pub(super) fn offer(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn offer(&self, now: Instant) -> Option<Duration> {
         let may = if self.take_turns() { self.passes == 0 } else { self.next.is_none_or(|next| next <= now) };
         may.then_some(self.length)
     }
@@ -129,7 +129,7 @@ impl Others {
     }
 
     /// Returns what they do with their turns, while they have one or not.
-    pub(super) fn turns(&self, now: Instant) -> Turns {
+    pub(crate) fn turns(&self, now: Instant) -> Turns {
         if self.take_turns() || self.given(now).is_some() {
             Turns::Taken
         } else if self.gap < LONGEST / 4 {
@@ -140,7 +140,7 @@ impl Others {
     }
 
     /// Records a release of this locker, after which so many lockers are in the list and so many clients outside of it.
-    pub(super) fn release(&mut self, now: Instant, listed: u64, others: u64, turn: Option<Given>) {
+    pub(crate) fn release(&mut self, now: Instant, listed: u64, others: u64, turn: Option<Given>) {
         self.listed = listed.max(1);
         match turn {
             Some(_) => {
@@ -152,12 +152,12 @@ impl Others {
     }
 
     /// Returns the turn that this locker gave them, while it lasts.
-    pub(super) fn given(&self, now: Instant) -> Option<Given> {
+    pub(crate) fn given(&self, now: Instant) -> Option<Given> {
         self.given.filter(|given| now < given.end)
     }
 
     /// Records the outcome of the last turn.
-    pub(super) fn end_turn(&mut self, now: Instant, ended: Ended) {
+    pub(crate) fn end_turn(&mut self, now: Instant, ended: Ended) {
         self.given = None;
         match ended {
             Ended::Taken(after) => {

@@ -3,28 +3,28 @@
 //! # Invariants
 //! - Numbers are assigned in the order of the calls, and the line is in the order of the numbers.
 //! - Arriving, leaving, and finding the next waiter of an owner take O(log n) steps and move only a few pointers, since
-//!   the shard is locked meanwhile.
-//! - A line without waiters allocates nothing, since its slot lives as long as a hold does.
+//!   the shard of its table is locked meanwhile.
+//! - A line without waiters allocates nothing, since it lives as long as a hold of its key does.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::mem::replace;
 
 use super::Waiter;
 use crate::owner::Owner;
 
-/// The line of one key.
-#[derive(Debug)]
-pub(super) struct Queue<G, S = BuildHasherDefault<Neighbours>> {
+/// The waiters of one key.
+#[derive(Debug, Clone)]
+pub(crate) struct Queue<C, S = BuildHasherDefault<Neighbours>> {
     /// The head. A caller that waits alone costs one small allocation.
-    first: Option<Box<Waiter<G>>>,
+    first: Option<Box<Waiter<C>>>,
     /// Those behind it, if there are any.
-    others: Option<Box<Others<G, S>>>,
+    others: Option<Box<Others<C, S>>>,
 }
 
-#[derive(Debug)]
-struct Others<G, S> {
-    waiters: BTreeMap<u64, Box<Waiter<G>>>,
+#[derive(Debug, Clone)]
+struct Others<C, S> {
+    waiters: BTreeMap<u64, Box<Waiter<C>>>,
     /// Ordered by the hash of the owner, which other owners may share, and the number.
     owners: BTreeSet<(u64, u64)>,
     hasher: S,
@@ -33,7 +33,7 @@ struct Others<G, S> {
 /// Hashes owners that were made one after the other to consecutive numbers: emptying a line from one end to the other
 /// then takes half the time that scattered look-ups would take.
 #[derive(Debug, Default)]
-pub(super) struct Neighbours(u64);
+pub(crate) struct Neighbours(u64);
 
 impl Hasher for Neighbours {
     fn write(&mut self, bytes: &[u8]) {
@@ -53,44 +53,44 @@ impl Hasher for Neighbours {
     }
 }
 
-impl<G, S> Default for Queue<G, S> {
+impl<C, S> Default for Queue<C, S> {
     fn default() -> Self {
         Self { first: None, others: None }
     }
 }
 
-impl<G, S: BuildHasher + Default> Queue<G, S> {
-    pub(super) fn is_empty(&self) -> bool {
+impl<C, S: BuildHasher + Default> Queue<C, S> {
+    pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         usize::from(self.first.is_some()) + self.others.as_ref().map_or(0, |others| others.waiters.len())
     }
 
     /// The head of the line.
-    pub(super) fn first(&self) -> Option<&Waiter<G>> {
+    pub(crate) fn first(&self) -> Option<&Waiter<C>> {
         self.first.as_deref()
     }
 
     /// The number of the waiter at the end of the line.
-    pub(super) fn last(&self) -> Option<u64> {
+    pub(crate) fn last(&self) -> Option<u64> {
         let last = self.others.as_ref().and_then(|others| others.waiters.last_key_value());
         last.map(|(id, _)| *id).or(self.first().map(|first| first.id))
     }
 
-    pub(super) fn push(&mut self, waiter: Waiter<G>) {
+    pub(crate) fn push(&mut self, waiter: Waiter<C>) {
         let waiter = Box::new(waiter);
         let Some(first) = &mut self.first else {
             self.first = Some(waiter);
             return;
         };
-        // Of two callers, the one with the lower number may be the second to lock the shard.
+        // Of two callers, the one with the lower number may be the second to come here.
         let other = if waiter.id < first.id { replace(first, waiter) } else { waiter };
         self.others.get_or_insert_with(Box::default).push(other);
     }
 
-    pub(super) fn remove(&mut self, id: u64) -> Option<Waiter<G>> {
+    pub(crate) fn remove(&mut self, id: u64) -> Option<Waiter<C>> {
         let others = self.others.as_mut();
         let removed = if self.first.as_ref()?.id == id {
             let next = others.and_then(|others| others.remove(*others.waiters.first_key_value()?.0));
@@ -103,14 +103,14 @@ impl<G, S: BuildHasher + Default> Queue<G, S> {
     }
 
     /// The waiters from this number on.
-    pub(super) fn range(&self, from: u64) -> impl Iterator<Item = &Waiter<G>> {
+    pub(crate) fn range(&self, from: u64) -> impl Iterator<Item = &Waiter<C>> {
         let first = self.first().filter(|first| first.id >= from);
         let others = self.others.iter().flat_map(move |others| others.waiters.range(from..));
         first.into_iter().chain(others.map(|(_, waiter)| &**waiter))
     }
 
     /// The waiters of an owner, from this number on.
-    pub(super) fn of(&self, owner: &Owner, from: u64) -> impl Iterator<Item = &Waiter<G>> {
+    pub(crate) fn of(&self, owner: &Owner, from: u64) -> impl Iterator<Item = &Waiter<C>> {
         let first = self.first().filter(|first| first.id >= from);
         let others = self.others.iter().flat_map(move |others| {
             let hash = others.hasher.hash_one(owner);
@@ -121,19 +121,33 @@ impl<G, S: BuildHasher + Default> Queue<G, S> {
     }
 }
 
-impl<G, S: Default> Default for Others<G, S> {
+impl<C: PartialEq, S: BuildHasher + Default> PartialEq for Queue<C, S> {
+    fn eq(&self, other: &Self) -> bool {
+        self.range(0).eq(other.range(0))
+    }
+}
+
+impl<C: Eq, S: BuildHasher + Default> Eq for Queue<C, S> {}
+
+impl<C: Hash, S: BuildHasher + Default> Hash for Queue<C, S> {
+    fn hash<T: Hasher>(&self, state: &mut T) {
+        self.range(0).for_each(|waiter| waiter.hash(state));
+    }
+}
+
+impl<C, S: Default> Default for Others<C, S> {
     fn default() -> Self {
         Self { waiters: BTreeMap::new(), owners: BTreeSet::new(), hasher: S::default() }
     }
 }
 
-impl<G, S: BuildHasher> Others<G, S> {
-    fn push(&mut self, waiter: Box<Waiter<G>>) {
+impl<C, S: BuildHasher> Others<C, S> {
+    fn push(&mut self, waiter: Box<Waiter<C>>) {
         self.owners.insert((self.hasher.hash_one(&waiter.owner), waiter.id));
         self.waiters.insert(waiter.id, waiter);
     }
 
-    fn remove(&mut self, id: u64) -> Option<Box<Waiter<G>>> {
+    fn remove(&mut self, id: u64) -> Option<Box<Waiter<C>>> {
         let waiter = self.waiters.remove(&id)?;
         self.owners.remove(&(self.hasher.hash_one(&waiter.owner), id));
         Some(waiter)
@@ -142,15 +156,10 @@ impl<G, S: BuildHasher> Others<G, S> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use fastrand::Rng;
-    use tokio::sync::oneshot;
 
     use super::*;
     use crate::clock::Instant;
-    use crate::hold::Terms;
-    use crate::identity::{Known, Origin, Place};
 
     /// Gives all owners the same hash.
     #[derive(Default)]
@@ -165,9 +174,7 @@ mod tests {
     }
 
     fn waiter(id: u64, owner: &Owner) -> Waiter<()> {
-        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
-        let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
-        Waiter { id, owner: owner.clone(), origin, terms, since: Instant::now(), reply: oneshot::channel().0 }
+        Waiter { id, owner: owner.clone(), since: Instant::now(), call: () }
     }
 
     /// The model of a queue: a plain list of numbers and owners, in order.

@@ -24,7 +24,7 @@ const QUIET: u32 = 64;
 
 /// A wake-up of one locker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WakeUp {
+pub(crate) enum WakeUp {
     Go,
     Watch,
     /// For so long.
@@ -33,7 +33,7 @@ pub(super) enum WakeUp {
 
 impl WakeUp {
     /// Parses a message: the wake-up, and the name of the lock.
-    pub(super) fn parse(text: &str) -> Option<(Self, &str)> {
+    pub(crate) fn parse(text: &str) -> Option<(Self, &str)> {
         let (word, name) = text.split_once(' ')?;
         let wake_up = match word {
             "go" => Self::Go,
@@ -50,8 +50,8 @@ impl WakeUp {
 }
 
 /// The messages that a driver has got since it asked, or since its locker released the lock.
-#[derive(Debug, Default)]
-pub(super) struct News {
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct News {
     /// Set if there is a reason to ask now.
     go: bool,
     /// When there is a reason to ask, if no message comes before.
@@ -70,7 +70,7 @@ pub(super) struct News {
 }
 
 /// A turn of others.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 enum Turn {
     #[default]
     None,
@@ -90,7 +90,7 @@ enum Turn {
 ///
 /// After such a message the same hold is still there. The more of these come in a row, the longer the next ones are no
 /// reason to ask.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 struct Strangers {
     /// The driver asks because of a message of the channel.
     told: bool,
@@ -102,17 +102,17 @@ struct Strangers {
 }
 
 /// The circumstances of the driver's next attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Begun {
     /// Its time to check has come: the locker whose turn it was has not acted.
     pub(crate) looked: bool,
     /// Others took the turn that was given to them.
-    pub(super) taken: Option<Ended>,
+    pub(crate) taken: Option<Ended>,
 }
 
 impl News {
     /// Begins an attempt. Messages from before it say nothing about its result.
-    pub(super) fn begin(&mut self, now: Instant) -> Begun {
+    pub(crate) fn begin(&mut self, now: Instant) -> Begun {
         let is_due = !self.go && self.look.is_some_and(|look| look <= now);
         let taken = match self.turn {
             Turn::Taken(after) => Some(Ended::Taken(after)),
@@ -129,7 +129,7 @@ impl News {
     }
 
     /// Records that another owner holds the lock, for so long if it is not renewed.
-    pub(super) fn held(&mut self, place: Option<u64>, ttl: Option<Duration>, now: Instant) {
+    pub(crate) fn held(&mut self, place: Option<u64>, ttl: Option<Duration>, now: Instant) {
         // A wake-up that came meanwhile is more recent.
         self.place = self.place.or(place);
         if self.turn == Turn::Over {
@@ -139,19 +139,19 @@ impl News {
     }
 
     /// Records that it is granted. Returns the outcome of a turn of others that has ended.
-    pub(super) fn granted(&mut self) -> Option<Ended> {
+    pub(crate) fn granted(&mut self) -> Option<Ended> {
         (self.place, self.strangers) = (None, Strangers::default());
         matches!(std::mem::take(&mut self.turn), Turn::Over | Turn::Given(_)).then_some(Ended::NotTaken)
     }
 
     /// Records that its locker releases the lock. Messages from while it held the lock say nothing.
-    pub(super) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         *self = Self { released: Some(0), ..Self::default() };
     }
 
     /// Records that this release woke another locker, or gave others their `turn`, with this many before this one in
     /// the list.
-    pub(super) fn pass_on(&mut self, place: u64, turn: Option<Given>, now: Instant) {
+    pub(crate) fn pass_on(&mut self, place: u64, turn: Option<Given>, now: Instant) {
         // The driver has asked since, and that answer is more recent.
         let Some(heard) = self.released.take() else { return };
         (self.place, self.passed_on) = (self.place.or(Some(place)), true);
@@ -167,7 +167,7 @@ impl News {
 
     /// Records that others have a turn, and that no locker is in the list. If the locker `listens`, a message of its
     /// own release comes.
-    pub(super) fn give_turn(&mut self, given: Given, listens: bool, now: Instant) {
+    pub(crate) fn give_turn(&mut self, given: Given, listens: bool, now: Instant) {
         let Some(heard) = self.released.take() else { return };
         self.leave_turn(given, listens && heard == 0);
         if heard > u32::from(listens) {
@@ -177,7 +177,7 @@ impl News {
 
     /// Records that the driver starts while others have a turn that its locker gave them. The message of that turn is
     /// yet to come, or has come.
-    pub(super) fn leave_turn(&mut self, given: Given, comes: bool) {
+    pub(crate) fn leave_turn(&mut self, given: Given, comes: bool) {
         (self.passed_on, self.skips) = (true, comes);
         if given.alone {
             (self.turn, self.look) = (Turn::Lasts(given.since), Some(given.end));
@@ -188,19 +188,19 @@ impl News {
     }
 
     /// Records that no message came for as long as it waits for one.
-    pub(super) fn oversleep(&mut self, now: Instant) {
+    pub(crate) fn oversleep(&mut self, now: Instant) {
         if self.place.is_some() {
             self.look.get_or_insert(now);
         }
     }
 
     /// Returns whether the driver has nothing to ask for, since another locker has just been woken.
-    pub(super) fn take_passed_on(&mut self) -> bool {
+    pub(crate) fn take_passed_on(&mut self) -> bool {
         std::mem::take(&mut self.passed_on) && !self.go
     }
 
     /// Records a wake-up. Returns the outcome of a turn of others that this locker gave.
-    pub(super) fn wake_up(&mut self, wake_up: WakeUp, now: Instant) -> Option<Ended> {
+    pub(crate) fn wake_up(&mut self, wake_up: WakeUp, now: Instant) -> Option<Ended> {
         // A locker of the list has released the lock. If it took the lock before the end of the turn, nobody knows
         // whether the others would have taken that.
         let ended = match self.turn {
@@ -222,7 +222,7 @@ impl News {
     }
 
     /// Records a message of the channel or, with several servers, messages of a majority.
-    pub(super) fn message(&mut self, now: Instant) {
+    pub(crate) fn message(&mut self, now: Instant) {
         if std::mem::take(&mut self.skips) {
             return;
         }
@@ -255,27 +255,27 @@ impl News {
     }
 
     /// Records that messages may have been missed.
-    pub(super) fn missed(&mut self) {
+    pub(crate) fn missed(&mut self) {
         self.go = true;
     }
 
     /// Returns when there is a reason to ask: now or earlier, if there is one already.
-    pub(super) fn due(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
         if self.go { Some(now) } else { self.look }
     }
 
     /// Returns whether its locker is in the list, as far as it knows.
-    pub(super) fn is_listed(&self) -> bool {
+    pub(crate) fn is_listed(&self) -> bool {
         self.place.is_some()
     }
 
     /// Returns how much later it checks after the end of a lease for which several lockers wait.
-    pub(super) fn delay(&self) -> Duration {
+    pub(crate) fn delay(&self) -> Duration {
         self.place.map_or(Duration::ZERO, |place| later(place).min(LATEST))
     }
 
     /// Returns whether it is its locker's turn.
-    pub(super) fn is_called(&self) -> bool {
+    pub(crate) fn is_called(&self) -> bool {
         self.go && self.place.is_some()
     }
 }
