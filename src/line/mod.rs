@@ -33,6 +33,15 @@
 //!   `listed.rs`.
 //! - What an answer means for the next ask: `answered`; how long it waits: `wait`, `rest`; how a wait ends: `go_on`.
 //! - When callers are told of an outage: `GiveUp` after a round, and at an `Outage` while it waits.
+//!
+//! # What is outside, in the order in which it can come in
+//! 1. What an answer says about its place in a list, and the outcomes of turns: `Driving::learn`, `Subscription`.
+//! 2. `Known` and `Listed`, which are kept for channels and keys and outlive a line; whom a release calls:
+//!    `session/passing.rs`, `Channels::release`. Then a line lives as long as what it remembers.
+//! 3. Whether a hold is sound enough to be handed over: `Session::hands_over`; and releases without a driver.
+//! 4. Who carries effects out. With several threads, an outcome has to name its effect: today the one driver keeps
+//!    their order, and `Granted` stands for a grant whose outcome is yet to come.
+//! 5. The outage clock: an outage and closing as events that take the waiters out.
 
 #[path = "../../tests/model/checked.rs"]
 #[cfg(test)]
