@@ -218,6 +218,9 @@ impl<H: Held, C, R> Line<H, C, R> {
             _ => LastRound::Answered,
         };
         self.course.note(answer, sent);
+        if let (Answer::Held { ttl, place, .. }, Some(news)) = (answer, &mut self.seat) {
+            news.held(place, ttl, moment.now);
+        }
         match answer {
             Answer::Granted | Answer::Refused => self.look(moment),
             // A release between the answer and the subscription was not heard: once subscribed, it tries again, and
@@ -434,9 +437,7 @@ mod tests {
         }
 
         fn heard_held(&mut self, ttl: Option<Duration>) -> Option<Effect<u8>> {
-            let now = self.moment.now;
-            self.heard().held(None, ttl, now);
-            self.answered(Answer::Held { ttl, contested: false, lasts: ttl.is_none() })
+            self.answered(Answer::Held { ttl, place: None, contested: false, lasts: ttl.is_none() })
         }
 
         /// Returns an effect that sleeps for so long.
@@ -446,7 +447,7 @@ mod tests {
     }
 
     const SUBSCRIBED: Event = Event::Subscribed { deaf: false };
-    const HELD: Answer = Answer::Held { ttl: Some(RECHECK), contested: false, lasts: false };
+    const HELD: Answer = Answer::Held { ttl: Some(RECHECK), place: None, contested: false, lasts: false };
 
     const DONE: Option<Effect<u8>> = Some(Effect::Done { is_listed: false });
 

@@ -35,7 +35,7 @@
 //! - When callers are told of an outage: `GiveUp` after a round, and at an `Outage` while it waits.
 //!
 //! # What is outside, in the order in which it can come in
-//! 1. What an answer says about its place in a list, and the outcomes of turns: `Driving::learn`, `Subscription`.
+//! 1. What a grant says about a turn of others and the list: `Driving::learn`, `Subscription::granted`.
 //! 2. `Known` and `Listed`, which are kept for channels and keys and outlive a line; whom a release calls:
 //!    `session/passing.rs`, `Channels::release`. Then a line lives as long as what it remembers.
 //! 3. Whether a hold is sound enough to be handed over: `Session::hands_over`; and releases without a driver.
@@ -137,6 +137,8 @@ pub(crate) enum Answer {
     /// Another owner holds the lock, for so long if it is not renewed.
     Held {
         ttl: Option<Duration>,
+        /// How many lockers are before this one in the list, if it is there.
+        place: Option<u64>,
         /// Some servers said yes all the same: others want it too.
         contested: bool,
         /// It lasts longer than any lease.

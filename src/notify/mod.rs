@@ -5,7 +5,7 @@
 //! or a lag (behind the barrier too), and a driver checks the lock by itself after a while in any case.
 //!
 //! On one server, a locker also has a channel of its own, on which it is woken by name if it is in a lock's waiting
-//! list. Over several servers, the messages of a majority count. `news.rs` has what a driver does with messages.
+//! list. Over several servers, the messages of a majority count. `line/news.rs` has what they mean to a line.
 //!
 //! # Invariants
 //! - One task for each node sends all changes, one batch at a time, so that replies cannot be mixed up.
@@ -340,12 +340,6 @@ impl Subscription {
         let mut ended = None;
         (self.channels.hooks.seat)(&self.listener.key, &mut |news| ended = news.granted());
         self.channels.turn_ended(&self.name, ended, Instant::now());
-    }
-
-    /// Records that another owner holds the lock, for so long if it is not renewed, and the locker's place in the list
-    /// if it is there.
-    pub(crate) fn held(&self, place: Option<u64>, ttl: Option<Duration>) {
-        (self.channels.hooks.seat)(&self.listener.key, &mut |news| news.held(place, ttl, Instant::now()));
     }
 
     /// Records that the driver's line has ended, and whether its locker is in the list as far as it knows.

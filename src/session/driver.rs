@@ -162,11 +162,15 @@ impl Driving<'_> {
                 self.answer(head.id, error);
                 Answer::Refused
             }
-            Attempt::Held { ttl, contested, .. } => {
+            Attempt::Held { ttl, contested, place } => {
                 if self.subscription.is_some() {
                     log!(debug, key = %self.key.shown(), owner = %head.owner, ?ttl, "waiting");
                 }
-                Answer::Held { ttl, contested, lasts: outlasts_every_lease(ttl) }
+                let place = match place {
+                    Some(Place::Behind(place)) => Some(place),
+                    _ => None,
+                };
+                Answer::Held { ttl, place, contested, lasts: outlasts_every_lease(ttl) }
             }
             Attempt::Split => Answer::Split,
             Attempt::Outrun => Answer::Outrun,
@@ -182,17 +186,11 @@ impl Driving<'_> {
         }
     }
 
-    /// Notes what an attempt says about the locker's place in the list.
+    /// Notes what an attempt says about the list as a whole.
     fn learn(&self, listening: &Subscription, attempt: &Attempt) {
         match attempt {
             Attempt::Granted(_) => listening.granted(),
-            Attempt::Held { place: Some(Place::Behind(place)), ttl, .. } => listening.held(Some(*place), *ttl),
-            Attempt::Held { place, ttl, .. } => {
-                listening.held(None, *ttl);
-                if let Some(Place::Refused(error)) = place {
-                    self.session.quorum.unlist(self.key, error);
-                }
-            }
+            Attempt::Held { place: Some(Place::Refused(error)), .. } => self.session.quorum.unlist(self.key, error),
             _ => {}
         }
     }
