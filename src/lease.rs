@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use crate::clock::Instant;
+use crate::options::LONGEST_LEASE;
 
 /// How long before the end of validity tokens are fired, so that a timer that is a little late is still in time.
 pub(crate) const ARM_EARLY: Duration = Duration::from_millis(5);
@@ -35,6 +36,11 @@ pub(crate) fn recheck_interval(lease: Duration) -> Duration {
 /// New holds wait at most this long for the watchdog, so it never hears of short ones: hence the bounds.
 pub(crate) fn grid(lease: Duration) -> Duration {
     (lease / 100).clamp(Duration::from_millis(5), Duration::from_secs(1))
+}
+
+/// Returns whether a lock with this much of its lease left cannot be waited out.
+pub(crate) fn outlasts_every(left: Option<Duration>) -> bool {
+    left.is_none_or(|left| left > LONGEST_LEASE)
 }
 
 /// The index of a node in the quorum.

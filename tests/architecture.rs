@@ -24,8 +24,8 @@ const LAYERS: [Layer; 6] = [
     },
     Layer {
         name: "life",
-        modules: &["session", "watchdog", "gate", "alarm", "hold", "engine", "identity"],
-        libraries: &["tokio", "tokio_util", "dashmap", "tracing", "uuid", "fastrand"],
+        modules: &["session", "watchdog", "lines", "alarm", "hold", "engine", "identity"],
+        libraries: &["tokio", "tokio_util", "futures_util", "dashmap", "tracing", "uuid", "fastrand"],
     },
     Layer { name: "agree", modules: &["quorum", "notify"], libraries: &["tokio", "futures_util", "uuid"] },
     Layer { name: "proto", modules: &["script"], libraries: &["futures_util"] },
@@ -952,9 +952,9 @@ fn assert_complaint(path: &str, text: &str, about: &str) {
 
 #[test]
 fn imports_go_downwards() {
-    assert_fine("gate.rs", "use crate::hold::{Hold, Shut}; use crate::{quorum::Quorum, key::Key as Name};");
+    assert_fine("lines.rs", "use crate::hold::{Hold, Shut}; use crate::{quorum::Quorum, key::Key as Name};");
     assert_fine("lease.rs", "use crate::clock::{self, Instant};");
-    assert_fine("gate.rs", "use std::{fmt, sync::Arc}; use super::hold::Hold; fn f() { crate::lease::grid(self.x) }");
+    assert_fine("lines.rs", "use std::{fmt, sync::Arc}; use super::hold::Hold; fn f() { crate::lease::grid(self.x) }");
     assert_fine("session/acquire.rs", "use super::{Grip, Session}; use crate::session::outage; use self::inner::X;");
     assert_fine("session/mod.rs", "mod acquire; pub(crate) use self::acquire::X; pub(in crate::session) fn f() {}");
     for text in [
@@ -968,7 +968,7 @@ fn imports_go_downwards() {
         "use crate::session as below;",
         "#[cfg(not(test))] use crate::session::Session;",
     ] {
-        assert_complaint("gate.rs", text, "`gate` must not use `session`");
+        assert_complaint("lines.rs", text, "`lines` must not use `session`");
     }
     assert_complaint("session/acquire.rs", "use super::super::lock::Lock;", "`session` must not use `lock`");
     assert_complaint("clock.rs", "use crate::lease;", "`clock` must not use `lease`");
@@ -993,7 +993,7 @@ fn quorum_and_notify_do_not_know_each_other() {
 #[test]
 fn paths_name_the_module_of_each_item() {
     for text in ["use crate::Locker;", "use super::*;", "use super::super::Locker;", "fn f() { crate::f() }"] {
-        assert_complaint("gate.rs", text, "passes by the modules");
+        assert_complaint("lines.rs", text, "passes by the modules");
     }
     assert_complaint("session/grip.rs", "use super::super::Locker;", "passes by the modules");
 }
@@ -1042,13 +1042,13 @@ fn comments_strings_and_tests_are_not_read() {
         "#[cfg(test)]\nfn f() -> [u8; 3] { crate::session::f().unwrap() }",
         "struct X { #[cfg(test)] probe: crate::session::X }",
     ] {
-        assert_fine("gate.rs", text);
+        assert_fine("lines.rs", text);
     }
     // What comes after tests counts again.
     let text = "#[cfg(test)] use crate::{session}; #[cfg(test)] mod tests {} use crate::lock;";
-    assert_complaint("gate.rs", text, "must not use `lock`");
+    assert_complaint("lines.rs", text, "must not use `lock`");
     let text = "struct X { #[cfg(test)] probe: u8 } use crate::lock;";
-    assert_complaint("gate.rs", text, "must not use `lock`");
+    assert_complaint("lines.rs", text, "must not use `lock`");
 }
 
 #[test]
@@ -1065,25 +1065,25 @@ fn layers_name_their_own_crates_only() {
         assert_complaint("session/acquire.rs", text, "the layer `life` must not use the crate fred");
     }
     assert_complaint("script.rs", "use tokio::time::sleep;", "the layer `proto` must not use the crate tokio");
-    assert_complaint("gate.rs", "#[derive(thiserror::Error)] struct E;", "must not use the crate thiserror");
-    assert_fine("gate.rs", "fn f(fred: u8) -> u8 { fred }");
+    assert_complaint("lines.rs", "#[derive(thiserror::Error)] struct E;", "must not use the crate thiserror");
+    assert_fine("lines.rs", "fn f(fred: u8) -> u8 { fred }");
 }
 
 #[test]
 fn files_open_with_a_doc_comment() {
     let opening = |path, text| check(&Source::new(path, text), &[]).len();
-    assert_eq!(opening("gate.rs", "//! A file.\n"), 0);
-    assert_eq!(opening("gate.rs", "// Copyright\n//! A file.\nuse std::fmt;"), 0);
-    assert_eq!(opening("gate.rs", "use std::fmt;"), 1);
-    assert_eq!(opening("gate.rs", "/// An item.\nuse std::fmt;"), 1);
-    assert_eq!(opening("gate.rs", ""), 1);
+    assert_eq!(opening("lines.rs", "//! A file.\n"), 0);
+    assert_eq!(opening("lines.rs", "// Copyright\n//! A file.\nuse std::fmt;"), 0);
+    assert_eq!(opening("lines.rs", "use std::fmt;"), 1);
+    assert_eq!(opening("lines.rs", "/// An item.\nuse std::fmt;"), 1);
+    assert_eq!(opening("lines.rs", ""), 1);
     assert_eq!(opening("lib.rs", "#![doc = include_str!(\"../README.md\")]\nmod gate;"), 0);
     assert_eq!(opening("lib.rs", "//! A crate.\nmod gate;"), 1);
 }
 
 #[test]
 fn the_root_holds_no_logic() {
-    assert_fine("lib.rs", "#![warn(x)]\n/// Docs.\n#[cfg(unix)]\nmod gate;\npub use gate::{A, B};");
+    assert_fine("lib.rs", "#![warn(x)]\n/// Docs.\n#[cfg(unix)]\nmod lines;\npub use lines::{A, B};");
     assert_fine("lib.rs", "pub(crate) use fred::X;");
     for text in ["fn f() {}", "pub struct X;", "mod x { fn f() {} }", "pub const X: u8 = 1;", "foo!();", "impl X {}"] {
         assert_complaint("lib.rs", text, "lib.rs holds only");
@@ -1094,17 +1094,17 @@ fn the_root_holds_no_logic() {
 fn files_and_functions_stay_short() {
     let lines = |n: usize, line: &str| format!("{line}\n").repeat(n);
     let long = |n| format!("fn f(x: [u8; 3]) -> u8\nwhere\n    u8: Copy,\n{{\n{}}}", lines(n, "    g();"));
-    assert_fine("gate.rs", &long(75));
-    assert_complaint("gate.rs", &long(76), "`f` has 81 lines");
-    assert_complaint("gate.rs", &format!("impl X {{ {} }}", long(76)), "`f` has 81 lines");
+    assert_fine("lines.rs", &long(75));
+    assert_complaint("lines.rs", &long(76), "`f` has 81 lines");
+    assert_complaint("lines.rs", &format!("impl X {{ {} }}", long(76)), "`f` has 81 lines");
     let types = lines(100, "type F = fn(u8) -> u8;");
-    assert_fine("gate.rs", &types);
-    assert_fine("gate.rs", &lines(330, "use std::fmt; // twice\n// a comment\n\n/// a doc"));
-    assert_complaint("gate.rs", &lines(331, "use std::fmt;"), "331 lines of code");
+    assert_fine("lines.rs", &types);
+    assert_fine("lines.rs", &lines(330, "use std::fmt; // twice\n// a comment\n\n/// a doc"));
+    assert_complaint("lines.rs", &lines(331, "use std::fmt;"), "331 lines of code");
     let text = format!("const X: &str = \"{}\";", lines(330, "text"));
-    assert_complaint("gate.rs", &text, "331 lines of code");
+    assert_complaint("lines.rs", &text, "331 lines of code");
     let tests = format!("{}#[cfg(test)]\nmod tests {{\n{}}}", lines(330, "use std::fmt;"), lines(100, "fn f() {}"));
-    assert_fine("gate.rs", &tests);
+    assert_fine("lines.rs", &tests);
 }
 
 #[test]
@@ -1115,18 +1115,18 @@ fn width_is_counted_in_characters() {
 
 #[test]
 fn unfinished_work_and_printing_are_found() {
-    assert_fine("gate.rs", "fn f() { x.unwrap_or(1); x.expect(\"why\"); writeln!(f, \"x\"); assert!(x); }");
+    assert_fine("lines.rs", "fn f() { x.unwrap_or(1); x.expect(\"why\"); writeln!(f, \"x\"); assert!(x); }");
     for banned in ["x.unwrap()", "x.map(Option::unwrap)", "todo!()", "unimplemented!()", "println!(\"x\")", "dbg!(x)"] {
-        assert_complaint("gate.rs", &format!("fn f() {{\n    {banned};\n}}"), "src/gate.rs:3: `");
+        assert_complaint("lines.rs", &format!("fn f() {{\n    {banned};\n}}"), "src/lines.rs:3: `");
     }
-    assert_complaint("gate.rs", "const X: &str = include_str!(\"x\");", "only `script` and `guide` include files");
+    assert_complaint("lines.rs", "const X: &str = include_str!(\"x\");", "only `script` and `guide` include files");
     assert_fine("script.rs", "const X: &str = include_str!(\"x\");");
 }
 
 #[test]
 fn a_warning_without_an_entry_is_found() {
     let page = "- **`a server is\n  away`**: bring it back. **`an odd number of servers: {}`**";
-    let found = |event: &str| unexplained(&Source::new("gate.rs", &format!("fn f() {{ {event} }}")), page).len();
+    let found = |event: &str| unexplained(&Source::new("lines.rs", &format!("fn f() {{ {event} }}")), page).len();
     for fine in [
         "log!(warn, node = \"a name\", \"a server is away\");",
         "log!(warn, \"a server \\\n    is away\");",
@@ -1144,9 +1144,9 @@ fn a_warning_without_an_entry_is_found() {
 
 #[test]
 fn a_subscriber_that_panics_is_contained() {
-    assert_fine("gate.rs", "use tracing::Span; fn f() { log!(warn, x); foreign::span(|| tracing::debug_span!(x)); }");
-    assert_complaint("gate.rs", "fn f() { contained(|| tracing::warn!(x)); }", "has to be `log!(warn, ..)`");
-    assert_complaint("gate.rs", "fn f() { contained(|| tracing::info_span!(x)); }", "has to stand in `span(|| ..)`");
+    assert_fine("lines.rs", "use tracing::Span; fn f() { log!(warn, x); foreign::span(|| tracing::debug_span!(x)); }");
+    assert_complaint("lines.rs", "fn f() { contained(|| tracing::warn!(x)); }", "has to be `log!(warn, ..)`");
+    assert_complaint("lines.rs", "fn f() { contained(|| tracing::info_span!(x)); }", "has to stand in `span(|| ..)`");
 }
 
 #[test]
@@ -1154,20 +1154,20 @@ fn names_are_escaped_in_the_log() {
     let event = |fields| format!("fn f() {{ log!(warn, {fields}, \"x\"); }}");
     let span = |fields| format!("fn f() {{ span(|| tracing::debug_span!(\"x\", {fields})); }}");
     for fields in ["key = %key.shown()", "key = %hold.key.shown(), %owner", "keys = ?self.keys", "%monkey"] {
-        assert_fine("gate.rs", &event(fields));
+        assert_fine("lines.rs", &event(fields));
     }
     for fields in ["%key", "key = %hold.key, %owner", "parent: None, x = 1, key = %self.key"] {
-        assert_complaint("gate.rs", &event(fields), "key.shown()");
-        assert_complaint("gate.rs", &span(fields), "key.shown()");
+        assert_complaint("lines.rs", &event(fields), "key.shown()");
+        assert_complaint("lines.rs", &span(fields), "key.shown()");
     }
 }
 
 #[test]
 fn async_functions_say_what_dropping_does() {
     let safety = "/// Does it.\n///\n/// # Cancel safety\n/// Safe.\n";
-    assert_fine("gate.rs", &format!("impl X {{ {safety}#[must_use = \"[x\"]\npub async fn f(&self) {{}} }}"));
-    assert_fine("gate.rs", &format!("{safety}pub fn f() -> impl Future<Output = u8> {{}}"));
-    assert_fine("gate.rs", "pub(crate) async fn f() {}\nasync fn g() {}\npub fn h() {}\npub struct X;");
+    assert_fine("lines.rs", &format!("impl X {{ {safety}#[must_use = \"[x\"]\npub async fn f(&self) {{}} }}"));
+    assert_fine("lines.rs", &format!("{safety}pub fn f() -> impl Future<Output = u8> {{}}"));
+    assert_fine("lines.rs", "pub(crate) async fn f() {}\nasync fn g() {}\npub fn h() {}\npub struct X;");
     for text in [
         "pub async fn f() {}",
         "/// Does it.\npub async fn f<T: Into<u8>>(x: T) {}",
@@ -1176,19 +1176,19 @@ fn async_functions_say_what_dropping_does() {
         "pub fn f() -> impl Future<Output = u8> { async { 1 } }",
         "pub fn f<'a>() -> impl std::future::Future<Output = u8> + use<'a> { async { 1 } }",
     ] {
-        assert_complaint("gate.rs", text, "`f` has no section `# Cancel safety`");
+        assert_complaint("lines.rs", text, "`f` has no section `# Cancel safety`");
     }
 }
 
 #[test]
 fn documentation_of_functions_begins_with_what_they_do() {
-    assert_fine("gate.rs", "/// Returns the name.\n///\n/// Not empty.\n#[must_use]\npub const fn f() -> u8 { 1 }");
+    assert_fine("lines.rs", "/// Returns the name.\n///\n/// Not empty.\n#[must_use]\npub const fn f() -> u8 { 1 }");
     assert_fine(
-        "gate.rs",
+        "lines.rs",
         "/// The name.\npub(crate) fn f() {}\n/// The name.\nfn g() {}\n/// The name.\npub struct X;",
     );
     for text in ["/// The name.\npub fn f() {}", "/// Whether it is held.\n#[inline]\npub const fn f() {}"] {
-        assert_complaint("gate.rs", text, "of `f` has to begin with a verb in the third person");
+        assert_complaint("lines.rs", text, "of `f` has to begin with a verb in the third person");
     }
 }
 

@@ -5,10 +5,13 @@
 //! - Nothing is asked for while a hold of this locker may have the lock.
 //! - Every wait has an end, and after every wait the line looks again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Answer, Effect, Event, Held, LastRound, Line, Moment};
+use super::listed::AfterPass;
+use super::{Answer, Ears, Effect, Event, Held, LastRound, Line, Moment, Wants};
 use crate::clock::Instant;
+use crate::command::Listing;
 
 /// The pause before an attempt grows with each failed one in a row, up to this many round trips.
 const MOST_COLLISIONS: u32 = 8;
@@ -30,6 +33,10 @@ pub(super) struct Course {
     deaf: bool,
     /// Whether a holder whose lock outlasts every lease has been logged.
     named: bool,
+    /// Whether the last acquire asked for a place in the list.
+    pub(super) listing: bool,
+    /// Whether a caller got the lock since its locker began to listen.
+    pub(super) was_granted: bool,
 }
 
 /// What is under way.
@@ -46,7 +53,11 @@ pub(super) enum Phase {
     Blocked {
         until: Instant,
     },
-    Listens,
+    Listens {
+        until: Instant,
+        /// A turn of others ends then.
+        in_turn: bool,
+    },
     Asks {
         sent: Instant,
     },
@@ -123,18 +134,23 @@ impl Course {
     }
 }
 
-impl<H: Held, C, R> Line<H, C, R> {
+impl<H: Held, C: Wants, R> Line<H, C, R> {
     /// Takes in an event. Returns what has to be done now.
-    pub(crate) fn on(&mut self, event: Event, moment: &Moment) -> Option<Effect<R>> {
+    pub(crate) fn on(&mut self, event: Event, moment: &Moment<'_>) -> Option<Effect<R>> {
         let now = moment.now;
-        match (event, self.course.phase) {
-            (Event::Stopped, _) => self.stop(),
+        match (self.hear(event, moment)?, self.course.phase) {
+            (Event::Stopped, _) => self.stop(moment),
             (Event::Answered(answer), Phase::Asks { sent }) => self.answered(answer, sent, moment),
             (Event::Answered(answer), Phase::Granted) => self.answered(answer, now, moment),
-            (Event::Subscribed { deaf }, Phase::Listens) => {
-                self.course.deaf = deaf;
+            (Event::Subscribed, Phase::Listens { .. }) if moment.ears.confirmed => {
+                self.course.deaf = false;
                 self.look(moment)
             }
+            (Event::Due, Phase::Listens { until, in_turn }) if until <= now => {
+                self.course.deaf = in_turn;
+                self.look(moment)
+            }
+            (Event::Due, Phase::Listens { until, .. }) => Some(Effect::WakeAt { until, others: false }),
             (Event::HandedOver, Phase::HandsOver | Phase::Granted) => self.look(moment),
             (Event::Named(named), Phase::Names { ttl }) => {
                 self.course.named |= named;
@@ -147,6 +163,7 @@ impl<H: Held, C, R> Line<H, C, R> {
             },
             (Event::Outage, Phase::Blocked { .. } | Phase::Rests(_)) => Some(Effect::GiveUp { came_by: None }),
             (Event::Changed, Phase::Rests(rest)) if !self.queue.is_empty() => self.end(rest, moment),
+            (Event::Changed, Phase::Idle) if self.queue.is_empty() && self.passed.is_none() => None,
             (Event::Changed, Phase::Idle | Phase::Looks | Phase::Blocked { .. } | Phase::Rests(_)) => self.look(moment),
             // Callers that are left after an outage still have time of their own, so the wait goes on: otherwise each
             // announcement would cost a round.
@@ -154,63 +171,117 @@ impl<H: Held, C, R> Line<H, C, R> {
                 if until <= now {
                     return self.look(moment);
                 }
-                Some(Effect::Sleep { until, hears: false, others: false })
+                Some(Effect::WakeAt { until, others: false })
             }
             (Event::Due | Event::GaveUp(_), Phase::Rests(rest)) => self.go_on(rest, moment),
-            (Event::Due | Event::Changed, Phase::MakesWay { until }) => {
+            (Event::Due, Phase::MakesWay { until }) => {
                 if until <= now {
                     return self.look(moment);
                 }
-                Some(Effect::Pause(until))
+                Some(Effect::WakeAt { until, others: false })
             }
             // Something else is under way, and the line looks when that has ended.
             _ => None,
         }
     }
 
+    /// Takes in what was heard, whatever is under way. Returns what happens to the line by that.
+    fn hear(&mut self, event: Event, moment: &Moment<'_>) -> Option<Event> {
+        let now = moment.now;
+        match (event, &mut self.seat) {
+            (Event::Heard(node), Some(news)) => news.hear(node, moment.majority, now).then_some(Event::Due),
+            (Event::Missed, Some(news)) => {
+                news.missed();
+                Some(Event::Due)
+            }
+            (Event::WokenUp(wake_up), Some(news)) => {
+                let ended = news.wake_up(wake_up, now);
+                self.end_turn(ended, now);
+                Some(Event::Due)
+            }
+            (Event::WokenUp(_), None) => {
+                self.passes |= self.listed.begin_pass();
+                None
+            }
+            (Event::Heard(_) | Event::Missed, None) => None,
+            (Event::Passed(is_off), _) => match self.listed.end_pass(is_off) {
+                AfterPass::Nothing => None,
+                AfterPass::Another => {
+                    self.passes = true;
+                    None
+                }
+                AfterPass::Ask => self.hear(Event::Missed, moment),
+            },
+            _ => Some(event),
+        }
+    }
+
     /// Finds out what to do next.
-    fn look(&mut self, moment: &Moment) -> Option<Effect<R>> {
+    fn look(&mut self, moment: &Moment<'_>) -> Option<Effect<R>> {
         let now = moment.now;
         self.course.phase = Phase::Looks;
         if let Some(release) = self.passed.take() {
             self.course.phase = Phase::HandsOver;
             return Some(Effect::Release(release, self.successor(now)));
         }
-        let Some(head) = self.queue.first() else {
-            self.course = Course::default();
-            return Some(self.done());
-        };
+        let Some(head) = self.queue.first() else { return self.done(now) };
         if self.holds.iter().any(|hold| hold.blocks(now)) {
             let until = now + moment.recheck;
             self.course.phase = Phase::Blocked { until };
-            return Some(Effect::Sleep { until, hears: false, others: false });
+            return Some(Effect::WakeAt { until, others: false });
         }
         if let Some(loss) = self.loss_of(&head.owner, now) {
             return Some(Effect::Lost(head.id, loss));
         }
-        let head = head.id;
+        let (head, lease) = (head.id, head.call.lease());
         if self.seat.as_mut().is_some_and(|news| news.take_passed_on()) {
             return self.rest_for_others(moment.look(), Then::Look, moment);
         }
-        // The locker is put into the list at once: otherwise it would never be there as long as it is always the first
-        // to ask.
-        if self.seat.is_none() && (moment.contended || moment.lists && self.turn.others_wait()) {
-            return Some(self.listen());
+        let Ears { confirmed, named, .. } = moment.ears;
+        let lister = moment.lister;
+        // It is the turn of others, or somebody waited here a moment ago. The locker is put into the list at once:
+        // otherwise it would never be there as long as it is always the first to ask.
+        let is_contended = self.given(now).is_some() || lister.is_some() && (confirmed || self.turn.others_wait());
+        if self.seat.is_none() && is_contended {
+            return Some(self.listen(moment));
         }
-        let first_alone = self.course.is_first_alone(now);
-        self.course.phase = Phase::Asks { sent: now };
         let begun = self.seat.as_mut().map(|news| news.begin(now));
-        Some(Effect::Ask { head, first_alone, begun })
+        self.end_turn(begun.and_then(|begun| begun.taken), now);
+        let listing = begun.zip(lister.filter(|_| confirmed && named)).map(|(begun, locker)| Listing {
+            locker: Arc::clone(locker),
+            looked: begun.looked,
+            lifetime: moment.lifetime(lease),
+        });
+        self.course.listing = listing.is_some();
+        if let Some(Listing { lifetime, .. }) = &listing {
+            self.listed.enter(now + *lifetime);
+        }
+        // The list keeps them apart.
+        let first_alone = self.course.is_first_alone(now) && listing.is_none();
+        self.course.phase = Phase::Asks { sent: now };
+        Some(Effect::Ask { head, first_alone, listing, listens: self.seat.is_some() })
     }
 
-    /// Messages are heard from here on.
-    fn listen(&mut self) -> Effect<R> {
-        self.course.phase = Phase::Listens;
-        self.seat.get_or_insert_default();
-        Effect::Listen
+    /// Begins to listen, or waits once more until that is confirmed. Messages are heard from here on.
+    fn listen(&mut self, moment: &Moment<'_>) -> Effect<R> {
+        let (now, given) = (moment.now, self.given(moment.now));
+        let mut turn = None;
+        if self.seat.is_none() {
+            let news = self.seat.insert(Box::default());
+            if let Some(given) = given {
+                news.leave_turn(given, moment.ears.owed);
+            }
+            turn = news.due(now);
+            self.listed.begin_wait();
+        }
+        // The lock may be free after the turn, with a subscription or without.
+        let most = now + moment.patience;
+        let until = turn.map_or(most, |turn| turn.min(most));
+        self.course.phase = Phase::Listens { until, in_turn: turn.is_some() };
+        Effect::Listen { until }
     }
 
-    fn answered(&mut self, answer: Answer, sent: Instant, moment: &Moment) -> Option<Effect<R>> {
+    fn answered(&mut self, answer: Answer, sent: Instant, moment: &Moment<'_>) -> Option<Effect<R>> {
         self.last_round = match answer {
             Answer::Unavailable { .. } => LastRound::Failed,
             // One node is no majority.
@@ -225,7 +296,7 @@ impl<H: Held, C, R> Line<H, C, R> {
             Answer::Granted | Answer::Refused => self.look(moment),
             // A release between the answer and the subscription was not heard: once subscribed, it tries again, and
             // only then waits.
-            Answer::Held { .. } if self.seat.is_none() || self.course.deaf => Some(self.listen()),
+            Answer::Held { .. } if self.seat.is_none() || self.course.deaf => Some(self.listen(moment)),
             Answer::Held { ttl, lasts: true, .. } if !self.course.named => {
                 self.course.phase = Phase::Names { ttl };
                 Some(Effect::Name)
@@ -250,34 +321,38 @@ impl<H: Held, C, R> Line<H, C, R> {
     }
 
     /// Waits for the holder: for a message, the end of its lease, or until it is time to check.
-    fn wait(&mut self, ttl: Option<Duration>, moment: &Moment) -> Option<Effect<R>> {
+    fn wait(&mut self, ttl: Option<Duration>, moment: &Moment<'_>) -> Option<Effect<R>> {
         // The lease has run out once its last millisecond is over. No message comes then.
         let delay = self.seat.as_ref().map_or(Duration::ZERO, |news| news.delay());
         let ttl = ttl.map_or(moment.look(), |ttl| ttl + Duration::from_millis(1) + delay);
         self.rest_for_others(ttl.min(moment.look()), Then::MakeWayUnlessCalled, moment)
     }
 
-    fn rest_for_others(&mut self, time: Duration, then: Then, moment: &Moment) -> Option<Effect<R>> {
+    fn rest_for_others(&mut self, time: Duration, then: Then, moment: &Moment<'_>) -> Option<Effect<R>> {
         let rest = Rest { until: moment.now + time, hears: true, others: true, then };
         match self.go_on(rest, moment) {
-            Some(Effect::Sleep { until, hears, .. }) => Some(Effect::Sleep { until, hears, others: true }),
+            Some(Effect::WakeAt { until, .. }) => Some(Effect::WakeAt { until, others: true }),
             effect => effect,
         }
     }
 
-    fn rest(&mut self, time: Duration, hears: bool, then: Then, moment: &Moment) -> Option<Effect<R>> {
+    fn rest(&mut self, time: Duration, hears: bool, then: Then, moment: &Moment<'_>) -> Option<Effect<R>> {
         let rest = Rest { until: moment.now + time, hears, others: false, then };
         self.go_on(rest, moment)
     }
 
     /// Goes on with a rest, or ends it if its time is over or there is a reason to ask.
-    fn go_on(&mut self, rest: Rest, moment: &Moment) -> Option<Effect<R>> {
+    fn go_on(&mut self, rest: Rest, moment: &Moment<'_>) -> Option<Effect<R>> {
         let now = moment.now;
+        if self.queue.is_empty() {
+            // The last caller has gone while it asked.
+            return self.look(moment);
+        }
         let due = self.seat.as_ref().filter(|_| rest.hears).and_then(|news| news.due(now));
         if due.is_none_or(|due| due > now) && rest.until > now {
             self.course.phase = Phase::Rests(rest);
             let until = due.map_or(rest.until, |due| due.min(rest.until));
-            return Some(Effect::Sleep { until, hears: rest.hears, others: false });
+            return Some(Effect::WakeAt { until, others: false });
         }
         if let Some(news) = &mut self.seat
             && due.is_none_or(|due| due > now)
@@ -289,7 +364,7 @@ impl<H: Held, C, R> Line<H, C, R> {
         self.end(rest, moment)
     }
 
-    fn end(&mut self, rest: Rest, moment: &Moment) -> Option<Effect<R>> {
+    fn end(&mut self, rest: Rest, moment: &Moment<'_>) -> Option<Effect<R>> {
         let is_called = self.seat.as_ref().is_some_and(|news| news.is_called());
         match rest.then {
             Then::Look => self.look(moment),
@@ -300,47 +375,48 @@ impl<H: Held, C, R> Line<H, C, R> {
 
     /// Pauses after a wake-up if this locker has met others. All are woken at once: random pauses, as long as the nodes
     /// are far away, keep them apart.
-    fn make_way(&mut self, moment: &Moment) -> Option<Effect<R>> {
+    fn make_way(&mut self, moment: &Moment<'_>) -> Option<Effect<R>> {
         let most = (moment.round_trip * self.course.collisions).min(OUTRUN);
         if most.is_zero() {
             return self.look(moment);
         }
         let until = moment.now + most.mul_f64(moment.chance);
         self.course.phase = Phase::MakesWay { until };
-        Some(Effect::Pause(until))
+        Some(Effect::WakeAt { until, others: false })
     }
 
     /// Ends what is under way. What it may have taken is given back by whoever asked for it.
-    fn stop(&mut self) -> Option<Effect<R>> {
-        self.course = Course::default();
-        match self.passed.take() {
-            Some(release) => Some(Effect::Release(release, None)),
-            None => self.queue.is_empty().then(|| self.done()),
+    fn stop(&mut self, moment: &Moment<'_>) -> Option<Effect<R>> {
+        let Some(release) = self.passed.take() else { return self.look(moment) };
+        self.course.phase = Phase::HandsOver;
+        Some(Effect::Release(release, None))
+    }
+
+    fn done(&mut self, now: Instant) -> Option<Effect<R>> {
+        let lingers = std::mem::take(&mut self.course).was_granted;
+        let news = self.seat.take()?;
+        // The list has the locker, or may have it if an answer did not come.
+        if news.is_listed() || self.listed.waits() {
+            self.pass(now);
         }
-    }
-
-    fn done(&mut self) -> Effect<R> {
-        Effect::Done { is_listed: self.seat.take().is_some_and(|news| news.is_listed()) }
-    }
-}
-
-impl Moment {
-    /// Returns how long a line waits for a message before it asks again.
-    fn look(&self) -> Duration {
-        if self.is_told { self.recheck } else { self.recheck.min(self.retry) }
+        Some(Effect::Hush { lingers })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
+    use crate::command::Release;
     use crate::error::Loss;
-    use crate::line::{Given, News, Others, Waiter, WakeUp};
+    use crate::line::{News, Stays, Waiter, WakeUp, WhoElse};
     use crate::owner::Owner;
 
     const MS: Duration = Duration::from_millis(1);
     const RETRY: Duration = Duration::from_millis(30);
     const RECHECK: Duration = Duration::from_millis(5_000);
+    const PATIENCE: Duration = Duration::from_millis(1_000);
     const FAR: Duration = Duration::from_millis(20);
 
     #[derive(Debug, Clone, PartialEq)]
@@ -371,8 +447,10 @@ mod tests {
     /// A line, and the time.
     struct Tested {
         line: Line<Plain, (), u8>,
-        moment: Moment,
+        moment: Moment<'static>,
     }
+
+    static LOCKER: LazyLock<Arc<str>> = LazyLock::new(|| "locker".into());
 
     impl Tested {
         /// A line with these waiters.
@@ -387,10 +465,14 @@ mod tests {
                 chance: 0.5,
                 retry: RETRY,
                 recheck: RECHECK,
-                is_told: true,
+                lease: RECHECK * 6,
+                patience: PATIENCE,
+                majority: 1,
                 round_trip: FAR,
-                contended: false,
-                lists: true,
+                is_told: true,
+                counts: true,
+                lister: Some(&LOCKER),
+                ears: Ears::default(),
             };
             Self { line, moment }
         }
@@ -408,9 +490,9 @@ mod tests {
         /// lockers before it do not act.
         fn asks_of(&mut self, event: Event, head: u64, alone: bool) -> bool {
             match self.on(event) {
-                Some(Effect::Ask { head: for_, first_alone, begun }) => {
+                Some(Effect::Ask { head: for_, first_alone, listing, .. }) => {
                     assert_eq!((for_, first_alone), (head, alone), "{event:?}");
-                    begun.is_some_and(|begun| begun.looked)
+                    listing.is_some_and(|listing| listing.looked)
                 }
                 effect => panic!("{event:?} does not make it ask for {head}: {effect:?}"),
             }
@@ -425,14 +507,15 @@ mod tests {
         }
 
         fn heard(&mut self) -> &mut News {
-            self.line.seat().expect("it listens")
+            self.line.seat.as_mut().expect("it listens")
         }
 
         /// Has it ask and listen, and ask again. Returns what it does then.
         fn waits(&mut self, ttl: Option<Duration>) -> Option<Effect<u8>> {
             self.asks(Event::Changed, 1);
-            assert_eq!(self.answered(HELD), Some(Effect::Listen));
-            self.asks(SUBSCRIBED, 1);
+            assert_eq!(self.answered(HELD), self.listens(PATIENCE));
+            self.confirmed();
+            self.asks(Event::Subscribed, 1);
             self.heard_held(ttl)
         }
 
@@ -440,29 +523,36 @@ mod tests {
             self.answered(Answer::Held { ttl, place: None, contested: false, lasts: ttl.is_none() })
         }
 
-        /// Returns an effect that sleeps for so long.
-        fn sleep(&self, time: Duration, hears: bool, others: bool) -> Option<Effect<u8>> {
-            Some(Effect::Sleep { until: self.moment.now + time, hears, others })
+        /// Returns an effect that waits for so long.
+        fn sleep(&self, time: Duration, others: bool) -> Option<Effect<u8>> {
+            Some(Effect::WakeAt { until: self.moment.now + time, others })
+        }
+
+        /// Returns an effect that listens, and waits for so long.
+        fn listens(&self, time: Duration) -> Option<Effect<u8>> {
+            Some(Effect::Listen { until: self.moment.now + time })
+        }
+
+        /// Both channels are subscribed from here on.
+        fn confirmed(&mut self) {
+            self.moment.ears = Ears { asked: true, confirmed: true, owed: false, named: true };
         }
     }
 
-    const SUBSCRIBED: Event = Event::Subscribed { deaf: false };
     const HELD: Answer = Answer::Held { ttl: Some(RECHECK), place: None, contested: false, lasts: false };
-
-    const DONE: Option<Effect<u8>> = Some(Effect::Done { is_listed: false });
 
     #[test]
     fn a_line_asks_for_its_head_until_nobody_is_left() {
         let mut tested = Tested::with(&[1, 2]);
         tested.asks(Event::Changed, 1);
         assert!(tested.line.leave(1).is_some());
-        for event in [Event::Changed, Event::Due, Event::Outage, SUBSCRIBED, Event::HandedOver] {
+        for event in [Event::Changed, Event::Due, Event::Outage, Event::Subscribed, Event::HandedOver] {
             assert_eq!(tested.on(event), None, "one ask at a time: {event:?}");
         }
         tested.asks(Event::Answered(Answer::Refused), 2);
         assert!(tested.line.leave(2).is_some());
         assert!(!tested.line.is_empty(), "its ask has no answer");
-        assert_eq!(tested.answered(Answer::Granted), DONE);
+        assert_eq!(tested.answered(Answer::Granted), None);
         assert!(tested.line.is_empty());
     }
 
@@ -470,15 +560,16 @@ mod tests {
     fn nothing_is_asked_for_while_a_hold_here_may_have_the_lock() {
         let mut tested = Tested::with(&[1, 2]);
         tested.asks(Event::Changed, 1);
-        assert!(tested.line.grant(held(7), Some(1)).is_ok());
-        assert_eq!(tested.answered(Answer::Granted), tested.sleep(RECHECK, false, false));
-        let until = tested.sleep(RECHECK, false, false);
+        let now = tested.moment.now;
+        assert!(tested.line.grant(held(7), Some(1), now).is_ok());
+        assert_eq!(tested.answered(Answer::Granted), tested.sleep(RECHECK, false));
+        let until = tested.sleep(RECHECK, false);
         tested.later(RECHECK / 2);
         assert_eq!(tested.on(Event::Due), until);
         assert_eq!(tested.on(Event::Outage), Some(Effect::GiveUp { came_by: None }));
         assert_eq!(tested.on(Event::GaveUp(Some(MS))), until, "callers that are left go on waiting");
         tested.later(RECHECK / 2);
-        assert_eq!(tested.on(Event::Due), tested.sleep(RECHECK, false, false));
+        assert_eq!(tested.on(Event::Due), tested.sleep(RECHECK, false));
         assert!(tested.line.remove(&held(7)).is_some());
         tested.asks(Event::Changed, 2);
     }
@@ -488,9 +579,9 @@ mod tests {
         let mut tested = Tested::with(&[1, 2]);
         let now = tested.moment.now;
         assert_eq!(tested.line.release(&held(7), 3, now), Some(3), "it is no hold of this line");
-        assert!(tested.line.grant(held(7), None).is_ok());
+        assert!(tested.line.grant(held(7), None, now).is_ok());
         assert_eq!(tested.line.release(&held(7), 3, now), Some(3), "nobody carries the line out yet");
-        assert_eq!(tested.on(Event::Changed), tested.sleep(RECHECK, false, false));
+        assert_eq!(tested.on(Event::Changed), tested.sleep(RECHECK, false));
         assert_eq!(tested.line.release(&held(7), 3, now), None);
         assert_eq!(tested.line.release(&held(7), 4, now), Some(4), "one at a time");
         assert_eq!(tested.on(Event::Changed), Some(Effect::Release(3, Some(1))));
@@ -502,8 +593,8 @@ mod tests {
         assert_eq!(tested.on(Event::HandedOver), Some(Effect::Release(5, Some(2))));
         assert!(tested.line.remove(&held(8)).is_some());
         tested.asks(Event::HandedOver, 2);
-        assert!(tested.line.grant(held(9), Some(2)).is_ok());
-        tested.line.note_others(Others::Told);
+        assert!(tested.line.grant(held(9), Some(2), now).is_ok());
+        tested.line.turn.note_others(WhoElse::Told);
         assert_eq!(tested.line.release(&held(9), 6, now), Some(6), "others have a turn");
     }
 
@@ -512,13 +603,13 @@ mod tests {
         for case in 0..3 {
             let mut tested = Tested::with(&[1]);
             let now = tested.moment.now;
-            assert!(tested.line.grant(held(7), None).is_ok());
+            assert!(tested.line.grant(held(7), None, now).is_ok());
             assert!(tested.on(Event::Changed).is_some());
             assert_eq!(tested.line.release(&held(7), 3, now), None);
             let (blocks, lost_of) = (case == 1, Some(Owner::task(1)).filter(|_| case == 2));
             match case {
                 0 => assert!(tested.line.leave(1).is_some()),
-                _ => assert!(tested.line.grant(Plain { id: 8, blocks, lost_of }, None).is_ok()),
+                _ => assert!(tested.line.grant(Plain { id: 8, blocks, lost_of }, None, now).is_ok()),
             }
             assert_eq!(tested.on(Event::Changed), Some(Effect::Release(3, None)), "{case}");
         }
@@ -527,8 +618,8 @@ mod tests {
     #[test]
     fn a_waiter_whose_owner_has_a_lost_hold_is_told_and_the_next_one_comes() {
         let mut tested = Tested::with(&[1, 2]);
-        let lost = Plain { id: 7, blocks: false, lost_of: Some(Owner::task(1)) };
-        assert!(tested.line.grant(lost, None).is_ok());
+        let (lost, now) = (Plain { id: 7, blocks: false, lost_of: Some(Owner::task(1)) }, tested.moment.now);
+        assert!(tested.line.grant(lost, None, now).is_ok());
         assert_eq!(tested.on(Event::Changed), Some(Effect::Lost(1, Loss::Expired)));
         assert!(tested.line.leave(1).is_some());
         tested.asks(Event::Changed, 2);
@@ -539,8 +630,8 @@ mod tests {
         for (ttl, time) in [(1_000, 1_001), (60_000, 5_000)] {
             let mut tested = Tested::with(&[1]);
             let effect = tested.waits(Some(MS * ttl));
-            assert_eq!(effect, tested.sleep(MS * time, true, true));
-            let until = tested.sleep(MS * time, true, false);
+            assert_eq!(effect, tested.sleep(MS * time, true));
+            let until = tested.sleep(MS * time, false);
             assert_eq!(tested.on(Event::Due), until, "a message about nothing");
             tested.later(MS * time);
             tested.asks(Event::Due, 1);
@@ -552,7 +643,25 @@ mod tests {
         tested.asks(Event::Due, 1);
         tested.heard().wake_up(WakeUp::Watch, now);
         let effect = tested.heard_held(Some(RECHECK));
-        assert_eq!(effect, tested.sleep(MS * 20, true, true), "it watches the one before it");
+        assert_eq!(effect, tested.sleep(MS * 20, true), "it watches the one before it");
+    }
+
+    #[test]
+    fn a_line_whose_last_caller_goes_while_it_asks_does_not_wait() {
+        for ttl in [Some(RECHECK), None] {
+            let mut tested = Tested::with(&[1]);
+            tested.asks(Event::Changed, 1);
+            assert!(tested.answered(HELD).is_some());
+            tested.confirmed();
+            tested.asks(Event::Subscribed, 1);
+            assert!(tested.line.leave(1).is_some());
+            assert_eq!(tested.on(Event::Changed), None);
+            let mut effect = tested.heard_held(ttl);
+            if effect == Some(Effect::Name) {
+                effect = tested.on(Event::Named(true));
+            }
+            assert_eq!(effect, Some(Effect::Hush { lingers: false }));
+        }
     }
 
     #[test]
@@ -574,17 +683,18 @@ mod tests {
         let mut tested = Tested::with(&[1]);
         tested.moment.is_told = false;
         let effect = tested.waits(Some(RECHECK));
-        assert_eq!(effect, tested.sleep(RETRY, true, true));
+        assert_eq!(effect, tested.sleep(RETRY, true));
     }
 
     #[test]
     fn a_locker_that_has_met_others_asks_the_first_node_alone_and_makes_way() {
         let mut tested = Tested::with(&[1]);
+        tested.moment.lister = None;
         assert!(tested.waits(Some(RECHECK)).is_some());
         tested.later(RECHECK);
         tested.asks(Event::Due, 1);
         for _ in 0..10 {
-            assert_eq!(tested.answered(Answer::Split), tested.sleep(RETRY, false, false));
+            assert_eq!(tested.answered(Answer::Split), tested.sleep(RETRY, false));
             tested.later(RETRY);
             tested.asks_of(Event::Due, 1, true);
         }
@@ -592,17 +702,17 @@ mod tests {
         let now = tested.moment.now;
         tested.heard().message(now);
         let until = now + FAR * 8 / 2;
-        for event in [Event::Due, Event::Changed] {
-            assert_eq!(tested.on(event), Some(Effect::Pause(until)), "eight round trips at most, by chance");
-        }
+        let makes_way = Some(Effect::WakeAt { until, others: false });
+        assert_eq!(tested.on(Event::Due), makes_way, "eight round trips at most, by chance");
+        assert_eq!((tested.on(Event::Changed), tested.on(Event::Due)), (None, makes_way));
         tested.later(FAR * 4);
         tested.asks_of(Event::Due, 1, true);
         assert!(tested.heard_held(Some(RECHECK)).is_some());
         tested.heard().held(Some(1), None, now);
         tested.heard().wake_up(WakeUp::Go, now);
         tested.asks_of(Event::Due, 1, true);
-        assert!(tested.line.grant(held(7), Some(1)).is_ok());
-        assert_eq!(tested.answered(Answer::Granted), DONE);
+        assert!(tested.line.grant(held(7), Some(1), now).is_ok());
+        assert_eq!(tested.answered(Answer::Granted), Some(Effect::Hush { lingers: true }));
         tested.line.arrive(Waiter { id: 9, owner: Owner::task(9), since: now, call: () });
         assert!(tested.line.remove(&held(7)).is_some());
         tested.asks(Event::Changed, 9);
@@ -615,11 +725,13 @@ mod tests {
         tested.asks(Event::Changed, 1);
         let mut asked = 1;
         loop {
-            let Some(Effect::Sleep { until, hears: false, others: false }) = tested.answered(Answer::Outrun) else {
+            let Some(Effect::WakeAt { until, others: false }) = tested.answered(Answer::Outrun) else {
                 panic!("there is a pause, however near the nodes are");
             };
             tested.moment.now = until;
-            let Some(Effect::Pause(until)) = tested.on(Event::Due) else { panic!("it has met others") };
+            let Some(Effect::WakeAt { until, others: false }) = tested.on(Event::Due) else {
+                panic!("it has met others")
+            };
             tested.moment.now = until;
             match tested.on(Event::Due) {
                 Some(Effect::Ask { first_alone: true, .. }) => asked += 1,
@@ -629,7 +741,7 @@ mod tests {
         }
         assert!((2..10).contains(&asked), "{asked}");
         assert!(tested.moment.now.since(begun) >= OUTRUN);
-        assert_eq!(tested.answered(Answer::Split), tested.sleep(RETRY, false, false));
+        assert_eq!(tested.answered(Answer::Split), tested.sleep(RETRY, false));
     }
 
     #[test]
@@ -638,22 +750,22 @@ mod tests {
         let sent = tested.moment.now;
         tested.asks(Event::Changed, 1);
         let ends_in = Some(MS * 7);
-        assert_eq!(tested.answered(Answer::Unavailable { ends_in }), tested.sleep(MS * 7, false, false));
+        assert_eq!(tested.answered(Answer::Unavailable { ends_in }), tested.sleep(MS * 7, false));
         assert_eq!(tested.line.last_round(), LastRound::Failed);
         assert_eq!(tested.on(Event::Outage), Some(Effect::GiveUp { came_by: None }));
-        assert_eq!(tested.on(Event::GaveUp(None)), tested.sleep(MS * 7, false, false));
+        assert_eq!(tested.on(Event::GaveUp(None)), tested.sleep(MS * 7, false));
         tested.later(MS * 7);
         tested.asks(Event::Due, 1);
         let sent = sent + MS * 7;
         tested.later(MS * 100);
         let gives_up = Some(Effect::GiveUp { came_by: Some(sent) });
         assert_eq!(tested.answered(Answer::Unavailable { ends_in: None }), gives_up);
-        assert_eq!(tested.on(Event::GaveUp(Some(MS))), tested.sleep(MS, false, false), "they get a round of their own");
+        assert_eq!(tested.on(Event::GaveUp(Some(MS))), tested.sleep(MS, false), "they get a round of their own");
         tested.later(MS);
         tested.asks(Event::Due, 1);
         assert!(tested.answered(Answer::Unavailable { ends_in: None }).is_some());
         assert!(tested.line.leave(1).is_some());
-        assert_eq!(tested.on(Event::GaveUp(None)), DONE);
+        assert_eq!(tested.on(Event::GaveUp(None)), None);
     }
 
     #[test]
@@ -661,35 +773,45 @@ mod tests {
         let mut tested = Tested::with(&[1]);
         assert_eq!(tested.waits(None), Some(Effect::Name));
         for (named, effect) in [(false, Some(Effect::Name)), (true, None)] {
-            assert_eq!(tested.on(Event::Named(named)), tested.sleep(RECHECK, true, true));
+            assert_eq!(tested.on(Event::Named(named)), tested.sleep(RECHECK, true));
             tested.later(RECHECK);
             tested.asks(Event::Due, 1);
             let waits = tested.heard_held(None);
-            assert_eq!(waits, effect.or(tested.sleep(RECHECK, true, true)));
+            assert_eq!(waits, effect.or(tested.sleep(RECHECK, true)));
         }
     }
 
     #[test]
     fn a_locker_listens_before_it_asks_if_others_may_wait() {
-        for (contended, told) in [(true, false), (false, true), (false, false)] {
+        for (confirmed, told, listed) in
+            [(true, false, true), (false, true, true), (false, false, true), (true, true, false)]
+        {
             let mut tested = Tested::with(&[1]);
-            tested.moment.contended = contended;
+            tested.moment.ears.confirmed = confirmed;
+            tested.moment.lister = tested.moment.lister.filter(|_| listed);
             if told {
-                tested.line.note_others(Others::Listed { before: 1 });
+                tested.line.turn.note_others(WhoElse::Listed { before: 1 });
             }
-            let listens = contended || told;
-            assert_eq!(tested.on(Event::Changed) == Some(Effect::Listen), listens);
+            let listens = listed && (confirmed || told);
+            let expected = tested.listens(PATIENCE).filter(|_| listens);
+            assert_eq!(tested.on(Event::Changed).filter(|effect| matches!(effect, Effect::Listen { .. })), expected);
         }
+    }
+
+    /// Has this locker release a lock, so that others have a turn.
+    fn gives_a_turn(tested: &mut Tested) {
+        assert!(tested.line.begin_release(RECHECK, &tested.moment).is_some_and(|releaser| releaser.offers.is_some()));
+        tested.line.released(&Release::Released(1), &tested.moment);
+        assert!(tested.line.has_given_turn(tested.moment.now));
     }
 
     #[test]
     fn a_locker_whose_release_woke_others_waits_for_them() {
         let mut tested = Tested::with(&[1]);
-        tested.moment.contended = true;
-        assert_eq!(tested.on(Event::Changed), Some(Effect::Listen));
-        let now = tested.moment.now;
-        tested.heard().leave_turn(Given { since: now, end: now + MS * 10, alone: true }, false);
-        assert_eq!(tested.on(SUBSCRIBED), tested.sleep(MS * 10, true, true));
+        gives_a_turn(&mut tested);
+        assert_eq!(tested.on(Event::Changed), tested.listens(MS * 10));
+        tested.confirmed();
+        assert_eq!(tested.on(Event::Subscribed), tested.sleep(MS * 10, true));
         tested.later(MS * 10);
         tested.asks(Event::Due, 1);
     }
@@ -698,25 +820,127 @@ mod tests {
     #[test]
     fn a_line_that_may_have_missed_a_message_listens_before_it_waits() {
         let mut tested = Tested::with(&[1]);
-        tested.moment.contended = true;
-        assert_eq!(tested.on(Event::Changed), Some(Effect::Listen));
-        tested.asks(Event::Subscribed { deaf: true }, 1);
-        assert_eq!(tested.heard_held(Some(RECHECK)), Some(Effect::Listen));
-        tested.asks(SUBSCRIBED, 1);
-        assert_eq!(tested.heard_held(Some(RECHECK)), tested.sleep(RECHECK, true, true));
+        gives_a_turn(&mut tested);
+        assert_eq!(tested.on(Event::Changed), tested.listens(MS * 10));
+        assert_eq!(tested.on(Event::Subscribed), None, "not by a majority");
+        tested.later(MS * 10);
+        tested.asks(Event::Due, 1);
+        assert_eq!(tested.heard_held(Some(RECHECK)), tested.listens(PATIENCE));
+        tested.confirmed();
+        tested.asks(Event::Subscribed, 1);
+        assert_eq!(tested.heard_held(Some(RECHECK)), tested.sleep(RECHECK, true));
     }
 
     #[test]
-    fn a_line_that_nobody_carries_out_any_more_leaves_nothing() {
+    fn a_subscription_is_not_waited_for_any_longer_than_a_command_may_take() {
+        let mut tested = Tested::with(&[1]);
+        tested.asks(Event::Changed, 1);
+        let until = tested.moment.now + PATIENCE;
+        assert_eq!(tested.answered(HELD), Some(Effect::Listen { until }));
+        tested.later(PATIENCE / 2);
+        assert_eq!(tested.on(Event::Due), Some(Effect::WakeAt { until, others: false }));
+        tested.later(PATIENCE / 2);
+        tested.asks(Event::Due, 1);
+    }
+
+    /// Each one's message says nothing by itself: the lock is not free on a majority.
+    #[test]
+    fn messages_of_a_majority_since_the_last_ask_are_a_reason_to_ask() {
+        let mut tested = Tested::with(&[1]);
+        (tested.moment.majority, tested.moment.lister) = (2, None);
+        assert!(tested.waits(Some(RECHECK)).is_some());
+        for node in [0, 0] {
+            assert_eq!(tested.on(Event::Heard(node)), None, "the same server twice");
+        }
+        tested.later(RECHECK);
+        tested.asks(Event::Due, 1);
+        assert!(tested.heard_held(Some(RECHECK)).is_some());
+        assert_eq!(tested.on(Event::Heard(2)), None, "the other one was heard before the last ask");
+        tested.asks(Event::Heard(1), 1);
+    }
+
+    #[test]
+    fn a_locker_is_taken_off_a_list_in_which_nobody_waits_for_it() {
+        let mut tested = Tested::with(&[1]);
+        assert_eq!(tested.on(Event::WokenUp(WakeUp::Go)), None);
+        assert!(!tested.line.take_pass(), "it never asked to be put into that list");
+        assert!(tested.waits(Some(RECHECK)).is_some());
+        assert!(tested.line.leave(1).is_some());
+        assert_eq!(tested.on(Event::Changed), Some(Effect::Hush { lingers: false }));
+        assert!(tested.line.take_pass() && !tested.line.take_pass());
+        assert!(tested.line.is_idle() && !tested.line.is_empty(), "it may be there until the server has answered");
+        tested.on(Event::WokenUp(WakeUp::Go));
+        assert!(!tested.line.take_pass(), "one is under way");
+        assert_eq!(tested.on(Event::Passed(false)), None);
+        tested.on(Event::WokenUp(WakeUp::Go));
+        assert!(tested.line.take_pass());
+        assert_eq!(tested.on(Event::Passed(true)), None);
+        assert!(tested.line.is_empty());
+    }
+
+    /// A server may execute the two in either order. The others would pass the lock on among themselves until the
+    /// re-check.
+    #[test]
+    fn a_line_asks_again_after_a_pass_that_was_under_way_when_it_asked() {
+        let mut tested = Tested::with(&[1]);
+        assert!(tested.waits(Some(RECHECK)).is_some() && tested.line.leave(1).is_some());
+        assert!(tested.on(Event::Changed).is_some() && tested.line.take_pass());
+        let (id, owner, since) = (2, Owner::task(2), tested.moment.now);
+        assert!(tested.line.arrive(Waiter { id, owner, since, call: () }));
+        assert!(matches!(tested.on(Event::Changed), Some(Effect::Listen { .. })));
+        tested.asks(Event::Subscribed, 2);
+        assert_eq!(tested.on(Event::Passed(true)), None);
+        assert!(tested.heard_held(Some(RECHECK)).is_none_or(|effect| matches!(effect, Effect::Ask { head: 2, .. })));
+    }
+
+    /// Clients of other languages poll.
+    #[test]
+    fn the_number_of_subscribers_says_nothing_where_waiters_poll() {
+        for counts in [true, false] {
+            let mut tested = Tested::with(&[]);
+            tested.moment.counts = counts;
+            tested.line.released(&Release::Released(1), &tested.moment);
+            assert_eq!(tested.line.others_wait(), counts);
+        }
+    }
+
+    #[test]
+    fn a_line_is_kept_for_as_long_as_it_remembers_something() {
+        let mut tested = Tested::with(&[]);
+        let now = tested.moment.now;
+        assert!(tested.line.grant(held(7), None, now).is_ok());
+        gives_a_turn(&mut tested);
+        assert_eq!(tested.line.stays(now), Stays::InUse);
+        assert!(tested.line.remove(&held(7)).is_some());
+        let minute = Duration::from_secs(60);
+        assert_eq!(tested.line.stays(now), Stays::Until(now + minute));
+        assert_eq!(tested.line.stays(now + minute), Stays::No);
+        assert!(tested.line.is_empty());
+    }
+
+    #[test]
+    fn a_line_whose_ask_has_no_outcome_leaves_nothing() {
         let mut tested = Tested::with(&[1]);
         let now = tested.moment.now;
-        assert!(tested.line.grant(held(7), None).is_ok());
-        assert!(tested.on(Event::Changed).is_some());
-        assert_eq!(tested.line.release(&held(7), 3, now), None);
-        assert_eq!(tested.on(Event::Stopped), Some(Effect::Release(3, None)));
-        assert_eq!(tested.on(Event::Stopped), None, "a caller is left");
+        tested.asks(Event::Changed, 1);
+        assert!(tested.line.grant(held(7), None, now).is_ok());
+        assert_eq!(tested.line.release(&held(7), 3, now), Some(3), "it asks");
         assert!(tested.line.leave(1).is_some());
-        assert_eq!(tested.on(Event::Stopped), DONE);
+        assert_eq!(tested.on(Event::Stopped), None);
         assert!(tested.line.remove(&held(7)).is_some() && tested.line.is_empty());
+    }
+
+    /// It was passed between the grant and the outcome, which never comes.
+    #[test]
+    fn a_release_that_was_passed_is_sent_though_the_ask_has_no_outcome() {
+        let mut tested = Tested::with(&[1, 2]);
+        let now = tested.moment.now;
+        tested.asks(Event::Changed, 1);
+        assert!(tested.line.grant(held(7), Some(1), now).is_ok());
+        assert_eq!(tested.line.release(&held(7), 3, now), None);
+        assert_eq!(tested.on(Event::Changed), None);
+        assert_eq!(tested.on(Event::Stopped), Some(Effect::Release(3, None)));
+        assert!(tested.line.remove(&held(7)).is_some());
+        tested.asks(Event::HandedOver, 2);
     }
 }

@@ -1,36 +1,27 @@
-//! The locks in whose waiting lists this locker may be, and the passes that take it off.
+//! Whether this locker may be in the waiting list of a lock, and the passes that take it off.
 //!
 //! # Invariants
-//! - A key is here only if the locker asked to be put into its list, and no answer since has shown that it is off.
-//!   Messages, which anybody can send, add none.
-//! - At most one pass of a key is under way.
-
-use std::collections::HashMap;
+//! - It may be there only if it asked to be put in, and no answer since has shown that it is off. Messages, which
+//!   anybody can send, do not count.
+//! - At most one pass is under way.
 
 use crate::clock::Instant;
-use crate::key::Key;
 
-/// With fewer keys than this, expired ones are not removed.
-const FEW: usize = 64;
-
-#[derive(Debug, Default)]
-pub(crate) struct Listed {
-    keys: HashMap<Key, Standing>,
-    /// How many keys were left after expired ones were last removed.
-    left: usize,
-}
+/// What a line knows of its locker's place in the list.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct Listed(Option<Standing>);
 
 /// A list in which the locker may be.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Standing {
     /// The list expires then, unless other lockers keep it: then the locker that watches takes this one off.
     until: Instant,
     pass: Pass,
-    /// Whether its driver waits: it has asked, and was not granted since.
+    /// Whether its callers wait: it has asked, and was not granted since.
     waits: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Pass {
     None,
     UnderWay,
@@ -42,23 +33,19 @@ enum Pass {
 
 /// What follows a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AfterPass {
+pub(super) enum AfterPass {
     Nothing,
     /// The locker has to be taken off once more.
     Another,
-    /// The server may have executed the pass after it had put the locker into the list again: a driver that waits asks
+    /// The server may have executed the pass after it had put the locker into the list again: a line that waits asks
     /// once more.
     Ask,
 }
 
 impl Listed {
     /// Records that the locker may be put into a list, which is kept until then.
-    pub(crate) fn enter(&mut self, key: &Key, until: Instant, now: Instant) {
-        if self.keys.len() >= FEW.max(self.left * 2) {
-            self.keys.retain(|_, standing| standing.until > now);
-            self.left = self.keys.len();
-        }
-        let standing = self.keys.entry(key.clone()).or_insert(Standing { until, pass: Pass::None, waits: false });
+    pub(super) fn enter(&mut self, until: Instant) {
+        let standing = self.0.get_or_insert(Standing { until, pass: Pass::None, waits: true });
         standing.until = standing.until.max(until);
         if standing.pass != Pass::None {
             standing.pass = Pass::Overtaken;
@@ -67,30 +54,30 @@ impl Listed {
     }
 
     /// Records that a grant took the locker off.
-    pub(crate) fn leave(&mut self, key: &Key) {
-        match self.keys.get_mut(key) {
-            Some(Standing { pass: Pass::None, .. }) => _ = self.keys.remove(key),
+    pub(super) fn leave(&mut self) {
+        match &mut self.0 {
+            Some(Standing { pass: Pass::None, .. }) => self.0 = None,
             Some(standing) => standing.pass = Pass::UnderWay,
             None => {}
         }
     }
 
-    /// Records that a driver starts: what one before it waited for does not count.
-    pub(crate) fn begin_wait(&mut self, key: &Key) {
-        if let Some(standing) = self.keys.get_mut(key) {
+    /// Records that a line begins to listen: what it waited for before does not count.
+    pub(super) fn begin_wait(&mut self) {
+        if let Some(standing) = &mut self.0 {
             standing.waits = false;
         }
     }
 
-    /// Returns whether the locker asked to be put into a list and has no grant since.
-    pub(crate) fn waits(&self, key: &Key) -> bool {
-        self.keys.get(key).is_some_and(|standing| standing.waits)
+    /// Returns whether the locker asked to be put into the list and has no grant since.
+    pub(super) fn waits(&self) -> bool {
+        self.0.is_some_and(|standing| standing.waits)
     }
 
-    /// Called when nobody waits here for a lock in whose list the locker may be. Returns whether the caller has to pass
-    /// the lock now.
-    pub(crate) fn begin_pass(&mut self, key: &Key) -> bool {
-        let Some(Standing { pass, .. }) = self.keys.get_mut(key) else { return false };
+    /// Called when nobody waits here for a lock in whose list the locker may be. Returns whether it has to be taken off
+    /// now.
+    pub(super) fn begin_pass(&mut self) -> bool {
+        let Some(Standing { pass, .. }) = &mut self.0 else { return false };
         let begins = *pass == Pass::None;
         *pass = match *pass {
             Pass::None | Pass::UnderWay => Pass::UnderWay,
@@ -100,12 +87,12 @@ impl Listed {
     }
 
     /// Records the end of a pass, after which the locker `is_off` the list or may still be in it. Returns what follows.
-    pub(crate) fn end_pass(&mut self, key: &Key, is_off: bool) -> AfterPass {
-        let Some(standing) = self.keys.get_mut(key) else { return AfterPass::Nothing };
+    pub(super) fn end_pass(&mut self, is_off: bool) -> AfterPass {
+        let Some(standing) = &mut self.0 else { return AfterPass::Nothing };
         let pass = std::mem::replace(&mut standing.pass, Pass::None);
         match pass {
             Pass::Another => standing.pass = Pass::UnderWay,
-            Pass::UnderWay if is_off => _ = self.keys.remove(key),
+            Pass::UnderWay if is_off => self.0 = None,
             _ => {}
         }
         match pass {
@@ -113,6 +100,12 @@ impl Listed {
             Pass::Overtaken => AfterPass::Ask,
             _ => AfterPass::Nothing,
         }
+    }
+
+    /// Forgets a list that has expired. Returns until when the locker may be there; the answer to a pass comes first.
+    pub(super) fn forget(&mut self, now: Instant) -> Option<Instant> {
+        self.0.take_if(|standing| standing.until <= now && standing.pass == Pass::None);
+        self.0.map(|standing| standing.until)
     }
 }
 
@@ -124,94 +117,90 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(30);
 
-    fn entered(key: &Key, now: Instant) -> Listed {
+    fn entered() -> Listed {
         let mut listed = Listed::default();
-        listed.enter(key, now + LEASE, now);
+        listed.enter(Instant::now() + LEASE);
         listed
     }
 
     #[test]
     fn a_locker_waits_from_when_it_asked_until_it_is_granted() {
-        let (mut listed, key, now) = (Listed::default(), Key::from("k"), Instant::now());
-        assert!(!listed.waits(&key));
-        listed.enter(&key, now + LEASE, now);
-        assert!(listed.waits(&key));
-        listed.leave(&key);
-        assert!(!listed.waits(&key));
-        listed.enter(&key, now + LEASE, now);
-        listed.begin_wait(&key);
-        assert!(!listed.waits(&key), "the wait of a driver that ended by an error does not count");
+        let (mut listed, until) = (Listed::default(), Instant::now() + LEASE);
+        assert!(!listed.waits());
+        listed.enter(until);
+        assert!(listed.waits());
+        listed.leave();
+        assert!(!listed.waits());
+        listed.enter(until);
+        listed.begin_wait();
+        assert!(!listed.waits(), "the wait of a line that ended by an error does not count");
     }
 
     #[test]
     fn a_locker_passes_only_locks_of_its_lists_and_one_at_a_time() {
-        let (key, now) = (Key::from("k"), Instant::now());
         let mut listed = Listed::default();
-        assert!(!listed.begin_pass(&key) && !listed.keys.contains_key(&key), "anybody may say so");
-        listed.enter(&key, now + LEASE, now);
-        assert!(listed.begin_pass(&key));
-        assert!(!listed.begin_pass(&key), "one is under way");
-        assert_eq!(listed.end_pass(&key, true), AfterPass::Nothing);
-        assert!(!listed.keys.contains_key(&key) && !listed.begin_pass(&key), "it is off");
-        listed.enter(&key, now + LEASE, now);
-        listed.leave(&key);
-        assert!(!listed.begin_pass(&key), "a grant took it off");
+        assert!(!listed.begin_pass() && listed == Listed::default(), "anybody may say so");
+        listed.enter(Instant::now() + LEASE);
+        assert!(listed.begin_pass());
+        assert!(!listed.begin_pass(), "one is under way");
+        assert_eq!(listed.end_pass(true), AfterPass::Nothing);
+        assert!(listed == Listed::default() && !listed.begin_pass(), "it is off");
+        listed.enter(Instant::now() + LEASE);
+        listed.leave();
+        assert!(!listed.begin_pass(), "a grant took it off");
     }
 
     #[test]
     fn a_failed_pass_is_repeated_at_the_next_wake_up() {
-        let (key, now) = (Key::from("k"), Instant::now());
-        let mut listed = entered(&key, now);
-        assert!(listed.begin_pass(&key));
-        assert_eq!(listed.end_pass(&key, false), AfterPass::Nothing);
-        assert!(listed.keys.contains_key(&key) && listed.begin_pass(&key));
+        let mut listed = entered();
+        assert!(listed.begin_pass());
+        assert_eq!(listed.end_pass(false), AfterPass::Nothing);
+        assert!(listed.begin_pass());
     }
 
     /// The pass was sent before the locker was put into the list again.
     #[test]
     fn a_pass_that_was_overtaken_is_followed_by_another_once_nobody_waits() {
-        let (key, now) = (Key::from("k"), Instant::now());
         for nobody_waits in [false, true] {
-            let mut listed = entered(&key, now);
-            assert!(listed.begin_pass(&key));
-            listed.enter(&key, now + LEASE, now);
-            assert!(!nobody_waits || !listed.begin_pass(&key));
+            let mut listed = entered();
+            assert!(listed.begin_pass());
+            listed.enter(Instant::now() + LEASE);
+            assert!(!nobody_waits || !listed.begin_pass());
             let follows = if nobody_waits { AfterPass::Another } else { AfterPass::Ask };
-            assert_eq!(listed.end_pass(&key, true), follows);
-            assert!(listed.keys.contains_key(&key));
-            assert_eq!(listed.begin_pass(&key), !nobody_waits);
-            assert_eq!(listed.end_pass(&key, true), AfterPass::Nothing);
-            assert!(!listed.keys.contains_key(&key));
+            assert_eq!(listed.end_pass(true), follows);
+            assert_ne!(listed, Listed::default());
+            assert_eq!(listed.begin_pass(), !nobody_waits);
+            assert_eq!(listed.end_pass(true), AfterPass::Nothing);
+            assert_eq!(listed, Listed::default());
         }
-        let mut listed = entered(&key, now);
-        listed.begin_pass(&key);
-        listed.enter(&key, now + LEASE, now);
-        listed.leave(&key);
-        assert_eq!(listed.end_pass(&key, true), AfterPass::Nothing);
-        assert!(!listed.keys.contains_key(&key), "a grant took it off meanwhile");
+        let mut listed = entered();
+        listed.begin_pass();
+        listed.enter(Instant::now() + LEASE);
+        listed.leave();
+        assert_eq!(listed.end_pass(true), AfterPass::Nothing);
+        assert_eq!(listed, Listed::default(), "a grant took it off meanwhile");
     }
 
     /// Otherwise that pass would take a waiting locker off the list.
     #[test]
     fn a_pass_is_not_followed_by_another_once_a_caller_waits_again() {
-        let (key, now) = (Key::from("k"), Instant::now());
-        let mut listed = entered(&key, now);
-        assert!(listed.begin_pass(&key));
-        listed.enter(&key, now + LEASE, now);
-        assert!(!listed.begin_pass(&key), "one is under way");
-        listed.enter(&key, now + LEASE, now);
-        assert_eq!(listed.end_pass(&key, true), AfterPass::Ask, "a caller has come");
-        assert!(listed.keys.contains_key(&key) && listed.begin_pass(&key), "until it goes");
+        let mut listed = entered();
+        assert!(listed.begin_pass());
+        listed.enter(Instant::now() + LEASE);
+        assert!(!listed.begin_pass(), "one is under way");
+        listed.enter(Instant::now() + LEASE);
+        assert_eq!(listed.end_pass(true), AfterPass::Ask, "a caller has come");
+        assert!(listed.begin_pass(), "until it goes");
     }
 
     #[test]
-    fn keys_whose_lists_are_gone_are_forgotten() {
-        let (mut listed, mut now) = (Listed::default(), Instant::now());
-        for n in 0..10_000 {
-            now = now + LEASE / 100;
-            listed.enter(&Key::from(format!("{n}")), now + LEASE, now);
-            assert!(listed.keys.len() <= 201, "{}", listed.keys.len());
-        }
-        assert!(listed.keys.contains_key(&Key::from("9999")));
+    fn a_list_that_is_gone_is_forgotten_unless_a_pass_is_under_way() {
+        let (mut listed, now) = (Listed::default(), Instant::now());
+        listed.enter(now + LEASE);
+        assert_eq!(listed.forget(now), Some(now + LEASE));
+        listed.begin_pass();
+        assert!(listed.forget(now + LEASE).is_some());
+        listed.end_pass(false);
+        assert_eq!((listed.forget(now + LEASE), listed), (None, Listed::default()));
     }
 }

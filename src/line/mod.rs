@@ -1,18 +1,19 @@
 //! The line of one key: who waits here for its lock, what the servers are asked for them, and when.
 //!
-//! It is a state machine without I/O, clock or task: it gets events and says what has to be done. Whoever carries that
-//! out tells it the outcome by the next event. Today that is the driver of the key, one task (`session/driver.rs`).
+//! It is a state machine without I/O, clock or task: it gets events and says what has to be done. Whoever passes an
+//! event to it carries out what follows (`lines.rs`), and passes the outcome to it as the next event.
 //!
 //! # What comes in
-//! Callers and holds change a line by methods, since they need an answer at once: `arrive`, `leave`, `grant`,
-//! `succeed`, `remove`, `release`, `note_others`. Then its driver is woken. The driver passes events to [`Line::on`]:
-//! `Changed` (after those methods), `Due` (a message, or the end of a wait), the outcome of each effect (`Answered`,
-//! `HandedOver`, `Subscribed`, `Named`, `GaveUp`), `Outage`, and `Stopped`.
+//! Callers, holds and releases change a line by methods, since they need an answer at once: `arrive`, `leave`, `grant`,
+//! `succeed`, `remove`, `release`, `begin_release`, `released`. The event [`Changed`](Event::Changed) follows, except
+//! after a grant. All else is an event: what is heard (`Heard`, `WokenUp`, `Missed`, `Subscribed`), `Due` (the end of a
+//! wait), the outcome of an effect (`Answered`, `HandedOver`, `Named`, `GaveUp`, `Passed`), `Outage`, and `Stopped`.
 //!
 //! # What comes out
-//! At most one effect at a time: `Ask` (acquire for the head), `Release` (perhaps as a hand-over), `Listen`, `Sleep`,
-//! `Pause`, `Name`, `GiveUp`, `Lost`; or `Done`. While one is under way, other events have none: the line looks when
-//! the outcome comes.
+//! At most one effect at a time: `Ask` (acquire for the head), `Release` (perhaps as a hand-over), `Listen`, `WakeAt`,
+//! `Name`, `GiveUp`, `Lost`, `Hush`; or nothing. While one with an outcome is under way, other events have none: the
+//! line looks when the outcome comes. `Pass`, which takes the locker off the list, is apart from these: nobody waits
+//! for it.
 //!
 //! # States
 //! `Idle`, `Looks`, `Granted`, and then one of `Blocked` (a hold here has the lock), `Asks`, `Listens`, `HandsOver`,
@@ -25,28 +26,28 @@
 //! - A release is taken for a hand-over only in `Blocked`, `Granted` and `Looks`, and comes first in the next look.
 //! - While there are waiters, something is under way that ends, or a wait that has an end.
 //! - Nothing is believed of a message: after each, the servers are asked.
+//! - Each effect with an outcome has exactly one. A change between a grant and that outcome must not be looked at:
+//!   whatever followed would be taken for what has ended. `Granted` stands for that time.
+//! - A line outlives its waiters while it remembers something: for a minute what others did with their turns, and a
+//!   list for as long as its locker may be there.
 //!
 //! # Where each rule is
 //! - Who is next, and what a look finds: `look`. May a lock be handed over: `may_hand_over`, then `successor`.
+//! - Who is called by a release: `begin_release` says it to the server, `released` takes in what the server did.
 //! - Whose turn it is: `turn.rs` (hand-overs in a row here), `others.rs` (clients outside of the list).
-//! - Who is called, and what a call or a message means: `news.rs`. Which lists it is in, and who leaves them:
-//!   `listed.rs`.
+//! - What a call or a message means: `news.rs`. Whether the locker is in the list, and who takes it off: `listed.rs`.
 //! - What an answer means for the next ask: `answered`; how long it waits: `wait`, `rest`; how a wait ends: `go_on`.
 //! - When callers are told of an outage: `GiveUp` after a round, and at an `Outage` while it waits.
 //!
-//! # What is outside, in the order in which it can come in
-//! 1. What a grant says about a turn of others and the list: `Driving::learn`, `Subscription::granted`.
-//! 2. `Known` and `Listed`, which are kept for channels and keys and outlive a line; whom a release calls:
-//!    `session/passing.rs`, `Channels::release`. Then a line lives as long as what it remembers.
-//! 3. Whether a hold is sound enough to be handed over: `Session::hands_over`; and releases without a driver.
-//! 4. Who carries effects out. With several threads, an outcome has to name its effect: today the one driver keeps
-//!    their order, and `Granted` stands for a grant whose outcome is yet to come.
-//! 5. The outage clock: an outage and closing as events that take the waiters out.
+//! # What is outside
+//! - Whether a hold is sound enough to be handed over: its releaser knows.
+//! - The outage clock, and the errors that callers get.
 
 #[path = "../../tests/model/checked.rs"]
 #[cfg(test)]
 mod checked;
 mod course;
+mod events;
 #[path = "../../tests/model/hand_over.rs"]
 #[cfg(test)]
 mod hand_over;
@@ -56,17 +57,19 @@ mod others;
 mod queue;
 mod turn;
 
-use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use self::course::{Course, Phase};
-pub(crate) use self::listed::{AfterPass, Listed};
-pub(crate) use self::news::{Begun, News, WakeUp};
-pub(crate) use self::others::{Ended, Given, Known, Offer, SHORT, Turns};
+pub(crate) use self::events::{Answer, Ears, Effect, Event, Moment};
+use self::listed::Listed;
+use self::news::News;
+pub(crate) use self::news::WakeUp;
+use self::others::{Ended, Given, Others, SHORT, Turns};
 pub(crate) use self::queue::Queue;
-pub(crate) use self::turn::Others;
-use self::turn::Turn;
+use self::turn::{Turn, WhoElse};
 use crate::clock::Instant;
+use crate::command::{Release, Releaser};
 use crate::error::Loss;
 use crate::owner::Owner;
 
@@ -80,6 +83,12 @@ pub(crate) trait Held {
 
     /// Returns the loss of this hold, if it is lost, this owner has it, and a guard of it still lives.
     fn loss_of(&self, owner: &Owner, now: Instant) -> Option<Loss>;
+}
+
+/// What a line has to know of a call.
+pub(crate) trait Wants {
+    /// Returns the lease that it asks for.
+    fn lease(&self) -> Duration;
 }
 
 /// One caller in line. `C` is what is known of its call.
@@ -102,133 +111,6 @@ pub(crate) enum LastRound {
     Failed,
 }
 
-/// What happens to a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// Something has changed here: a caller came or went, a hold is gone, a release was passed to the line.
-    Changed,
-    /// A message has come, or the time of a sleep or a pause is over.
-    Due,
-    /// The channel of the lock is subscribed, or was not confirmed for as long as that may take.
-    Subscribed {
-        /// A turn of others ended before it was confirmed.
-        deaf: bool,
-    },
-    /// An acquire was answered; its grant is registered, or its caller has the error.
-    Answered(Answer),
-    /// A hand-over, or the release that it became, was answered, or is left to a task of its own.
-    HandedOver,
-    /// Returns from [`Effect::Name`]: whether the holder was named in the log.
-    Named(bool),
-    /// An outage has lasted for too long.
-    Outage,
-    /// Returns from [`Effect::GiveUp`]: when the next caller is due, if any is left.
-    GaveUp(Option<Duration>),
-    /// Nobody carries the line out any more, and all of its callers have an error.
-    Stopped,
-}
-
-/// What an acquire's answer says about others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
-    Granted,
-    /// A server refused it, and its caller has the error.
-    Refused,
-    /// Another owner holds the lock, for so long if it is not renewed.
-    Held {
-        ttl: Option<Duration>,
-        /// How many lockers are before this one in the list, if it is there.
-        place: Option<u64>,
-        /// Some servers said yes all the same: others want it too.
-        contested: bool,
-        /// It lasts longer than any lease.
-        lasts: bool,
-    },
-    /// Several want it at once, and none has a majority.
-    Split,
-    /// The first server says that another has it, and no other server was asked.
-    Outrun,
-    /// No majority answered. So long after now, the outage has lasted for too long; `None` if it has.
-    Unavailable {
-        ends_in: Option<Duration>,
-    },
-}
-
-/// What has to be done for a line. Each but `Done` is followed by an event.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Effect<R, W = u64> {
-    /// Nobody waits, and nothing is under way. The locker may be in the list all the same.
-    Done { is_listed: bool },
-    /// Release a hold and, with a waiter, hand the lock over to it. [`Event::HandedOver`] follows.
-    Release(R, Option<W>),
-    /// Tell this waiter that its owner's hold is lost. [`Event::Changed`] follows.
-    Lost(u64, Loss),
-    /// Acquire for this waiter. [`Event::Answered`] follows.
-    Ask {
-        head: W,
-        /// Ask the first server alone, unless a list keeps the lockers apart.
-        first_alone: bool,
-        /// If it listens.
-        begun: Option<Begun>,
-    },
-    /// Subscribe the lock's channel, if it is not, and wait until it is confirmed; during a turn of others, no longer
-    /// than that lasts. [`Event::Subscribed`] follows.
-    Listen,
-    /// Name the holder, whose lock lasts longer than any lease, in the log. [`Event::Named`] follows.
-    Name,
-    /// Wait for a change, a message if it `hears`, an outage, or this time. [`Event::Changed`], [`Event::Due`] or
-    /// [`Event::Outage`] follows.
-    Sleep {
-        until: Instant,
-        hears: bool,
-        /// Lockers elsewhere are waited for.
-        others: bool,
-    },
-    /// Wait until this time whatever happens. [`Event::Due`] follows.
-    Pause(Instant),
-    /// Give those callers an error that have waited for long enough for servers that are away and, with a time, that
-    /// came by then. [`Event::GaveUp`] follows.
-    GiveUp { came_by: Option<Instant> },
-}
-
-impl<R, V> Effect<R, V> {
-    /// Replaces the waiter that it names by what is known of it: nothing if it is not in line.
-    pub(crate) fn known<W>(self, waiter: impl FnOnce(V) -> Option<W>) -> Option<Effect<R, W>> {
-        Some(match self {
-            Self::Done { is_listed } => Effect::Done { is_listed },
-            Self::Release(release, next) => Effect::Release(release, next.and_then(waiter)),
-            Self::Lost(id, loss) => Effect::Lost(id, loss),
-            Self::Ask { head, first_alone, begun } => Effect::Ask { head: waiter(head)?, first_alone, begun },
-            Self::Listen => Effect::Listen,
-            Self::Name => Effect::Name,
-            Self::Sleep { until, hears, others } => Effect::Sleep { until, hears, others },
-            Self::Pause(until) => Effect::Pause(until),
-            Self::GiveUp { came_by } => Effect::GiveUp { came_by },
-        })
-    }
-}
-
-/// The time of a step, and what is measured or drawn at it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Moment {
-    pub(crate) now: Instant,
-    /// A random number from 0 to 1.
-    pub(crate) chance: f64,
-    /// A random pause between two attempts.
-    pub(crate) retry: Duration,
-    /// After so long a lock is checked though nothing was heard.
-    pub(crate) recheck: Duration,
-    /// Whether every release publishes a message. In the plain format, clients of other languages do not.
-    pub(crate) is_told: bool,
-    /// How far the servers are.
-    pub(crate) round_trip: Duration,
-    /// Whether it is the turn of others, or somebody waited here a moment ago and there are lists. If it listens, that
-    /// does not matter.
-    pub(crate) contended: bool,
-    /// Whether there are lists.
-    pub(crate) lists: bool,
-}
-
 /// The line of one key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Line<H, C, R> {
@@ -240,7 +122,22 @@ pub(crate) struct Line<H, C, R> {
     course: Course,
     /// What its locker has heard of others, from when it began to listen.
     seat: Option<Box<News>>,
+    /// What clients outside of the list do, if there are any.
+    others: Option<Box<Others>>,
+    listed: Listed,
+    /// Whether the locker has to be taken off the list now.
+    passes: bool,
     last_round: LastRound,
+}
+
+/// What becomes of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stays {
+    /// It is in use.
+    InUse,
+    /// It remembers something until then.
+    Until(Instant),
+    No,
 }
 
 impl<H, C, R> Default for Line<H, C, R> {
@@ -252,6 +149,9 @@ impl<H, C, R> Default for Line<H, C, R> {
             turn: Turn::default(),
             course: Course::default(),
             seat: None,
+            others: None,
+            listed: Listed::default(),
+            passes: false,
             last_round: LastRound::Pending,
         }
     }
@@ -276,20 +176,37 @@ impl<H, C, R> Line<H, C, R> {
         self.last_round
     }
 
+    /// Forgets what is too old, and returns for how long the line has to be kept.
+    pub(crate) fn stays(&mut self, now: Instant) -> Stays {
+        self.others.take_if(|others| others.kept_until() <= now);
+        let others = self.others.as_ref().map(|others| others.kept_until());
+        let remembers = [others, self.listed.forget(now)].into_iter().flatten().min();
+        match remembers {
+            _ if !self.is_idle() => Stays::InUse,
+            Some(at) => Stays::Until(at),
+            None => Stays::No,
+        }
+    }
+
     /// Returns whether it has neither a hold nor a waiter, and nothing is under way.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.holds.is_empty() && self.queue.is_empty() && self.course.phase == Phase::Idle
     }
 
-    /// Begins to ask for the first waiter of an empty line. The result of an earlier line's rounds says nothing about
-    /// this one.
-    pub(crate) fn begin(&mut self) {
-        self.last_round = LastRound::Pending;
+    /// Returns whether it is idle and remembers nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.is_idle() && self.others.is_none() && self.listed == Listed::default()
     }
 
-    /// Puts a waiter in line.
-    pub(crate) fn arrive(&mut self, waiter: Waiter<C>) {
+    /// Puts a waiter in line. Returns whether the line begins with it: then [`Event::Changed`] follows, and the rounds
+    /// before it say nothing.
+    pub(crate) fn arrive(&mut self, waiter: Waiter<C>) -> bool {
+        let begins = self.course.phase == Phase::Idle;
+        if begins {
+            self.last_round = LastRound::Pending;
+        }
         self.queue.push(waiter);
+        begins
     }
 
     /// Takes out a waiter whose caller is gone, gets an answer, or has entered with a hold of its owner.
@@ -297,15 +214,119 @@ impl<H, C, R> Line<H, C, R> {
         self.queue.remove(id)
     }
 
-    /// Returns what its locker has heard of others, if it listens. News are a reason to wake whoever carries the
-    /// line out.
-    pub(crate) fn seat(&mut self) -> Option<&mut News> {
-        self.seat.as_deref_mut()
+    /// Returns whether the locker has to be taken off the list now, once.
+    pub(crate) fn take_pass(&mut self) -> bool {
+        std::mem::take(&mut self.passes)
     }
 
-    /// Records who else waits for the lock, according to the answer to a release.
-    pub(crate) fn note_others(&mut self, others: Others) {
-        self.turn.note_others(others);
+    /// Returns whether others have a turn that this locker gave them, and whose outcome is not known, or had it at that
+    /// time or later.
+    pub(crate) fn has_given_turn(&self, since: Instant) -> bool {
+        self.given(since).is_some()
+    }
+
+    /// Records that the lock was free although others have a turn.
+    pub(crate) fn end_given_turn(&mut self, now: Instant) {
+        self.end_turn(Some(Ended::NotTaken), now);
+    }
+
+    /// Called when a release of this locker is about to be sent: messages from before it say nothing. Returns what the
+    /// server has to know of those who wait, if there is a list.
+    pub(crate) fn begin_release(&mut self, lease: Duration, moment: &Moment<'_>) -> Option<Releaser> {
+        if moment.lister.is_none() && !moment.counts {
+            return None;
+        }
+        let waits = self.seat.is_some() && !self.queue.is_empty();
+        self.seat.iter_mut().for_each(|news| news.release());
+        let locker = Arc::clone(moment.lister?);
+        let Ears { confirmed, named, .. } = moment.ears;
+        let (enlists, lifetime) = (waits && confirmed && named, moment.lifetime(lease));
+        if enlists {
+            self.listed.enter(moment.now + lifetime);
+        }
+        let offers = self.others.as_ref().map_or(Some(SHORT), |others| others.offer(moment.now));
+        Some(Releaser { locker, enlists, listens: confirmed && !enlists, offers, lifetime })
+    }
+
+    /// Takes in a server's answer to a release that has notified others.
+    pub(crate) fn released(&mut self, release: &Release, moment: &Moment<'_>) {
+        let who_else = match release {
+            Release::PassedOn { place, turn, others, waiting } => {
+                let lockers = waiting + u64::from(place.is_none());
+                self.passed_on(*place, *turn, *others, lockers, moment.now)
+            }
+            Release::Released(told) => self.told(*told, moment),
+            Release::Unlisted(_) => WhoElse::Unknown,
+            Release::Gone => return,
+        };
+        self.turn.note_others(who_else);
+    }
+
+    /// Records that a release woke another locker, or gave others a `turn`. So many `others` are in no list, and so
+    /// many `lockers` use it, this one included.
+    fn passed_on(
+        &mut self,
+        place: Option<u64>,
+        turn: Option<Duration>,
+        others: u64,
+        lockers: u64,
+        now: Instant,
+    ) -> WhoElse {
+        let given = turn.map(|length| Given { since: now, end: now + length, alone: false });
+        let turns = if others > 0 { self.give_turn(lockers, others, given, now) } else { Turns::Left };
+        match (place, &mut self.seat) {
+            (Some(place), Some(news)) => news.pass_on(place, given, now),
+            // The last caller has gone meanwhile. A pass may have been sent before the release that put the locker in.
+            (Some(_), None) => self.pass(now),
+            (None, _) => {}
+        }
+        if turns == Turns::Taken { WhoElse::Told } else { WhoElse::Listed { before: place.unwrap_or(0) } }
+    }
+
+    /// Records that the message of a release, which found no list, reached so many clients. If others may have a turn,
+    /// this locker leaves it to them.
+    fn told(&mut self, told: u64, moment: &Moment<'_>) -> WhoElse {
+        if !moment.counts {
+            return WhoElse::Unknown;
+        }
+        let Ears { asked, confirmed, .. } = moment.ears;
+        let (others, now) = (told.saturating_sub(asked.into()), moment.now);
+        if others == 0 {
+            return WhoElse::Nobody;
+        }
+        let offered = self.others.as_ref().map_or(Some(SHORT), |others| others.offer(now));
+        let given = offered.map(|length| Given { since: now, end: now + length, alone: true });
+        let turns = self.give_turn(1, others, given, now);
+        if let (Some(given), Some(news)) = (given, &mut self.seat) {
+            news.give_turn(given, confirmed, now);
+        }
+        match turns {
+            Turns::Taken => WhoElse::Told,
+            Turns::Unknown => WhoElse::Unknown,
+            Turns::Left => WhoElse::Nobody,
+        }
+    }
+
+    fn give_turn(&mut self, lockers: u64, others: u64, given: Option<Given>, now: Instant) -> Turns {
+        let known = self.others.get_or_insert_with(|| Box::new(Others::new(now)));
+        known.release(now, lockers, others, given);
+        known.turns(now)
+    }
+
+    fn given(&self, since: Instant) -> Option<Given> {
+        self.others.as_ref().and_then(|others| others.given(since))
+    }
+
+    fn end_turn(&mut self, ended: Option<Ended>, now: Instant) {
+        if let Some(ended) = ended {
+            self.others.get_or_insert_with(|| Box::new(Others::new(now))).end_turn(now, ended);
+        }
+    }
+
+    /// Has the locker taken off the list, in which it may be although nobody waits.
+    fn pass(&mut self, now: Instant) {
+        self.listed.enter(now);
+        self.passes |= self.listed.begin_pass();
     }
 
     /// Returns whether the last release woke or told others.
@@ -318,8 +339,11 @@ impl<H, C, R> Line<H, C, R> {
 impl<H: Held, C, R> Line<H, C, R> {
     /// Registers the grant of a free lock, and takes out the waiter that it is for. If that has gone, nobody gets the
     /// grant, and it is returned.
-    pub(crate) fn grant(&mut self, hold: H, waiter: Option<u64>) -> Result<Option<Waiter<C>>, H> {
+    pub(crate) fn grant(&mut self, hold: H, waiter: Option<u64>, now: Instant) -> Result<Option<Waiter<C>>, H> {
         self.last_round = LastRound::Answered;
+        if waiter.is_some() {
+            self.was_granted(now);
+        }
         let waiter = match waiter.map(|id| self.queue.remove(id)) {
             Some(None) => return Err(hold),
             found => found.flatten(),
@@ -330,6 +354,18 @@ impl<H: Held, C, R> Line<H, C, R> {
         }
         self.holds.push(hold);
         Ok(waiter)
+    }
+
+    /// Takes in what the server's yes means: the locker is off the list, and a turn of others has ended.
+    fn was_granted(&mut self, now: Instant) {
+        let Some(news) = &mut self.seat else { return };
+        let ended = news.granted();
+        self.end_turn(ended, now);
+        self.course.was_granted = true;
+        // A round that does not mention the list leaves it as it is.
+        if self.course.listing {
+            self.listed.leave();
+        }
     }
 
     /// Replaces the released hold by the grant of its hand-over, in one step: the key is never free here in between,

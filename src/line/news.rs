@@ -1,14 +1,16 @@
-//! The messages that a driver has got since it asked for a lock, and when it has to check the lock by itself.
+//! The messages that a line has got since it asked for a lock, and when it has to check the lock by itself.
 //!
 //! A locker in the list of a lock is woken by name: *go* when it is its turn, *watch* when it is that of the one before
 //! it, and *turn* when clients outside of the list have one; their message follows. Messages of the channel come from
 //! clients that know no list: the first in the list goes, and the others check the lock if nothing follows, each a
 //! little later than the one before it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::others::{Ended, Given, LONG};
 use crate::clock::Instant;
+use crate::lease::NodeIndex;
 
 /// How long a woken locker has until the next one checks the lock: enough for a message and a script on a busy machine.
 const WATCH: Duration = Duration::from_millis(20);
@@ -49,9 +51,11 @@ impl WakeUp {
     }
 }
 
-/// The messages that a driver has got since it asked, or since its locker released the lock.
+/// The messages that a line has got since it asked, or since its locker released the lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(crate) struct News {
+pub(super) struct News {
+    /// The servers of which a message of the channel has come, until they are a majority.
+    heard: BTreeSet<NodeIndex>,
     /// Set if there is a reason to ask now.
     go: bool,
     /// When there is a reason to ask, if no message comes before.
@@ -92,7 +96,7 @@ enum Turn {
 /// reason to ask.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 struct Strangers {
-    /// The driver asks because of a message of the channel.
+    /// The line asks because of a message of the channel.
     told: bool,
     /// When the lease of the last holder ends.
     lease: Option<Instant>,
@@ -101,18 +105,18 @@ struct Strangers {
     quiet: Option<Instant>,
 }
 
-/// The circumstances of the driver's next attempt.
+/// The circumstances of the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Begun {
+pub(super) struct Begun {
     /// Its time to check has come: the locker whose turn it was has not acted.
-    pub(crate) looked: bool,
+    pub(super) looked: bool,
     /// Others took the turn that was given to them.
-    pub(crate) taken: Option<Ended>,
+    pub(super) taken: Option<Ended>,
 }
 
 impl News {
     /// Begins an attempt. Messages from before it say nothing about its result.
-    pub(crate) fn begin(&mut self, now: Instant) -> Begun {
+    pub(super) fn begin(&mut self, now: Instant) -> Begun {
         let is_due = !self.go && self.look.is_some_and(|look| look <= now);
         let taken = match self.turn {
             Turn::Taken(after) => Some(Ended::Taken(after)),
@@ -129,7 +133,7 @@ impl News {
     }
 
     /// Records that another owner holds the lock, for so long if it is not renewed.
-    pub(crate) fn held(&mut self, place: Option<u64>, ttl: Option<Duration>, now: Instant) {
+    pub(super) fn held(&mut self, place: Option<u64>, ttl: Option<Duration>, now: Instant) {
         // A wake-up that came meanwhile is more recent.
         self.place = self.place.or(place);
         if self.turn == Turn::Over {
@@ -139,20 +143,20 @@ impl News {
     }
 
     /// Records that it is granted. Returns the outcome of a turn of others that has ended.
-    pub(crate) fn granted(&mut self) -> Option<Ended> {
+    pub(super) fn granted(&mut self) -> Option<Ended> {
         (self.place, self.strangers) = (None, Strangers::default());
         matches!(std::mem::take(&mut self.turn), Turn::Over | Turn::Given(_)).then_some(Ended::NotTaken)
     }
 
     /// Records that its locker releases the lock. Messages from while it held the lock say nothing.
-    pub(crate) fn release(&mut self) {
+    pub(super) fn release(&mut self) {
         *self = Self { released: Some(0), ..Self::default() };
     }
 
     /// Records that this release woke another locker, or gave others their `turn`, with this many before this one in
     /// the list.
-    pub(crate) fn pass_on(&mut self, place: u64, turn: Option<Given>, now: Instant) {
-        // The driver has asked since, and that answer is more recent.
+    pub(super) fn pass_on(&mut self, place: u64, turn: Option<Given>, now: Instant) {
+        // The line has asked since, and that answer is more recent.
         let Some(heard) = self.released.take() else { return };
         (self.place, self.passed_on) = (self.place.or(Some(place)), true);
         if place == 1 {
@@ -167,7 +171,7 @@ impl News {
 
     /// Records that others have a turn, and that no locker is in the list. If the locker `listens`, a message of its
     /// own release comes.
-    pub(crate) fn give_turn(&mut self, given: Given, listens: bool, now: Instant) {
+    pub(super) fn give_turn(&mut self, given: Given, listens: bool, now: Instant) {
         let Some(heard) = self.released.take() else { return };
         self.leave_turn(given, listens && heard == 0);
         if heard > u32::from(listens) {
@@ -175,9 +179,9 @@ impl News {
         }
     }
 
-    /// Records that the driver starts while others have a turn that its locker gave them. The message of that turn is
-    /// yet to come, or has come.
-    pub(crate) fn leave_turn(&mut self, given: Given, comes: bool) {
+    /// Records that the line begins to listen while others have a turn that its locker gave them. The message of that
+    /// turn is yet to come, or has come.
+    pub(super) fn leave_turn(&mut self, given: Given, comes: bool) {
         (self.passed_on, self.skips) = (true, comes);
         if given.alone {
             (self.turn, self.look) = (Turn::Lasts(given.since), Some(given.end));
@@ -188,19 +192,19 @@ impl News {
     }
 
     /// Records that no message came for as long as it waits for one.
-    pub(crate) fn oversleep(&mut self, now: Instant) {
+    pub(super) fn oversleep(&mut self, now: Instant) {
         if self.place.is_some() {
             self.look.get_or_insert(now);
         }
     }
 
-    /// Returns whether the driver has nothing to ask for, since another locker has just been woken.
-    pub(crate) fn take_passed_on(&mut self) -> bool {
+    /// Returns whether the line has nothing to ask for, since another locker has just been woken.
+    pub(super) fn take_passed_on(&mut self) -> bool {
         std::mem::take(&mut self.passed_on) && !self.go
     }
 
     /// Records a wake-up. Returns the outcome of a turn of others that this locker gave.
-    pub(crate) fn wake_up(&mut self, wake_up: WakeUp, now: Instant) -> Option<Ended> {
+    pub(super) fn wake_up(&mut self, wake_up: WakeUp, now: Instant) -> Option<Ended> {
         // A locker of the list has released the lock. If it took the lock before the end of the turn, nobody knows
         // whether the others would have taken that.
         let ended = match self.turn {
@@ -221,8 +225,20 @@ impl News {
         ended
     }
 
-    /// Records a message of the channel or, with several servers, messages of a majority.
-    pub(crate) fn message(&mut self, now: Instant) {
+    /// Records a server's message of the channel. Returns whether a majority has sent one. The release of a lock sends
+    /// one on each server of a majority; what is undone on a minority is no reason to ask.
+    pub(super) fn hear(&mut self, node: NodeIndex, majority: usize, now: Instant) -> bool {
+        self.heard.insert(node);
+        let is_heard = self.heard.len() >= majority;
+        if is_heard {
+            self.heard.clear();
+            self.message(now);
+        }
+        is_heard
+    }
+
+    /// Records messages of a majority.
+    pub(super) fn message(&mut self, now: Instant) {
         if std::mem::take(&mut self.skips) {
             return;
         }
@@ -255,27 +271,27 @@ impl News {
     }
 
     /// Records that messages may have been missed.
-    pub(crate) fn missed(&mut self) {
+    pub(super) fn missed(&mut self) {
         self.go = true;
     }
 
     /// Returns when there is a reason to ask: now or earlier, if there is one already.
-    pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         if self.go { Some(now) } else { self.look }
     }
 
     /// Returns whether its locker is in the list, as far as it knows.
-    pub(crate) fn is_listed(&self) -> bool {
+    pub(super) fn is_listed(&self) -> bool {
         self.place.is_some()
     }
 
     /// Returns how much later it checks after the end of a lease for which several lockers wait.
-    pub(crate) fn delay(&self) -> Duration {
+    pub(super) fn delay(&self) -> Duration {
         self.place.map_or(Duration::ZERO, |place| later(place).min(LATEST))
     }
 
     /// Returns whether it is its locker's turn.
-    pub(crate) fn is_called(&self) -> bool {
+    pub(super) fn is_called(&self) -> bool {
         self.go && self.place.is_some()
     }
 }

@@ -6,16 +6,14 @@
 //! are taken, such clients get as many as if they were in the list. Turns that nobody takes are offered less and less
 //! often, since each delays the lockers of the list, and last longer: the client may be far away.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Instant;
 
 /// The shortest turn. A client on the JVM takes 1.4 to 3 ms.
-pub(crate) const SHORT: Duration = Duration::from_millis(10);
+pub(super) const SHORT: Duration = Duration::from_millis(10);
 /// The longest turn.
-pub(crate) const LONG: Duration = Duration::from_millis(40);
+pub(super) const LONG: Duration = Duration::from_millis(40);
 
 /// The pause after one turn that nobody took.
 const SHORTEST: Duration = Duration::from_millis(8);
@@ -24,7 +22,7 @@ const LONGEST: Duration = Duration::from_millis(512);
 
 /// What clients outside of the list do with their turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turns {
+pub(super) enum Turns {
     /// They have one now, or took the last one.
     Taken,
     /// They have had few, and did not take them.
@@ -35,7 +33,7 @@ pub(crate) enum Turns {
 
 /// The outcome of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Ended {
+pub(super) enum Ended {
     /// A message of a release came: so long after the turn began, if it came before its end.
     Taken(Option<Duration>),
     NotTaken,
@@ -43,37 +41,10 @@ pub(crate) enum Ended {
 
 /// How long the outcome of a turn is remembered.
 const KEPT: Duration = Duration::from_secs(60);
-/// With fewer channels than this, old ones are not removed.
-const FEW: usize = 64;
 
-/// What a locker knows of others, by channel. Lockers that release without having waited have it too.
-#[derive(Debug, Default)]
-pub(crate) struct Known {
-    channels: HashMap<Arc<str>, Others>,
-    /// At this many channels the old ones are removed.
-    most: usize,
-}
-
-impl Known {
-    pub(crate) fn at(&self, name: &str) -> Option<&Others> {
-        self.channels.get(name)
-    }
-
-    /// Returns the others at a channel, for a turn that begins or ends.
-    pub(crate) fn change(&mut self, name: &Arc<str>, now: Instant) -> &mut Others {
-        if self.channels.len() >= self.most.max(FEW) {
-            self.channels.retain(|_, others| others.changed.is_some_and(|changed| now.since(changed) < KEPT));
-            self.most = self.channels.len() * 2;
-        }
-        let others = self.channels.entry(Arc::clone(name)).or_default();
-        others.changed = Some(now);
-        others
-    }
-}
-
-/// What a locker knows of others at one channel.
-#[derive(Debug)]
-pub(crate) struct Others {
+/// What a line knows of clients outside of its lock's list.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Others {
     /// The pause before the next turn. Zero: they take their turns.
     gap: Duration,
     /// How long a turn lasts.
@@ -86,39 +57,32 @@ pub(crate) struct Others {
     listed: u64,
     /// The turn that this locker gave them last.
     given: Option<Given>,
-    changed: Option<Instant>,
-}
-
-/// What a release that found a list says about others.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Offer {
-    /// They have a turn, and it lasts so long.
-    pub(crate) turn: Option<Duration>,
-    /// How many there are.
-    pub(crate) others: u64,
-    /// How many lockers use the list, the one that released included.
-    pub(crate) lockers: u64,
+    /// When a turn began or ended last.
+    changed: Instant,
 }
 
 /// A turn that this locker gave to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Given {
-    pub(crate) since: Instant,
-    pub(crate) end: Instant,
+pub(super) struct Given {
+    pub(super) since: Instant,
+    pub(super) end: Instant,
     /// No other locker waits, so this one finds out whether it is taken.
-    pub(crate) alone: bool,
-}
-
-impl Default for Others {
-    fn default() -> Self {
-        let (gap, length, listed) = (SHORTEST, SHORT, 1);
-        Self { gap, length, next: None, passes: 0, listed, given: None, changed: None }
-    }
+    pub(super) alone: bool,
 }
 
 impl Others {
+    pub(super) fn new(now: Instant) -> Self {
+        let (gap, length, listed) = (SHORTEST, SHORT, 1);
+        Self { gap, length, next: None, passes: 0, listed, given: None, changed: now }
+    }
+
+    /// Returns until when its last change is remembered.
+    pub(super) fn kept_until(&self) -> Instant {
+        self.changed + KEPT
+    }
+
     /// Returns how long a turn would last that is offered now, if one may be.
-    pub(crate) fn offer(&self, now: Instant) -> Option<Duration> {
+    pub(super) fn offer(&self, now: Instant) -> Option<Duration> {
         let may = if self.take_turns() { self.passes == 0 } else { self.next.is_none_or(|next| next <= now) };
         may.then_some(self.length)
     }
@@ -129,7 +93,7 @@ impl Others {
     }
 
     /// Returns what they do with their turns, while they have one or not.
-    pub(crate) fn turns(&self, now: Instant) -> Turns {
+    pub(super) fn turns(&self, now: Instant) -> Turns {
         if self.take_turns() || self.given(now).is_some() {
             Turns::Taken
         } else if self.gap < LONGEST / 4 {
@@ -140,8 +104,8 @@ impl Others {
     }
 
     /// Records a release of this locker, after which so many lockers are in the list and so many clients outside of it.
-    pub(crate) fn release(&mut self, now: Instant, listed: u64, others: u64, turn: Option<Given>) {
-        self.listed = listed.max(1);
+    pub(super) fn release(&mut self, now: Instant, listed: u64, others: u64, turn: Option<Given>) {
+        (self.listed, self.changed) = (listed.max(1), now);
         match turn {
             Some(_) => {
                 (self.given, self.passes) = (turn, (self.listed / others.max(1)).saturating_sub(1));
@@ -152,13 +116,13 @@ impl Others {
     }
 
     /// Returns the turn that this locker gave them, while it lasts.
-    pub(crate) fn given(&self, now: Instant) -> Option<Given> {
+    pub(super) fn given(&self, now: Instant) -> Option<Given> {
         self.given.filter(|given| now < given.end)
     }
 
     /// Records the outcome of the last turn.
-    pub(crate) fn end_turn(&mut self, now: Instant, ended: Ended) {
-        self.given = None;
+    pub(super) fn end_turn(&mut self, now: Instant, ended: Ended) {
+        (self.given, self.changed) = (None, now);
         match ended {
             Ended::Taken(after) => {
                 self.length = after.map_or(self.length, |after| (after * 2).clamp(SHORT, LONG));
@@ -189,19 +153,9 @@ mod tests {
     }
 
     #[test]
-    fn the_outcome_of_turns_is_forgotten_after_a_minute() {
-        let (mut known, now) = (Known::default(), Instant::now());
-        let name = |n: usize| Arc::from(n.to_string());
-        (0..1_000).for_each(|n| known.change(&name(n), now).release(now, 1, 1, turn(now)));
-        assert!(known.at("999").is_some_and(|others| others.given(now) == turn(now)));
-        let later = now + KEPT;
-        (0..2_000).for_each(|n| known.change(&name(10_000 + n), later).release(later, 1, 1, turn(later)));
-        assert_eq!((known.at("999").is_some(), known.channels.len()), (false, 2_000));
-    }
-
-    #[test]
     fn turns_that_nobody_takes_are_offered_less_often_and_last_longer() {
-        let (mut others, mut now) = (Others::default(), Instant::now());
+        let mut now = Instant::now();
+        let mut others = Others::new(now);
         assert_eq!(others.offer(now), Some(SHORT), "nobody knows yet");
         others.release(now, 3, 1, turn(now));
         assert_eq!((others.offer(now + 23 * MS), others.offer(now + 24 * MS)), (None, Some(SHORT)));
@@ -222,7 +176,8 @@ mod tests {
     #[test]
     fn clients_outside_of_the_list_have_as_many_turns_as_its_lockers() {
         for (listed, clients, every) in [(1, 1, 1), (2, 1, 2), (4, 1, 4), (4, 2, 2), (3, 3, 1), (2, 5, 1)] {
-            let (mut others, now) = (Others::default(), Instant::now());
+            let now = Instant::now();
+            let mut others = Others::new(now);
             others.end_turn(now, Ended::Taken(None));
             let offered = (0..20).filter(|_| {
                 let offered = others.offer(now).is_some();

@@ -15,7 +15,7 @@ use crate::clock::Instant;
 
 /// Who else waits for a lock, according to its last release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(crate) enum Others {
+pub(super) enum WhoElse {
     /// Before the first release, and if the answer to a release does not show it.
     #[default]
     Unknown,
@@ -58,7 +58,7 @@ pub(super) struct Turn {
     last: Option<u64>,
     /// How many waited here then.
     waiting: usize,
-    others: Others,
+    others: WhoElse,
 }
 
 impl Turn {
@@ -74,21 +74,22 @@ impl Turn {
     }
 
     /// Records who else waits for the lock, after a release.
-    pub(super) fn note_others(&mut self, others: Others) {
+    pub(super) fn note_others(&mut self, others: WhoElse) {
         self.others = others;
     }
 
+    /// Returns whether the last release woke or told others.
     pub(super) fn others_wait(&self) -> bool {
-        matches!(self.others, Others::Listed { .. } | Others::Told)
+        matches!(self.others, WhoElse::Listed { .. } | WhoElse::Told)
     }
 
     /// Returns whether the lock may be handed over once more, to the waiter with this number.
     pub(super) fn may_go_on(&self, next: u64, now: Instant) -> bool {
         let bound = match self.others {
-            Others::Told => return false,
-            Others::Listed { before } if self.last < Some(next) && !self.may_begin_again(before, now) => return false,
-            Others::Listed { .. } | Others::Unknown => SHORT,
-            Others::Nobody => LONG,
+            WhoElse::Told => return false,
+            WhoElse::Listed { before } if self.last < Some(next) && !self.may_begin_again(before, now) => return false,
+            WhoElse::Listed { .. } | WhoElse::Unknown => SHORT,
+            WhoElse::Nobody => LONG,
         };
         self.grants < bound.grants && self.lasted(now) < bound.time
     }
@@ -130,16 +131,16 @@ mod tests {
         let (none, ms) = (Duration::ZERO, Duration::from_millis(1));
         assert_eq!(grants(&mut turn, none), 8, "nobody knows who waits elsewhere");
         assert_eq!((grants(&mut turn, ms * 2), grants(&mut turn, ms * 900)), (5, 1));
-        turn.note_others(Others::Nobody);
+        turn.note_others(WhoElse::Nobody);
         assert_eq!((grants(&mut turn, none), grants(&mut turn, ms * 2), grants(&mut turn, ms * 900)), (64, 25, 1));
-        turn.note_others(Others::Listed { before: 3 });
+        turn.note_others(WhoElse::Listed { before: 3 });
         assert_eq!([0, 3, 20].map(|waiting| grants_of(&mut turn, waiting, none)), [0, 3, 8], "once to each");
         assert_eq!(grants(&mut turn, ms * 2), 5);
-        turn.note_others(Others::Listed { before: 4 });
+        turn.note_others(WhoElse::Listed { before: 4 });
         let twice = |turn: &mut Turn, apart| [0, 1, 2, 3, 20].map(|waiting| grants_of(turn, waiting, apart));
         assert_eq!(twice(&mut turn, none), [1, 3, 5, 7, 8], "twice to each, to that which acquired the lock too");
         assert_eq!(twice(&mut turn, ms), [1, 2, 2, 3, 8], "not after two milliseconds");
-        turn.note_others(Others::Told);
+        turn.note_others(WhoElse::Told);
         assert_eq!(grants(&mut turn, none), 0, "they were told, and are on their way");
     }
 }

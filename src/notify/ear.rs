@@ -76,7 +76,7 @@ struct Ear {
     channels: Arc<Channels>,
     index: usize,
     node: Arc<Node>,
-    /// Set if all waiters have to be woken, after the next batch is confirmed.
+    /// Set if all lines have to be told that they may have missed messages, after the next batch is confirmed.
     wake: bool,
     /// Set once a refused subscription has been logged.
     deaf: bool,
@@ -110,7 +110,7 @@ impl Ear {
         }
         self.channels.confirm(self.index, &batch);
         if woken {
-            self.channels.wake_all();
+            self.channels.miss_all();
         }
         true
     }

@@ -1,21 +1,18 @@
-//! The channels of a locker as plain data: the listeners of each, the subscriptions of each node, and pending changes.
+//! The channels of a locker as plain data: the locks that are listened to at each, the subscriptions of each node, and
+//! pending changes.
 //!
 //! # Invariants
 //! - A channel is in the table while it has listeners, and for [`LINGER`] after the last of them if that got the lock.
-//!   `idle` has exactly the channels without listeners.
+//!   `idle` has exactly the channels without listeners. A listener is a lock whose line listens.
 //! - `changes` of a node has every channel that only the node or only the table has, and none that neither has: it does
 //!   not grow while a node is away.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
-
-use tokio::sync::Notify;
 
 use crate::clock::Instant;
 use crate::key::Key;
-use crate::lease::{NodeIndex, majority};
-use crate::line::Known;
+use crate::lease::majority;
 use crate::sync::Arc;
 
 /// How long a channel stays subscribed without listeners, since the next waiter often comes at once.
@@ -28,13 +25,13 @@ pub(super) struct Table {
     channels: HashMap<Name, Channel>,
     /// The channels without listeners, by when they lost the last one.
     idle: BTreeSet<(Instant, Name)>,
-    nodes: Vec<Ears>,
-    pub(super) others: Known,
+    nodes: Vec<Node>,
 }
 
 #[derive(Debug, Default)]
 struct Channel {
-    ears: Vec<Ear>,
+    /// Two locks may share a channel.
+    listeners: Vec<Key>,
     idle_since: Option<Instant>,
     last: LastMessage,
 }
@@ -62,58 +59,9 @@ impl LastMessage {
     }
 }
 
-/// A listener, and the nodes that have sent a message since its round began.
-#[derive(Debug)]
-struct Ear {
-    listener: Arc<Listener>,
-    heard: HashSet<NodeIndex>,
-}
-
-impl Ear {
-    fn of(listener: &Arc<Listener>) -> Self {
-        Self { listener: Arc::clone(listener), heard: HashSet::new() }
-    }
-
-    /// Records a message of a node. Returns whether a majority has sent one; then the next round of messages begins.
-    fn hear(&mut self, node: NodeIndex, majority: usize) -> bool {
-        self.heard.insert(node);
-        let is_heard = self.heard.len() >= majority;
-        if is_heard {
-            self.heard.clear();
-        }
-        is_heard
-    }
-}
-
-/// The driver of a lock's line. Two locks may share a channel; then each has a listener of its own.
-#[derive(Debug)]
-pub(super) struct Listener {
-    pub(super) key: Key,
-    pub(super) message: Notify,
-    pub(super) confirmed: Notify,
-    /// Whether the lock was granted to it.
-    served: AtomicBool,
-}
-
-impl Listener {
-    fn of(key: &Key) -> Arc<Self> {
-        let (message, confirmed) = (Notify::new(), Notify::new());
-        Arc::new(Self { key: key.clone(), message, confirmed, served: AtomicBool::new(false) })
-    }
-
-    /// Records that the lock was granted to it.
-    pub(super) fn serve(&self) {
-        self.served.store(true, Ordering::Relaxed);
-    }
-
-    fn is_served(&self) -> bool {
-        self.served.load(Ordering::Relaxed)
-    }
-}
-
 /// One node's subscriptions.
 #[derive(Debug, Default)]
-struct Ears {
+struct Node {
     /// The channels that it has, or has been asked for.
     has: HashMap<Name, Asked>,
     changes: BTreeSet<Name>,
@@ -140,15 +88,17 @@ impl Batch {
 
 impl Table {
     pub(super) fn new(nodes: usize) -> Self {
-        let nodes = (0..nodes).map(|_| Ears::default()).collect();
-        Self { channels: HashMap::new(), idle: BTreeSet::new(), nodes, others: Known::default() }
+        let nodes = (0..nodes).map(|_| Node::default()).collect();
+        Self { channels: HashMap::new(), idle: BTreeSet::new(), nodes }
     }
 
-    /// Adds a listener. Returns whether a node has to be asked for the channel.
-    pub(super) fn subscribe(&mut self, name: &Name, key: &Key) -> (Arc<Listener>, bool) {
+    /// Adds a listener. Returns whether a node has to be asked for its channel.
+    pub(super) fn listen(&mut self, key: &Key) -> bool {
+        let name = key.channel();
         let channel = self.channels.entry(Arc::clone(name)).or_default();
-        let listener = Listener::of(key);
-        channel.ears.push(Ear::of(&listener));
+        if !channel.listeners.contains(key) {
+            channel.listeners.push(key.clone());
+        }
         if let Some(since) = channel.idle_since.take() {
             self.idle.remove(&(since, Arc::clone(name)));
         }
@@ -156,40 +106,29 @@ impl Table {
         for node in self.nodes.iter_mut().filter(|node| !node.has.contains_key(name)) {
             asks |= node.changes.insert(Arc::clone(name));
         }
-        (listener, asks)
+        asks
     }
 
     /// Removes a listener. Returns whether its channel is now the first to be removed, of those without listeners.
-    pub(super) fn leave(&mut self, name: &Name, listener: &Arc<Listener>, now: Instant) -> bool {
+    pub(super) fn leave(&mut self, key: &Key, lingers: bool, now: Instant) -> bool {
+        let name = key.channel();
         let Some(channel) = self.channels.get_mut(name) else { return false };
-        channel.ears.retain(|ear| !Arc::ptr_eq(&ear.listener, listener));
-        if !channel.ears.is_empty() || channel.idle_since.is_some() {
+        channel.listeners.retain(|listener| listener != key);
+        if !channel.listeners.is_empty() || channel.idle_since.is_some() {
             return false;
         }
         // Who gives up does not come at once, and others take a subscriber for somebody who waits.
-        let since = if listener.is_served() { now } else { now.before(LINGER) };
+        let since = if lingers { now } else { now.before(LINGER) };
         channel.idle_since = Some(since);
         self.idle.insert((since, Arc::clone(name)));
         self.idle.first().is_some_and(|(_, first)| first == name)
     }
 
-    /// Begins a listener's round. Messages from before it say nothing about its result.
-    pub(super) fn begin(&mut self, name: &Name, listener: &Arc<Listener>) {
-        let ears = self.channels.get_mut(name).into_iter().flat_map(|channel| &mut channel.ears);
-        for ear in ears.filter(|ear| Arc::ptr_eq(&ear.listener, listener)) {
-            ear.heard.clear();
-        }
-    }
-
-    /// Records a message of a node. Returns the listeners that a majority has told by now, or `None` if the channel is
-    /// not in the table. The release of a lock sends a message on each server of a majority; what is undone on a
-    /// minority is no reason to ask.
-    pub(super) fn message(&mut self, node: NodeIndex, name: &str) -> Option<Vec<Arc<Listener>>> {
-        let majority = majority(self.nodes.len());
+    /// Records a message. Returns the listeners, or `None` if the channel is not in the table.
+    pub(super) fn message(&mut self, name: &str) -> Option<Vec<Key>> {
         let channel = self.channels.get_mut(name)?;
         channel.last = channel.last.next();
-        let ears = channel.ears.iter_mut();
-        Some(ears.filter_map(|ear| ear.hear(node, majority).then(|| Arc::clone(&ear.listener))).collect())
+        Some(channel.listeners.clone())
     }
 
     /// Called after a message. A channel without listeners no longer lingers if that is another locker's: whoever
@@ -218,12 +157,6 @@ impl Table {
         self.channels.get(name).is_some_and(|channel| channel.last == LastMessage::None)
     }
 
-    /// Returns the listeners of a lock's drivers.
-    pub(super) fn listeners_of(&self, name: &str, key: &Key) -> Vec<Arc<Listener>> {
-        let listeners = self.channels.get(name).into_iter().flat_map(Channel::listeners);
-        listeners.filter(|listener| listener.key == *key).collect()
-    }
-
     /// Returns whether a node has a channel, or has been asked for it.
     pub(super) fn is_asked_for(&self, name: &str) -> bool {
         self.nodes.iter().any(|node| node.has.contains_key(name))
@@ -235,12 +168,12 @@ impl Table {
         confirmed.count() >= majority(self.nodes.len())
     }
 
-    /// Returns all listeners in the order of their channels' names, since a simulation has to wake them in the same
+    /// Returns all listeners in the order of their channels' names, since a simulation has to tell them in the same
     /// order each time.
-    pub(super) fn listeners(&self) -> Vec<Arc<Listener>> {
+    pub(super) fn keys(&self) -> Vec<Key> {
         let mut channels: Vec<_> = self.channels.iter().collect();
         channels.sort_unstable_by_key(|(name, _)| *name);
-        channels.into_iter().flat_map(|(_, channel)| channel.listeners()).collect()
+        channels.into_iter().flat_map(|(_, channel)| channel.listeners.clone()).collect()
     }
 
     /// Removes the channels that have had no listeners for a while. Returns whether a node has one of them.
@@ -270,7 +203,7 @@ impl Table {
 
     /// Returns what a node has to be asked for now. From here on it counts as asked.
     pub(super) fn batch(&mut self, node: usize) -> Batch {
-        let Ears { has, changes } = &mut self.nodes[node];
+        let Node { has, changes } = &mut self.nodes[node];
         let mut batch = Batch::default();
         for name in std::mem::take(changes) {
             if !self.channels.contains_key(&name) {
@@ -286,16 +219,17 @@ impl Table {
     }
 
     /// Records that a node has confirmed a batch. Returns the listeners that wait for that.
-    pub(super) fn confirm(&mut self, node: usize, batch: &Batch) -> Vec<Arc<Listener>> {
+    pub(super) fn confirm(&mut self, node: usize, batch: &Batch) -> Vec<Key> {
         for name in &batch.add {
             self.nodes[node].has.insert(Arc::clone(name), Asked::Confirmed);
         }
-        batch.add.iter().filter_map(|name| self.channels.get(name)).flat_map(Channel::listeners).collect()
+        let channels = batch.add.iter().filter_map(|name| self.channels.get(name));
+        channels.flat_map(|channel| channel.listeners.clone()).collect()
     }
 
     /// Records that a node may or may not have executed a batch, so that it is asked once more.
     pub(super) fn doubt(&mut self, node: usize, batch: Batch) {
-        let Ears { has, changes } = &mut self.nodes[node];
+        let Node { has, changes } = &mut self.nodes[node];
         for name in batch.add.into_iter().chain(batch.remove) {
             has.insert(Arc::clone(&name), Asked::Unanswered);
             changes.insert(name);
@@ -304,19 +238,13 @@ impl Table {
 
     /// Records that a node was reconnected and has no subscriptions, so that it is asked for all channels.
     pub(super) fn forget(&mut self, node: usize) {
-        let Ears { has, changes } = &mut self.nodes[node];
+        let Node { has, changes } = &mut self.nodes[node];
         has.clear();
         *changes = self.channels.keys().map(Arc::clone).collect();
     }
 
     pub(super) fn len(&self) -> usize {
         self.channels.len()
-    }
-}
-
-impl Channel {
-    fn listeners(&self) -> impl Iterator<Item = Arc<Listener>> {
-        self.ears.iter().map(|ear| Arc::clone(&ear.listener))
     }
 }
 
@@ -328,14 +256,17 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    fn name(text: &str) -> Name {
+    fn key(text: &str) -> Key {
         text.into()
     }
 
+    fn name(text: &str) -> Name {
+        Name::clone(key(text).channel())
+    }
+
     /// Removes a listener to which the lock was granted.
-    fn served(table: &mut Table, name: &Name, listener: &Arc<Listener>, now: Instant) {
-        listener.serve();
-        table.leave(name, listener, now);
+    fn served(table: &mut Table, key: &Key, now: Instant) {
+        table.leave(key, true, now);
     }
 
     /// Takes all changes of a node, and confirms them at once.
@@ -357,33 +288,33 @@ mod tests {
     /// The locker whose release it was would wait in vain for somebody to take the lock.
     #[test]
     fn a_channel_without_listeners_goes_at_the_message_of_another_locker() {
-        let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
-        let (listener, _) = table.subscribe(&x, &"k".into());
+        let (mut table, start, x) = (Table::new(1), Instant::now(), key("x"));
+        table.listen(&x);
         settle(&mut table, 0);
-        table.message(0, "x");
-        assert!(!table.hurry("x", start), "it has a listener");
-        served(&mut table, &x, &listener, start);
-        table.release("x");
-        table.message(0, "x");
-        assert!(!table.hurry("x", start) && !table.sweep(start), "it was its own");
-        table.message(0, "x");
-        assert!(table.hurry("x", start) && table.sweep(start));
+        table.message(x.channel());
+        assert!(!table.hurry(&name("x"), start), "it has a listener");
+        served(&mut table, &x, start);
+        table.release(&name("x"));
+        table.message(x.channel());
+        assert!(!table.hurry(&name("x"), start) && !table.sweep(start), "it was its own");
+        table.message(x.channel());
+        assert!(table.hurry(&name("x"), start) && table.sweep(start));
         assert_eq!(settle(&mut table, 0), batch(&[], &["x"]));
     }
 
     #[test]
     fn a_channel_lingers_for_a_second_after_its_last_use() {
-        let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
+        let (mut table, start, x) = (Table::new(1), Instant::now(), key("x"));
         for use_at in [0, 400, 800] {
-            let (listener, asks) = table.subscribe(&x, &"k".into());
+            let asks = table.listen(&x);
             assert_eq!(asks, use_at == 0, "it is there already");
             settle(&mut table, 0);
-            served(&mut table, &x, &listener, start + ms(use_at + 16));
+            served(&mut table, &x, start + ms(use_at + 16));
         }
         assert_eq!(table.next_sweep(), Some(start + ms(1_816)));
         for early in [1_016, 1_416, 1_815] {
             assert!(!table.sweep(start + ms(early)), "{early}");
-            assert!(table.is_confirmed("x"));
+            assert!(table.is_confirmed(&name("x")));
         }
         assert!(table.sweep(start + ms(1_816)));
         assert_eq!(settle(&mut table, 0), batch(&[], &["x"]));
@@ -392,76 +323,76 @@ mod tests {
 
     #[test]
     fn a_channel_whose_last_caller_gave_up_does_not_linger() {
-        let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
-        let (listener, _) = table.subscribe(&name("y"), &"l".into());
-        served(&mut table, &name("y"), &listener, start);
-        let (listener, _) = table.subscribe(&x, &"k".into());
+        let (mut table, start, x) = (Table::new(1), Instant::now(), key("x"));
+        table.listen(&key("y"));
+        served(&mut table, &key("y"), start);
+        table.listen(&x);
         settle(&mut table, 0);
-        assert!(table.leave(&x, &listener, start), "it comes before the other one");
+        assert!(table.leave(&x, false, start), "it comes before the other one");
         assert!(table.sweep(start) && table.len() == 1);
         assert_eq!(settle(&mut table, 0), batch(&[], &["x"]));
     }
 
+    /// `x` and `{x}` share one.
     #[test]
     fn a_channel_in_use_is_never_removed() {
-        let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
-        let (first, _) = table.subscribe(&x, &"k".into());
-        let (second, asks) = table.subscribe(&x, &"k".into());
-        assert!(!asks, "one subscription for both");
-        served(&mut table, &x, &first, start);
+        let (mut table, start, x, other) = (Table::new(1), Instant::now(), key("x"), key("{x}"));
+        assert!(table.listen(&other));
+        assert!(!table.listen(&x) && !table.listen(&x), "one subscription for both");
+        served(&mut table, &x, start);
         assert!(!table.sweep(start + ms(60_000)) && table.len() == 1);
-        served(&mut table, &x, &second, start + ms(60_000));
+        served(&mut table, &other, start + ms(60_000));
         // A listener that leaves twice counts once.
-        served(&mut table, &x, &second, start + ms(60_500));
-        let (third, _) = table.subscribe(&x, &"k".into());
+        served(&mut table, &other, start + ms(60_500));
+        table.listen(&x);
         assert!(!table.sweep(start + ms(120_000)) && table.len() == 1);
-        served(&mut table, &x, &third, start + ms(120_000));
+        served(&mut table, &x, start + ms(120_000));
         table.sweep(start + ms(121_000));
         assert_eq!(table.len(), 0);
     }
 
     #[test]
     fn a_channel_that_is_used_again_before_it_is_unsubscribed_stays() {
-        let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
-        let (listener, _) = table.subscribe(&x, &"k".into());
+        let (mut table, start, x) = (Table::new(1), Instant::now(), key("x"));
+        table.listen(&x);
         settle(&mut table, 0);
-        served(&mut table, &x, &listener, start);
+        served(&mut table, &x, start);
         assert!(table.sweep(start + LINGER));
-        table.subscribe(&x, &"k".into());
-        assert!(table.is_confirmed("x"));
+        table.listen(&x);
+        assert!(table.is_confirmed(&name("x")));
         assert!(table.batch(0).is_empty());
-        assert!(table.is_confirmed("x"));
+        assert!(table.is_confirmed(&name("x")));
     }
 
     #[test]
     fn a_channel_that_is_used_again_while_it_is_unsubscribed_is_subscribed_after_that() {
-        let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
-        let (listener, _) = table.subscribe(&x, &"k".into());
+        let (mut table, start, x) = (Table::new(1), Instant::now(), key("x"));
+        table.listen(&x);
         settle(&mut table, 0);
-        served(&mut table, &x, &listener, start);
+        served(&mut table, &x, start);
         table.sweep(start + LINGER);
         let under_way = table.batch(0);
         assert_eq!(under_way, batch(&[], &["x"]));
-        assert!(table.subscribe(&x, &"k".into()).1);
-        assert!(!table.is_confirmed("x"));
+        assert!(table.listen(&x));
+        assert!(!table.is_confirmed(&name("x")));
         table.confirm(0, &under_way);
-        assert!(!table.is_confirmed("x"));
+        assert!(!table.is_confirmed(&name("x")));
         assert_eq!(settle(&mut table, 0), batch(&["x"], &[]));
-        assert!(table.is_confirmed("x"));
+        assert!(table.is_confirmed(&name("x")));
     }
 
     #[test]
     fn nothing_grows_while_a_node_is_away() {
         let (mut table, mut now) = (Table::new(3), Instant::now());
         for n in 0..10_000 {
-            let x = name(&n.to_string());
-            let (listener, _) = table.subscribe(&x, &"k".into());
+            let x = key(&n.to_string());
+            table.listen(&x);
             settle(&mut table, 0);
             settle(&mut table, 1);
-            served(&mut table, &x, &listener, now);
+            served(&mut table, &x, now);
             now = now + ms(10);
             table.sweep(now);
-            let Ears { has, changes } = &table.nodes[2];
+            let Node { has, changes } = &table.nodes[2];
             assert!(has.is_empty() && changes.len() <= 100 && table.idle.len() <= 100 && table.len() <= 100);
         }
         table.sweep(now + LINGER);
@@ -474,73 +405,58 @@ mod tests {
     fn after_a_reconnect_exactly_the_used_channels_are_subscribed() {
         let (mut table, start) = (Table::new(1), Instant::now());
         for text in ["a", "b", "c"] {
-            let (listener, _) = table.subscribe(&name(text), &"k".into());
+            table.listen(&key(text));
             if text == "b" {
-                served(&mut table, &name(text), &listener, start);
+                served(&mut table, &key(text), start);
             }
         }
         settle(&mut table, 0);
         table.sweep(start + LINGER);
         table.forget(0);
-        assert!(!table.is_confirmed("a"));
+        assert!(!table.is_confirmed(&name("a")));
         assert_eq!(settle(&mut table, 0), batch(&["a", "c"], &[]));
-        assert!(table.is_confirmed("a") && !table.is_confirmed("b"));
+        assert!(table.is_confirmed(&name("a")) && !table.is_confirmed(&name("b")));
     }
 
     #[test]
     fn an_uncertain_batch_is_sent_once_more() {
         let (mut table, start) = (Table::new(1), Instant::now());
-        let (old, _) = table.subscribe(&name("old"), &"k".into());
+        table.listen(&key("old"));
         settle(&mut table, 0);
-        served(&mut table, &name("old"), &old, start);
+        served(&mut table, &key("old"), start);
         table.sweep(start + LINGER);
-        table.subscribe(&name("new"), &"k".into());
+        table.listen(&key("new"));
         let uncertain = table.batch(0);
         assert_eq!(uncertain, batch(&["new"], &["old"]));
         table.doubt(0, uncertain.clone());
-        assert!(!table.is_confirmed("new"));
+        assert!(!table.is_confirmed(&name("new")));
         assert_eq!(settle(&mut table, 0), uncertain);
-        assert!(table.is_confirmed("new"));
+        assert!(table.is_confirmed(&name("new")));
         assert!(table.batch(0).is_empty());
     }
 
     #[test]
     fn a_message_is_heard_by_every_listener_of_its_channel() {
-        let (mut table, x) = (Table::new(1), name("x"));
-        let listeners = [table.subscribe(&x, &"k".into()).0, table.subscribe(&x, &"k".into()).0];
-        let woken = table.message(0, "x").expect("known");
-        assert!(woken.len() == 2 && woken.iter().zip(&listeners).all(|(woken, listener)| Arc::ptr_eq(woken, listener)));
-        served(&mut table, &x, &listeners[0], Instant::now());
-        assert_eq!(table.message(0, "x").expect("known").len(), 1);
-        served(&mut table, &x, &listeners[1], Instant::now());
-        assert_eq!(table.message(0, "x").expect("it lingers").len(), 0);
-        assert!(table.message(0, "y").is_none());
-    }
-
-    #[test]
-    fn messages_of_a_majority_wake_each_listener_by_its_own_round() {
-        let (mut table, x) = (Table::new(3), name("x"));
-        let (one, other) = (table.subscribe(&x, &"k".into()).0, table.subscribe(&x, &"k".into()).0);
-        let woken = |table: &mut Table, node| table.message(node, "x").expect("known");
-        let woken_by = |table: &mut Table, node| woken(table, node).len();
-        assert_eq!(woken_by(&mut table, 0), 0);
-        assert_eq!(woken_by(&mut table, 0), 0, "the same node again");
-        table.begin(&x, &one);
-        let woken = woken(&mut table, 2);
-        assert!(woken.len() == 1 && Arc::ptr_eq(&woken[0], &other));
-        assert_eq!(woken_by(&mut table, 1), 1, "the round of the one began before both");
+        let (mut table, x, other) = (Table::new(1), key("x"), key("{x}"));
+        (table.listen(&x), table.listen(&other));
+        assert_eq!(table.message(x.channel()), Some(vec![x.clone(), other.clone()]));
+        served(&mut table, &x, Instant::now());
+        assert_eq!(table.message(x.channel()), Some(vec![other.clone()]));
+        served(&mut table, &other, Instant::now());
+        assert_eq!(table.message(x.channel()), Some(Vec::new()), "it lingers");
+        assert_eq!(table.message("y"), None);
     }
 
     #[test]
     fn a_channel_is_confirmed_by_a_majority() {
-        let (mut table, x) = (Table::new(3), name("x"));
-        let (listener, _) = table.subscribe(&x, &"k".into());
+        let (mut table, x) = (Table::new(3), key("x"));
+        table.listen(&x);
         let first = table.batch(0);
-        assert!(Arc::ptr_eq(&table.confirm(0, &first)[0], &listener));
-        assert!(!table.is_confirmed("x"));
+        assert_eq!(table.confirm(0, &first), [x]);
+        assert!(!table.is_confirmed(&name("x")));
         settle(&mut table, 2);
-        assert!(table.is_confirmed("x"));
+        assert!(table.is_confirmed(&name("x")));
         table.forget(0);
-        assert!(!table.is_confirmed("x"));
+        assert!(!table.is_confirmed(&name("x")));
     }
 }

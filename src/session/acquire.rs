@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use super::jobs::Task;
 use super::{Grip, Session};
 use crate::clock::Instant;
 use crate::error::Error;
-use crate::foreign::{self, Span, contained};
-use crate::gate::{Arrival, Call, Waiter};
+use crate::foreign::{self, contained};
 use crate::hold::{Hold, Terms};
 use crate::identity::{Caller, Origin};
 use crate::key::Key;
+use crate::lines::{Arrival, Call, Timed, Waiter};
 
 /// A caller's place in a line. Dropping it leaves the line.
 struct Place<'a> {
@@ -28,7 +27,7 @@ impl Drop for Place<'_> {
             return;
         }
         if let Some(deadline) = self.deadline {
-            self.session.deadlines.remove(deadline, self.id, self.session.now());
+            self.session.gate.timers().remove(deadline, self.id, self.session.now());
         }
         if !self.answered {
             // The waiter and its waker are dropped here, after the shard's lock is released, perhaps while the task
@@ -55,29 +54,17 @@ impl Session {
             let (reply, answer) = foreign::channel();
             let (owner, origin) = (caller.owner.clone(), caller.origin);
             let waiter = Waiter { id, owner, since: now, call: Call { origin, terms: *terms, reply } };
-            let start = match self.gate.arrive(key, waiter, now) {
+            match self.gate.arrive(key, waiter, now) {
                 Arrival::Reentered(hold, count) => {
                     return Box::pin(self.reentered(hold, origin, count)).await.map(Some);
                 }
                 Arrival::Lost(loss) => return Err(Error::lost(key, loss)),
-                Arrival::Queued(start) => start,
-            };
+                Arrival::Queued => {}
+            }
             let mut place = Place { session: self, key, id, deadline, answered: false };
             let _warning = self.warn_of_itself(key, caller);
-            if let Some(wake) = start {
-                // The ends of spans are always kept.
-                let span = if self.engine.journal().is_behind() {
-                    Span::default()
-                } else {
-                    foreign::span(
-                        || tracing::debug_span!(parent: None, "lockhound", operation = "drive", key = %key.shown()),
-                    )
-                };
-                let (session, key) = (Arc::clone(self), key.clone());
-                self.ask(Task::Drive { session, key, wake, span });
-            }
             if let Some(deadline) = deadline {
-                self.deadlines.put(deadline, id, key);
+                self.gate.timers().put(deadline, id, key, Timed::Wait);
             }
             // Closing sets the flag and then empties the lines: a caller that came into the line after that sees the
             // flag.
@@ -87,7 +74,7 @@ impl Session {
             drop(place);
             let Some(grip) = answer? else {
                 // The line left the lock to others for all of this caller's time: it may be free.
-                return match self.channels.has_given_turn(key, now) {
+                return match self.gate.has_given_turn(key, now) {
                     true => Box::pin(self.try_after_turn(key, caller, *terms)).await,
                     false => Ok(None),
                 };
@@ -107,7 +94,7 @@ impl Session {
     async fn try_after_turn(self: &Arc<Self>, key: &Key, caller: &Caller, terms: Terms) -> Result<Option<Grip>, Error> {
         let grip = self.try_lock(key, caller, terms).await?;
         if grip.is_some() {
-            self.channels.end_left_turn(key);
+            self.gate.end_given_turn(key, self.now());
         }
         Ok(grip)
     }
@@ -138,7 +125,7 @@ mod tests {
             let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
             let (reply, _answer) = foreign::channel();
             let waiter = Waiter { id, owner, since: now, call: Call { origin, terms, reply } };
-            assert!(matches!(session.gate.arrive(&key, waiter, now), Arrival::Queued(Some(_))));
+            assert!(matches!(session.gate.arrive(&key, waiter, now), Arrival::Queued));
             drop(Place { session: &session, key: &key, id, deadline: None, answered: false });
             assert_eq!(session.gate.leave(&key, id).is_some(), stays);
             session.engine.stop();

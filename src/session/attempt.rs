@@ -11,11 +11,11 @@ use crate::engine::{Debt, Work};
 use crate::error::{Error, Loss};
 use crate::fence::{Fence, Source};
 use crate::foreign::{self, contained, log};
-use crate::gate::{Admitted, Waiter};
 use crate::hold::{Grant, Hold, Terms};
 use crate::identity::Origin;
 use crate::key::Key;
 use crate::lease;
+use crate::lines::{Admitted, Waiter};
 use crate::owner::Owner;
 use crate::quorum::{self, Acquired, Majority, Order};
 

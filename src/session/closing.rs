@@ -52,7 +52,7 @@ impl Session {
     async fn finish(self: &Arc<Self>) {
         self.end_all();
         let minority = self.quorum.nodes().len().saturating_sub(self.quorum.majority());
-        let settled = self.engine.tally().end(minority, || self.gate.is_empty());
+        let settled = self.engine.tally().end(minority, || self.gate.is_idle());
         let bound = Instant::now() + CLOSING.min(self.settings.lease);
         let _: Result<_, _> = timeout(Instant::now().until(bound), settled).await;
         // Servers that do not answer get no QUIT: their sockets are closed with the engine.

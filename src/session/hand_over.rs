@@ -22,8 +22,8 @@ use crate::clock::Instant;
 use crate::command::HandOver;
 use crate::engine::Work;
 use crate::foreign::log;
-use crate::gate::Head;
 use crate::lease;
+use crate::lines::Head;
 use crate::node::Outcome;
 use crate::quorum::{Acquired, Majority, Settled};
 

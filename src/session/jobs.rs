@@ -1,24 +1,79 @@
-//! What the engine's crew does for callers.
+//! What the crew has to do, and how those that wait for it are told.
+//!
+//! # Invariants
+//! - What a line has under way tells it the outcome exactly once: also if the job ends before, by a panic or with the
+//!   engine. Otherwise the callers would wait forever.
 
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tokio::sync::Notify;
-
 use super::Session;
 use super::unconfirmed::Unconfirmed;
+use crate::command::Listing;
 use crate::engine::Work;
 use crate::error::Error;
-use crate::foreign::{self, Span};
+use crate::foreign::{self, Span, contained};
 use crate::key::Key;
+use crate::line::Event;
+use crate::lines::Head;
 
 pub(super) enum Task {
-    /// Drives the line of a key.
-    Drive { session: Arc<Session>, key: Key, wake: Arc<Notify>, span: Span },
+    /// Acquires for the head of a line.
+    Ask(Asking),
+    /// Hands a lock over, or releases it.
+    HandOver(HandingOver),
     /// Releases a hold.
     Release(Unconfirmed),
     /// Does something else.
     Other(Pin<Box<dyn Future<Output = ()> + Send>>),
+}
+
+/// A hand-over that a line wants.
+pub(super) struct HandingOver {
+    pub(super) under_way: UnderWay,
+    pub(super) released: Unconfirmed,
+    pub(super) head: Option<Head>,
+}
+
+/// An acquire that a line wants.
+pub(super) struct Asking {
+    pub(super) under_way: UnderWay,
+    pub(super) head: Head,
+    pub(super) first_alone: bool,
+    pub(super) listing: Option<Listing>,
+    pub(super) listens: bool,
+}
+
+/// An effect whose outcome is yet to come.
+pub(super) struct UnderWay {
+    pub(super) session: Arc<Session>,
+    pub(super) key: Key,
+    ended: bool,
+}
+
+impl UnderWay {
+    pub(super) fn new(session: &Arc<Session>, key: &Key) -> Self {
+        Self { session: Arc::clone(session), key: key.clone(), ended: false }
+    }
+
+    pub(super) fn end(mut self, outcome: Event) {
+        self.ended = true;
+        self.session.gate.step(&self.key, outcome);
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if !self.ended {
+            let Self { session, key, .. } = self;
+            contained(|| {
+                for waiter in session.gate.drain(key, |_| true) {
+                    foreign::answer(waiter.call.reply, Err(session.stopped()));
+                }
+                session.gate.step(key, Event::Stopped);
+            });
+        }
+    }
 }
 
 impl Session {
@@ -56,5 +111,26 @@ impl Session {
             }
         }
         async move { answer.await.unwrap_or(Err(Error::Closed)) }
+    }
+
+    /// Returns a span for what the engine does for a line.
+    pub(super) fn span_of(&self, operation: &'static str, key: &Key) -> Span {
+        // The ends of spans are always kept.
+        if self.engine.journal().is_behind() {
+            return Span::default();
+        }
+        foreign::span(|| tracing::debug_span!(parent: None, "lockhound", operation, key = %key.shown()))
+    }
+
+    /// Ends one waiter's wait with an error.
+    pub(super) fn answer(&self, key: &Key, id: u64, error: Error) {
+        if let Some(waiter) = self.gate.leave(key, id) {
+            foreign::answer(waiter.call.reply, Err(error));
+        }
+    }
+
+    /// Returns why what was under way has no outcome.
+    pub(super) fn stopped(&self) -> Error {
+        self.check_open().err().unwrap_or_else(|| self.panicked("the panic hook was told why"))
     }
 }

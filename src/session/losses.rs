@@ -10,6 +10,7 @@ use super::Session;
 use crate::error::Loss;
 use crate::foreign::log;
 use crate::hold::{Hold, Lost};
+use crate::line::Event;
 
 /// The most losses that are handled before the first of them is logged.
 const MOST: usize = 1_024;
@@ -28,7 +29,7 @@ pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<
             many = losses.recv_many(&mut lost, MOST) => {
                 let (1.., Some(session)) = (many, session.upgrade()) else { return };
                 for Lost { hold, .. } in &lost {
-                    session.gate.wake(&hold.claim.key);
+                    session.gate.step(&hold.claim.key, Event::Changed);
                     // Callers that have not claimed it yet never will: they queue again.
                     if hold.revoke() {
                         session.take_back(hold);

@@ -8,10 +8,11 @@
 
 mod acquire;
 mod alive;
+mod ask;
 mod attempt;
+mod carry;
 mod closing;
-mod deadline;
-mod driver;
+mod crew;
 mod extending;
 mod grip;
 #[cfg(test)]
@@ -23,11 +24,11 @@ mod jobs;
 mod joint;
 mod labels;
 mod late_votes;
+mod leave;
 mod levels;
 mod losses;
 mod multi;
 mod outage;
-mod passing;
 mod reentries;
 mod refusals;
 mod release;
@@ -39,7 +40,6 @@ mod undos;
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -49,7 +49,7 @@ use uuid::Uuid;
 
 pub(crate) use self::alive::Alive;
 use self::alive::Eviction;
-use self::deadline::Deadlines;
+use self::carry::Around;
 pub(crate) use self::grip::Grip;
 use self::grip::View;
 use self::jobs::Task;
@@ -58,20 +58,19 @@ use self::labels::Labelling;
 use self::outage::Outage;
 use self::reentries::Warned;
 use self::refusals::Refusals;
-use self::unconfirmed::Unconfirmed;
 use self::undos::Undos;
 use crate::alarm::Alarm;
 use crate::clock::Instant;
 use crate::command::sha1;
-use crate::engine::{Crew, Engine, Job};
+use crate::engine::{Crew, Engine};
 use crate::error::{Error, Loss};
 use crate::foreign::{self, log};
-use crate::gate::Gate;
 use crate::hold::{Hold, Ledger, Lost};
 use crate::identity::Turns;
 use crate::key::Key;
+use crate::lines::Lines;
 use crate::node::{LinkEvent, Target};
-use crate::notify::{self, Channels};
+use crate::notify::{self, Channels, Hooks};
 use crate::options::Settings;
 use crate::quorum::{self, Quorum};
 use crate::random;
@@ -89,10 +88,9 @@ pub(crate) struct Session {
     watchdog: Arc<Watchdog>,
     alarm: Arc<Alarm>,
     ledger: Arc<Ledger>,
-    gate: Gate<Grip, Unconfirmed>,
+    gate: Lines<Around>,
     turns: Arc<Turns>,
     warned: Warned,
-    deadlines: Arc<Deadlines>,
     outage: Outage,
     refusals: Refusals,
     counters: Arc<Counters>,
@@ -138,7 +136,7 @@ impl Session {
         session.report_levels();
         session.keep_label();
         session.engine.spawn(losses::judge(Arc::downgrade(&session), losses));
-        session.engine.spawn(deadline::end_waits(Arc::clone(&session.deadlines), Arc::downgrade(&session)));
+        session.engine.spawn(carry::keep_time(Arc::clone(session.gate.timers()), Arc::downgrade(&session)));
         let judge = Arc::downgrade(&session);
         let judge = Box::new(move |verdict| {
             if let Some(session) = judge.upgrade() {
@@ -163,34 +161,60 @@ impl Session {
         let counters = Arc::new(Counters::of_nodes(&names));
         let (ledger, losses) = Ledger::new(Arc::clone(&counters), engine.clock().clone());
         let (undos, inboxes) = Undos::new(names.len());
-        let session = Arc::new_cyclic(|weak: &Weak<Self>| Self {
-            id,
-            crew: Crew::new(&engine),
-            engine,
-            channels: Channels::new(names.len(), quorum.lister(), settings.lease, Self::hooks(weak)),
-            undos,
-            watchdog: Watchdog::new(&settings),
-            alarm,
-            ledger,
-            quorum: Arc::new(quorum),
-            gate: Gate::new(),
-            turns: Arc::default(),
-            warned: Warned::default(),
-            deadlines: Arc::default(),
-            outage: Outage::new(&settings),
-            refusals: Refusals::default(),
-            counters,
-            generations: AtomicU64::new(1),
-            closed: AtomicBool::new(false),
-            failure: OnceLock::new(),
-            labelling: Arc::default(),
-            levels: Levels::default(),
-            settings,
+        let quorum = Arc::new(quorum);
+        let session = Arc::new_cyclic(|session: &Weak<Self>| {
+            let channels = Channels::new(names.len(), quorum.lister(), Self::hooks(session));
+            let around = Around {
+                session: Weak::clone(session),
+                quorum: Arc::clone(&quorum),
+                channels: Arc::clone(&channels),
+                clock: engine.clock().clone(),
+                settings: settings.clone(),
+            };
+            Self {
+                id,
+                crew: Crew::new(&engine),
+                engine,
+                channels,
+                undos,
+                watchdog: Watchdog::new(&settings),
+                alarm,
+                ledger,
+                quorum,
+                gate: Lines::new(around),
+                turns: Arc::default(),
+                warned: Warned::default(),
+                outage: Outage::new(&settings),
+                refusals: Refusals::default(),
+                counters,
+                generations: AtomicU64::new(1),
+                closed: AtomicBool::new(false),
+                failure: OnceLock::new(),
+                labelling: Arc::default(),
+                levels: Levels::default(),
+                settings,
+            }
         });
         for (node, inbox) in inboxes.into_iter().enumerate() {
             session.engine.spawn(undos::work_off(Arc::clone(&session), node, inbox));
         }
         (session, losses)
+    }
+
+    /// Returns the calls for what is heard, while the session exists.
+    fn hooks(session: &Weak<Self>) -> Hooks {
+        let (lines, holds) = (Weak::clone(session), Weak::clone(session));
+        let line = move |key: &Key, event| {
+            if let Some(session) = lines.upgrade() {
+                session.gate.step(key, event);
+            }
+        };
+        let message = move |key: &Key| {
+            if let Some(session) = holds.upgrade() {
+                session.message(key);
+            }
+        };
+        Hooks { line: Box::new(line), message: Box::new(message) }
     }
 
     pub(crate) fn id(&self) -> Uuid {
@@ -344,18 +368,6 @@ impl Session {
             if hold.is_held() && now.since(hold.since) > self.settings.command_timeout {
                 self.watchdog.renew_now(&hold, now);
             }
-        }
-    }
-}
-
-impl Job for Task {
-    async fn run(self) {
-        match self {
-            Self::Drive { session, key, wake, span } => {
-                foreign::in_span(&span, pin!(driver::drive(session, key, wake))).await;
-            }
-            Self::Release(unconfirmed) => release::release(unconfirmed).await,
-            Self::Other(operation) => operation.await,
         }
     }
 }

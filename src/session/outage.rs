@@ -6,13 +6,14 @@
 
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::task::yield_now;
 
 use super::Session;
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
+use crate::line::Event;
 use crate::options::Settings;
-use crate::sync::Mutex;
+use crate::sync::{Arc, Mutex};
 
 /// What callers learn about an outage: why each server failed in the last round, and how long the outage lasts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +31,6 @@ pub(super) struct Outage {
     /// If no round was sent for longer than this, earlier failures say nothing about the time in between.
     gap: Duration,
     failing: Mutex<Option<Failing>>,
-    over: Notify,
 }
 
 #[derive(Debug)]
@@ -50,7 +50,6 @@ impl Outage {
             patience: command_timeout.min(tolerance),
             gap: tolerance.max(command_timeout * 2),
             failing: Mutex::default(),
-            over: Notify::new(),
         }
     }
 
@@ -101,20 +100,16 @@ impl Outage {
         self.failing.lock().as_ref().map(|failing| now.until(failing.since + self.tolerance))
     }
 
-    /// Tells lines that wait for something else that the outage has lasted too long: once for all waiters that are due
-    /// then. Lines that are sending find out by themselves.
-    pub(super) fn announce(&self, now: Instant) {
+    /// Returns whether lines that wait for something else have to be told that the outage has lasted too long: once for
+    /// all waiters that are due then. Lines that are sending find out by themselves.
+    pub(super) fn announces(&self, now: Instant) -> bool {
         let mut failing = self.failing.lock();
-        let Some(failing) = failing.as_mut() else { return };
-        if failing.announced.is_none_or(|last| now.since(last) >= self.patience) {
+        let Some(failing) = failing.as_mut() else { return false };
+        let is_due = failing.announced.is_none_or(|last| now.since(last) >= self.patience);
+        if is_due {
             failing.announced = Some(now);
-            self.over.notify_waiters();
         }
-    }
-
-    /// Waits for an announcement. One that comes while nobody waits is not kept: the next round finds out by itself.
-    pub(super) async fn announced(&self) {
-        self.over.notified().await;
+        is_due
     }
 }
 
@@ -125,6 +120,24 @@ impl Failing {
 }
 
 impl Session {
+    /// Returns how long it is until an outage has lasted for too long. If it has, all lines that wait are told.
+    pub(super) fn outage_ends_in(self: &Arc<Self>) -> Option<Duration> {
+        let now = Instant::now();
+        if self.outage.verdict(now).is_none() {
+            return Some(self.outage.ends_in(now).unwrap_or(Duration::MAX));
+        }
+        if self.outage.announces(now) {
+            let session = Arc::clone(self);
+            self.engine.spawn(async move {
+                for key in session.gate.awaited() {
+                    session.gate.step(&key, Event::Outage);
+                    yield_now().await;
+                }
+            });
+        }
+        None
+    }
+
     /// Ends the wait of a caller that came then, might wait until this deadline, and has had no answer.
     ///
     /// # Errors
@@ -195,27 +208,14 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn an_announcement_wakes_those_who_wait() {
-        let (outage, now) = (outage(SECOND * 10), Instant::now());
-        outage.failed(now, Vec::new());
-        let mut told = std::pin::pin!(outage.announced());
-        assert!(futures_util::poll!(&mut told).is_pending());
-        outage.announce(now);
-        assert!(futures_util::poll!(&mut told).is_ready());
-    }
-
     #[test]
     fn an_outage_is_announced_once_per_command_timeout() {
         let (outage, now) = (outage(SECOND * 10), Instant::now());
+        assert!(!outage.announces(now), "there is none");
         outage.failed(now, Vec::new());
-        let announced = |at| {
-            outage.announce(at);
-            outage.failing.lock().as_ref().and_then(|failing| failing.announced)
-        };
-        assert_eq!(announced(now), Some(now));
-        assert_eq!(announced(now + SECOND * 2), Some(now), "those who are due have been told");
+        assert!(outage.announces(now));
+        assert!(!outage.announces(now + SECOND * 2), "those who are due have been told");
         outage.failed(now + SECOND * 2, Vec::new());
-        assert_eq!(announced(now + SECOND * 3), Some(now + SECOND * 3));
+        assert!(outage.announces(now + SECOND * 3));
     }
 }

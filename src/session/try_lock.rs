@@ -6,10 +6,10 @@ use super::attempt::Attempt;
 use super::{Grip, Session};
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
-use crate::gate::Entry;
 use crate::hold::{HoldState, Terms};
 use crate::identity::Caller;
 use crate::key::Key;
+use crate::lines::Entry;
 use crate::quorum::Order;
 
 impl Session {

@@ -23,7 +23,7 @@ use std::time::Duration;
 use stateright::{Model, Property};
 
 use super::checked::{Checked, breaks, keeps_its_promises};
-use super::{Answer, Effect, Event, Held, Line, Moment, Waiter};
+use super::{Answer, Ears, Effect, Event, Held, Line, Moment, Waiter, Wants};
 use crate::clock::Instant;
 use crate::error::Loss;
 use crate::owner::Owner;
@@ -136,6 +136,12 @@ impl Held for Hold {
     }
 }
 
+impl Wants for () {
+    fn lease(&self) -> Duration {
+        moment().lease
+    }
+}
+
 /// A hand-over that is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Handing {
@@ -152,6 +158,13 @@ enum Said {
     /// With a fence.
     Granted(u8),
     Gone,
+}
+
+/// The outcome of an effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Outcome {
+    Answered,
+    HandedOver,
 }
 
 /// How the field of a grant is undone.
@@ -181,6 +194,8 @@ struct State {
     /// The waiter for which the line asks.
     asks: Option<u64>,
     handing: Option<Handing>,
+    /// The outcome that the line has yet to be told: what it is the outcome of is done.
+    outcome: Option<Outcome>,
     made: u8,
     undos: [Undo; GRANTS],
     closed: bool,
@@ -218,6 +233,10 @@ enum Action {
     /// A caller stops waiting.
     GoesAway(u64),
     Answered,
+    /// The line is told the outcome.
+    Outcome,
+    /// A thread passes an event to the line, whatever is under way.
+    Interrupts(Event),
     /// A command timeout: the outcome of the hand-over is unknown.
     Timeout,
     /// A command timeout: the line goes on, and the release of this grant is sent further.
@@ -237,7 +256,7 @@ impl Protocol {
 }
 
 /// Time stands still for the line.
-fn moment() -> Moment {
+fn moment() -> Moment<'static> {
     static NOW: OnceLock<Instant> = OnceLock::new();
     let time = Duration::from_secs(1);
     Moment {
@@ -245,10 +264,14 @@ fn moment() -> Moment {
         chance: 0.5,
         retry: time,
         recheck: time,
-        is_told: true,
+        lease: time,
+        patience: time,
+        majority: 1,
         round_trip: time,
-        contended: false,
-        lists: false,
+        is_told: true,
+        counts: true,
+        lister: None,
+        ears: Ears::default(),
     }
 }
 
@@ -265,6 +288,7 @@ impl Model for Protocol {
             line: Line::default(),
             asks: None,
             handing: None,
+            outcome: None,
             made: 0,
             undos: [Undo::None; GRANTS],
             closed: false,
@@ -321,6 +345,8 @@ impl Model for Protocol {
             actions.push(Action::Timeout);
             actions.extend(handing.answer.map(|_| Action::Answered));
         }
+        actions.extend(state.outcome.map(|_| Action::Outcome));
+        actions.extend([Event::Changed, Event::Due].map(Action::Interrupts));
         if !state.closed {
             actions.push(Action::Close);
         }
@@ -352,7 +378,8 @@ fn promises() -> Vec<Property<Protocol>> {
         }),
         Property::always(FORGOTTEN, |_, state: &State| {
             let blocks = |hold: &Hold| hold.blocks(moment().now);
-            state.line.waiters().is_empty() || state.line.holds().iter().any(blocks) || state.asks.is_some()
+            let is_under_way = state.asks.is_some() || state.handing.is_some() || state.outcome.is_some();
+            state.line.waiters().is_empty() || state.line.holds().iter().any(blocks) || is_under_way
         }),
         Property::always(FENCES, |_, state: &State| !state.unordered),
         Property::always(TOLD, |_, state: &State| !state.untrue),
@@ -419,7 +446,7 @@ impl State {
     fn is_quiet(&self) -> bool {
         let is_undone = self.undos.iter().all(|undo| *undo == Undo::None);
         let is_unused = self.line.holds().is_empty() && self.line.waiters().is_empty();
-        is_unused && is_undone && self.other.is_none()
+        is_unused && is_undone && self.outcome.is_none() && self.other.is_none()
     }
 
     fn hold(&mut self, grant: u8) -> Option<&mut Hold> {
@@ -447,13 +474,19 @@ impl State {
             }
             Action::HandOver(to) => self.execute(protocol, to),
             Action::Release(grant, heard) => self.execute_release(protocol, grant, heard),
-            Action::Acquire => self.acquire(protocol),
+            Action::Acquire => self.acquire(),
             Action::Leave { grant, hands_over } => self.leave(protocol, grant, hands_over),
             Action::GoesAway(caller) => {
                 self.line.leave(caller);
                 self.step(protocol, Event::Changed);
             }
             Action::Answered => self.answered(protocol),
+            Action::Outcome => match self.outcome.take() {
+                Some(Outcome::Answered) => self.step(protocol, Event::Answered(Answer::Granted)),
+                Some(Outcome::HandedOver) => self.step(protocol, Event::HandedOver),
+                None => {}
+            },
+            Action::Interrupts(event) => self.step(protocol, event),
             Action::Timeout => self.timeout(protocol),
             Action::Unconfirmed(grant) => self.free(protocol, grant),
             Action::Lose(grant) => self.lose(protocol, grant),
@@ -554,7 +587,7 @@ impl State {
     /// Passes an event to the line, and does what it says.
     fn step(&mut self, protocol: &Protocol, event: Event) {
         match self.line.on(event, &moment()) {
-            None | Some(Effect::Sleep { .. } | Effect::Done { .. }) => {}
+            None | Some(Effect::WakeAt { .. }) => {}
             Some(Effect::Ask { head, .. }) => self.asks = Some(head),
             Some(Effect::Release(from, Some(caller))) if self.may_make(protocol) => {
                 let to = self.made;
@@ -581,19 +614,19 @@ impl State {
         self.releases[usize::from(grant)] = true;
     }
 
-    fn acquire(&mut self, protocol: &Protocol) {
+    fn acquire(&mut self) {
         let Some(caller) = self.asks.take() else { return };
         let grant = self.made;
         self.made += 1;
         self.put(By::Here(grant));
         self.mark += 1;
         let hold = Hold { grant, valid: LEASE - 1, stage: Stage::Inside };
-        match self.line.grant(hold, Some(caller)) {
+        match self.line.grant(hold, Some(caller), moment().now) {
             Ok(_) => self.enters(By::Here(grant), self.mark),
             // Its caller is gone.
             Err(_) => self.undo(grant, None),
         }
-        self.step(protocol, Event::Answered(Answer::Granted));
+        self.outcome = Some(Outcome::Answered);
     }
 
     fn leave(&mut self, protocol: &Protocol, grant: u8, hands_over: bool) {
@@ -640,7 +673,7 @@ impl State {
                 self.lose_if_closed(protocol);
             }
         }
-        self.step(protocol, Event::HandedOver);
+        self.outcome = Some(Outcome::HandedOver);
     }
 
     fn timeout(&mut self, protocol: &Protocol) {
@@ -657,7 +690,7 @@ impl State {
             }
             _ => self.undo(from, Some(to)),
         }
-        self.step(protocol, Event::HandedOver);
+        self.outcome = Some(Outcome::HandedOver);
     }
 
     /// The hold is lost: by time, by a force_unlock, or by closing.

@@ -1,10 +1,8 @@
-//! One key: its line, who carries the line out, and what callers find.
+//! One key: its line, when it is woken, and what callers find.
 
 use std::sync::Arc;
 
-use tokio::sync::Notify;
-
-use super::{Call, Entry, Head};
+use super::{Call, Entry, Head, World};
 use crate::clock::Instant;
 use crate::error::Loss;
 use crate::hold::{Hold, HoldState, Shut};
@@ -12,10 +10,10 @@ use crate::line::{Held, Line};
 use crate::owner::Owner;
 
 /// The state of one key.
-#[derive(Debug)]
-pub(super) struct Slot<G, R> {
-    pub(super) line: Line<Arc<Hold>, Call<G>, R>,
-    pub(super) driver: Option<Arc<Notify>>,
+pub(super) struct Slot<W: World> {
+    pub(super) line: Line<Arc<Hold>, Call<W::Grip>, W::Release>,
+    /// When its line is woken, and the number of that timer.
+    pub(super) alarm: Option<(Instant, u64)>,
 }
 
 impl Held for Arc<Hold> {
@@ -34,24 +32,13 @@ impl Held for Arc<Hold> {
     }
 }
 
-impl<G, R> Default for Slot<G, R> {
+impl<W: World> Default for Slot<W> {
     fn default() -> Self {
-        Self { line: Line::default(), driver: None }
+        Self { line: Line::default(), alarm: None }
     }
 }
 
-impl<G, R> Slot<G, R> {
-    /// Returns the wake-up of a driver that the caller has to start, or `None` if there is a driver.
-    pub(super) fn start(&mut self) -> Option<Arc<Notify>> {
-        if self.driver.is_some() {
-            return None;
-        }
-        let wake = Arc::new(Notify::new());
-        self.driver = Some(Arc::clone(&wake));
-        self.line.begin();
-        Some(wake)
-    }
-
+impl<W: World> Slot<W> {
     /// Returns what is known of a waiter.
     pub(super) fn head(&self, id: u64) -> Option<Head> {
         let waiter = self.line.waiters().range(id).next().filter(|waiter| waiter.id == id)?;
@@ -59,14 +46,9 @@ impl<G, R> Slot<G, R> {
         Some(Head { id, owner: waiter.owner.clone(), origin, terms })
     }
 
-    /// Returns the holds whose loss was noticed under the shard's lock, for firing after it is released. Wakes the
-    /// driver, which may have waited for them.
+    /// Returns the holds whose loss was noticed under the shard's lock, for firing after it is released.
     pub(super) fn found_lost(&self) -> Vec<Arc<Hold>> {
-        let lost: Vec<_> = self.line.holds().iter().filter(|hold| hold.is_unfired()).cloned().collect();
-        if !lost.is_empty() {
-            self.wake();
-        }
-        lost
+        self.line.holds().iter().filter(|hold| hold.is_unfired()).cloned().collect()
     }
 
     pub(super) fn enter(&self, owner: &Owner, now: Instant) -> Entry {
@@ -82,12 +64,5 @@ impl<G, R> Slot<G, R> {
         }
         let held_here = self.line.holds().iter().any(|hold| hold.is_held() && hold.mark(now) == HoldState::Safe);
         if held_here { Entry::HeldHere } else { Entry::Open }
-    }
-
-    pub(super) fn wake(&self) {
-        // There is one driver, and a wake-up while it does not wait leaves a permit.
-        if let Some(driver) = &self.driver {
-            driver.notify_one();
-        }
     }
 }

@@ -1,0 +1,810 @@
+//! The lines of all keys in one table, with the timers that wake them, and what is carried out for them.
+//!
+//! With one table for holds and waiters, "enter the hold of this owner, or join the line" is one step under one shard's
+//! lock, and so is "register the grant, and let the waiters of the same owner enter". Two tables would leave a race
+//! between them.
+//!
+//! A waiter is data, not a future, and a line has no task: whoever passes an event to a line carries out what follows.
+//! So progress never depends on whether a caller polls. Commands to servers are jobs of the engine, whose outcome is
+//! the next event.
+//!
+//! # Invariants
+//! - A slot exists while its key has a hold, a waiter, something under way, or something to remember: memory does not
+//!   grow with the number of keys ever used.
+//! - At most one hold of an owner is in a slot; at most one hold of a slot is neither lost nor being released.
+//! - Listening, timers and the subscriptions of a line change under the shard's lock, in the order of its steps. All
+//!   else is carried out after it is released: holds and waiters are dropped and woken, tokens fire, jobs are given.
+//! - The mutexes of a hold, the timers and the channels are taken after the shard's lock, and nothing under them.
+
+mod crowd;
+mod slot;
+mod timers;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use dashmap::mapref::one::RefMut;
+use tokio::sync::oneshot;
+
+use self::slot::Slot;
+pub(crate) use self::timers::{Timed, Timers};
+use crate::clock::Instant;
+use crate::command::{Release, Releaser};
+use crate::error::{Error, Loss};
+use crate::hold::{Hold, Terms};
+use crate::identity::Origin;
+use crate::key::{Key, OfKeys};
+use crate::line::{self, Effect, Event, LastRound, Line, Moment, Stays, Wants};
+use crate::owner::Owner;
+
+/// What is around the lines.
+pub(crate) trait World {
+    /// A waiter's grant: the proof of one guard.
+    type Grip;
+    /// A release that is to be sent.
+    type Release;
+
+    /// Returns the present moment for a line. It is called under the shard's lock, and so are the next four.
+    fn moment(&self, key: &Key) -> Moment<'_>;
+
+    /// Listens to the channel of a lock, if it does not yet. Returns whether the subscription is confirmed.
+    fn listen(&self, key: &Key) -> bool;
+
+    /// Stops listening. The subscription may linger for the next caller.
+    fn stop_listening(&self, key: &Key, lingers: bool);
+
+    /// Records that a lock is about to be released, whose message may be heard.
+    fn begin_release(&self, key: &Key);
+
+    /// Records that a line begins to wait for lockers elsewhere.
+    fn waits_for_others(&self);
+
+    /// Carries out any other effect. Returns the event that follows, if it is there at once.
+    fn carry(&self, key: &Key, effect: Effect<Self::Release, Head>) -> Option<Event>;
+}
+
+/// All slots of a locker.
+pub(crate) struct Lines<W: World> {
+    slots: DashMap<Key, Slot<W>, OfKeys>,
+    timers: Arc<Timers>,
+    ids: AtomicU64,
+    /// The number of holds in all slots, so that nothing has to count them.
+    holds: AtomicUsize,
+    /// The number of waiters in all slots.
+    waiters: AtomicUsize,
+    world: W,
+}
+
+/// One caller in line.
+pub(crate) type Waiter<G> = line::Waiter<Call<G>>;
+
+/// What a caller wants, and where it gets it.
+#[derive(Debug)]
+pub(crate) struct Call<G> {
+    pub(crate) origin: Origin,
+    pub(crate) terms: Terms,
+    /// Gets `None` if the caller's wait time is over and another owner holds the lock.
+    pub(crate) reply: oneshot::Sender<Result<Option<G>, Error>>,
+}
+
+impl<G> Wants for Call<G> {
+    fn lease(&self) -> Duration {
+        self.terms.lease
+    }
+}
+
+/// What an owner finds at a key.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    /// It holds the lock, and has entered again: the hold and its new count.
+    Reentered(Arc<Hold>, u32),
+    /// Its hold is lost, and a guard of it still lives.
+    Lost(Loss),
+    /// Another owner of this locker provably holds it.
+    HeldHere,
+    /// Nothing here prevents an attempt.
+    Open,
+}
+
+/// The result of [`Lines::arrive`].
+#[derive(Debug)]
+pub(crate) enum Arrival {
+    Reentered(Arc<Hold>, u32),
+    Lost(Loss),
+    Queued,
+}
+
+/// The waiter for which a line asks.
+#[derive(Debug, Clone)]
+pub(crate) struct Head {
+    pub(crate) id: u64,
+    pub(crate) owner: Owner,
+    pub(crate) origin: Origin,
+    pub(crate) terms: Terms,
+}
+
+/// The waiters that get a grant.
+#[derive(Debug)]
+pub(crate) struct Admitted<G> {
+    /// The waiter for which it was acquired, if it is still in line.
+    pub(crate) waiter: Option<Waiter<G>>,
+    /// The waiters of the same owner, who have entered the hold with it.
+    pub(crate) same_owner: Vec<Waiter<G>>,
+}
+
+impl<W: World> Lines<W> {
+    pub(crate) fn new(world: W) -> Self {
+        Self {
+            slots: DashMap::default(),
+            timers: Arc::default(),
+            ids: AtomicU64::new(0),
+            holds: AtomicUsize::new(0),
+            waiters: AtomicUsize::new(0),
+            world,
+        }
+    }
+
+    /// Returns a number for a waiter or a timer.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn timers(&self) -> &Arc<Timers> {
+        &self.timers
+    }
+
+    /// Passes an event to the line of this key, if there is one, and carries out what follows.
+    pub(crate) fn step(&self, key: &Key, event: Event) {
+        self.go_on(key, Some(event));
+    }
+
+    /// The same if there is an event.
+    fn go_on(&self, key: &Key, mut next: Option<Event>) {
+        while let Some(event) = next.take()
+            && let Some(slot) = self.slots.get_mut(key)
+        {
+            next = self.run(key, slot, event);
+        }
+    }
+
+    /// Passes an event to a line, and carries out what follows. Returns the next event.
+    fn run(&self, key: &Key, mut slot: RefMut<'_, Key, Slot<W>>, mut event: Event) -> Option<Event> {
+        let (effect, now) = loop {
+            let moment = self.world.moment(key);
+            let now = moment.now;
+            match slot.line.on(event, &moment) {
+                Some(Effect::Listen { until }) => {
+                    self.plan(key, &mut slot, until, now);
+                    if !self.world.listen(key) {
+                        break (None, now);
+                    }
+                    event = Event::Subscribed;
+                }
+                Some(Effect::WakeAt { until, others }) => {
+                    self.plan(key, &mut slot, until, now);
+                    if others {
+                        self.world.waits_for_others();
+                    }
+                    break (None, now);
+                }
+                Some(Effect::Hush { lingers }) => {
+                    self.world.stop_listening(key, lingers);
+                    break (None, now);
+                }
+                effect => break (effect.and_then(|effect| effect.known(|id| slot.head(id))), now),
+            }
+        };
+        let passes = slot.line.take_pass();
+        let lost = slot.found_lost();
+        self.let_go(key, slot, now);
+        fire(&lost);
+        if passes && let Some(event) = self.world.carry(key, Effect::Pass) {
+            self.step(key, event);
+        }
+        let next = effect.and_then(|effect| self.world.carry(key, effect));
+        if !lost.is_empty() {
+            // The line may have waited for them.
+            self.go_on(key, next);
+            return Some(Event::Changed);
+        }
+        next
+    }
+
+    /// Releases the shard's lock, and removes the slot if nothing needs it.
+    fn let_go(&self, key: &Key, mut slot: RefMut<'_, Key, Slot<W>>, now: Instant) {
+        match slot.line.stays(now) {
+            Stays::InUse => {}
+            Stays::Until(at) => self.plan(key, &mut slot, at, now),
+            Stays::No => {
+                if let Some((at, id)) = slot.alarm.take() {
+                    self.timers.remove(at, id, now);
+                }
+                drop(slot);
+                self.slots.remove_if(key, |_, slot| slot.line.is_empty());
+            }
+        }
+    }
+
+    /// Has the line woken at this time, or earlier.
+    fn plan(&self, key: &Key, slot: &mut Slot<W>, until: Instant, now: Instant) {
+        if slot.alarm.is_some_and(|(at, _)| at <= until) {
+            return;
+        }
+        if let Some((at, id)) = slot.alarm.replace((until, self.next_id())) {
+            self.timers.remove(at, id, now);
+        }
+        if let Some((at, id)) = slot.alarm {
+            self.timers.put(at, id, key, Timed::Line);
+        }
+    }
+
+    /// Wakes a line, whose timer of this number has come.
+    pub(crate) fn wake(&self, key: &Key, id: u64) {
+        let Some(mut slot) = self.slots.get_mut(key) else { return };
+        if slot.alarm.take_if(|(_, planned)| *planned == id).is_some() {
+            let next = self.run(key, slot, Event::Due);
+            self.go_on(key, next);
+        }
+    }
+
+    /// Enters this owner's hold again, or returns why it cannot.
+    pub(crate) fn enter(&self, key: &Key, owner: &Owner, now: Instant) -> Entry {
+        let Some(slot) = self.slots.get(key) else { return Entry::Open };
+        let entry = slot.enter(owner, now);
+        let lost = slot.found_lost();
+        drop(slot);
+        fire(&lost);
+        if !lost.is_empty() {
+            self.step(key, Event::Changed);
+        }
+        entry
+    }
+
+    /// Enters the owner's hold again, or puts the waiter in line.
+    pub(crate) fn arrive(&self, key: &Key, waiter: Waiter<W::Grip>, now: Instant) -> Arrival {
+        let mut slot = self.slots.entry(key.clone()).or_default();
+        let (arrival, starts) = match slot.enter(&waiter.owner, now) {
+            Entry::Reentered(hold, count) => (Arrival::Reentered(hold, count), false),
+            Entry::Lost(loss) => (Arrival::Lost(loss), false),
+            Entry::HeldHere | Entry::Open => {
+                self.waiters.fetch_add(1, Ordering::Relaxed);
+                (Arrival::Queued, slot.line.arrive(waiter))
+            }
+        };
+        let lost = slot.found_lost();
+        let next = if starts || !lost.is_empty() { self.run(key, slot, Event::Changed) } else { None };
+        self.go_on(key, next);
+        arrival
+    }
+
+    /// Registers a grant, unless the waiter that it is for has gone.
+    pub(crate) fn admit(&self, hold: &Arc<Hold>, waiter: Option<u64>, now: Instant) -> Admitted<W::Grip> {
+        let key = &hold.claim.key;
+        let mut slot = self.slots.entry(key.clone()).or_default();
+        let Ok(waiter) = slot.line.grant(Arc::clone(hold), waiter, now) else {
+            self.let_go(key, slot, now);
+            return Admitted { waiter: None, same_owner: Vec::new() };
+        };
+        self.holds.fetch_add(1, Ordering::Relaxed);
+        Admitted { waiter: self.counted(waiter), same_owner: self.let_in(slot, hold, now) }
+    }
+
+    /// Replaces the released hold by the grant of its hand-over, in one step. The key is never free here in between,
+    /// whether or not the waiter is still in line.
+    pub(crate) fn succeed(&self, from: &Arc<Hold>, hold: &Arc<Hold>, waiter: u64, now: Instant) -> Admitted<W::Grip> {
+        let mut slot = self.slots.entry(hold.claim.key.clone()).or_default();
+        let (released, waiter) = slot.line.succeed(from, Arc::clone(hold), waiter, now);
+        if released.is_none() {
+            self.holds.fetch_add(1, Ordering::Relaxed);
+        }
+        let same_owner = self.let_in(slot, hold, now);
+        drop(released);
+        Admitted { waiter: self.counted(waiter), same_owner }
+    }
+
+    /// Passes a release to the line of its key for a hand-over, if the line waits for this hold and the lock has not
+    /// been handed over too often. Otherwise returns the release.
+    pub(crate) fn release(&self, hold: &Arc<Hold>, release: W::Release, now: Instant) -> Option<W::Release> {
+        let key = &hold.claim.key;
+        let Some(mut slot) = self.slots.get_mut(key) else { return Some(release) };
+        let unsent = slot.line.release(hold, release, now);
+        if unsent.is_none() {
+            let next = self.run(key, slot, Event::Changed);
+            self.go_on(key, next);
+        }
+        unsent
+    }
+
+    /// Called when the release of a lock with this lease is about to be sent. Returns what the server has to know of
+    /// those who wait, if there is a list.
+    pub(crate) fn begin_release(&self, key: &Key, lease: Duration) -> Option<Releaser> {
+        let mut slot = self.slots.get_mut(key);
+        let moment = self.world.moment(key);
+        if moment.lister.is_some() || moment.counts {
+            self.world.begin_release(key);
+        }
+        match &mut slot {
+            Some(slot) => slot.line.begin_release(lease, &moment),
+            None => Line::<Arc<Hold>, Call<W::Grip>, W::Release>::default().begin_release(lease, &moment),
+        }
+    }
+
+    /// Takes in a server's answer to a release that has notified others.
+    pub(crate) fn released(&self, key: &Key, release: &Release) {
+        let mut slot = self.slots.entry(key.clone()).or_default();
+        slot.line.released(release, &self.world.moment(key));
+        let next = self.run(key, slot, Event::Due);
+        self.go_on(key, next);
+    }
+
+    /// Returns whether others have a turn that this locker gave them, and whose outcome is not known, or had it at that
+    /// time or later.
+    pub(crate) fn has_given_turn(&self, key: &Key, since: Instant) -> bool {
+        self.slots.get(key).is_some_and(|slot| slot.line.has_given_turn(since))
+    }
+
+    /// Records that the lock was free although others have a turn.
+    pub(crate) fn end_given_turn(&self, key: &Key, now: Instant) {
+        if let Some(mut slot) = self.slots.get_mut(key) {
+            slot.line.end_given_turn(now);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn world(&self) -> &W {
+        &self.world
+    }
+
+    /// Returns whether the last release of this key woke or told others.
+    #[cfg(test)]
+    pub(crate) fn others_wait(&self, key: &Key) -> bool {
+        self.slots.get(key).is_some_and(|slot| slot.line.others_wait())
+    }
+
+    /// Takes out a hold that was released, or that was lost and whose last guard is gone.
+    pub(crate) fn remove(&self, hold: &Arc<Hold>) {
+        let key = &hold.claim.key;
+        let Some(mut slot) = self.slots.get_mut(key) else { return };
+        let taken = slot.line.remove(hold);
+        if taken.is_some() {
+            self.holds.fetch_sub(1, Ordering::Relaxed);
+        }
+        let next = self.run(key, slot, Event::Changed);
+        drop(taken);
+        self.go_on(key, next);
+    }
+
+    /// Takes out a waiter whose caller is gone or gets an answer.
+    pub(crate) fn leave(&self, key: &Key, id: u64) -> Option<Waiter<W::Grip>> {
+        let mut slot = self.slots.get_mut(key)?;
+        let waiter = self.counted(slot.line.leave(id))?;
+        self.left(key, slot);
+        Some(waiter)
+    }
+
+    /// Tells a line that waiters have left, if none is there any more.
+    fn left(&self, key: &Key, slot: RefMut<'_, Key, Slot<W>>) {
+        if slot.line.waiters().is_empty() {
+            let next = self.run(key, slot, Event::Changed);
+            self.go_on(key, next);
+        }
+    }
+
+    /// Returns whether this key has waiters.
+    pub(crate) fn is_awaited(&self, key: &Key) -> bool {
+        self.slots.get(key).is_some_and(|slot| !slot.line.waiters().is_empty())
+    }
+
+    /// Returns whether this key is known to be held: here, or according to the last round.
+    pub(crate) fn is_known_held(&self, key: &Key, now: Instant) -> bool {
+        self.slots.get(key).is_some_and(|slot| {
+            slot.line.last_round() == LastRound::Answered || slot.line.holds().iter().any(|hold| hold.blocks(now))
+        })
+    }
+
+    /// Returns whether a hold of a key satisfies the condition, which runs under the shard's lock.
+    pub(crate) fn has_hold(&self, key: &Key, which: impl Fn(&Hold) -> bool) -> bool {
+        self.slots.get(key).is_some_and(|slot| slot.line.holds().iter().any(|hold| which(hold)))
+    }
+
+    /// Returns the holds of a key.
+    pub(crate) fn holds_of(&self, key: &Key) -> Vec<Arc<Hold>> {
+        self.slots.get(key).map(|slot| slot.line.holds().to_vec()).unwrap_or_default()
+    }
+
+    /// Returns all holds.
+    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
+        self.slots.iter().flat_map(|slot| slot.line.holds().to_vec()).collect()
+    }
+
+    /// Returns the numbers of holds and of waiters.
+    pub(crate) fn census(&self) -> (usize, usize) {
+        (self.holds.load(Ordering::Relaxed), self.waiters.load(Ordering::Relaxed))
+    }
+
+    fn counted(&self, waiter: Option<Waiter<W::Grip>>) -> Option<Waiter<W::Grip>> {
+        if waiter.is_some() {
+            self.waiters.fetch_sub(1, Ordering::Relaxed);
+        }
+        waiter
+    }
+
+    /// Gives back the room that a peak has left.
+    pub(crate) fn shrink(&self) {
+        let room = self.slots.capacity();
+        if room > 1_024 && self.slots.len() < room / 8 {
+            self.slots.shrink_to_fit();
+        }
+    }
+
+    /// Returns whether no key has a hold, a waiter, or anything under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.slots.iter().all(|slot| slot.line.is_idle())
+    }
+}
+
+/// Fires the tokens of the holds that were found lost while a shard was locked.
+fn fire(lost: &[Arc<Hold>]) {
+    for hold in lost {
+        hold.fire();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::identity::{Known, Place};
+    use crate::line::{Answer, Ears};
+    use crate::sync::Mutex;
+
+    const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+
+    /// Records what is to be carried out.
+    pub(super) struct Recorder {
+        now: Instant,
+        ears: Ears,
+        waits: AtomicUsize,
+        effects: Mutex<Vec<Effect<u8, Head>>>,
+    }
+
+    impl World for Recorder {
+        type Grip = ();
+        type Release = u8;
+
+        fn moment(&self, _: &Key) -> Moment<'_> {
+            let ms = Duration::from_millis(1);
+            Moment {
+                now: self.now,
+                chance: 0.5,
+                retry: ms,
+                recheck: ms,
+                lease: ms,
+                patience: ms,
+                majority: 1,
+                round_trip: ms,
+                is_told: true,
+                counts: true,
+                lister: None,
+                ears: self.ears,
+            }
+        }
+
+        fn listen(&self, _: &Key) -> bool {
+            self.ears.confirmed
+        }
+
+        fn stop_listening(&self, _: &Key, _: bool) {}
+
+        fn begin_release(&self, _: &Key) {}
+
+        fn waits_for_others(&self) {
+            self.waits.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn carry(&self, _: &Key, effect: Effect<u8, Head>) -> Option<Event> {
+            self.effects.lock().push(effect);
+            None
+        }
+    }
+
+    pub(super) fn lines() -> Lines<Recorder> {
+        Lines::new(Recorder {
+            now: Instant::now(),
+            ears: Ears::default(),
+            waits: AtomicUsize::new(0),
+            effects: Mutex::default(),
+        })
+    }
+
+    impl Lines<Recorder> {
+        /// Returns what had to be carried out last, once.
+        fn effect(&self) -> Option<Effect<u8, Head>> {
+            self.world.effects.lock().pop()
+        }
+
+        /// Returns the waiter for which a line asked last, once.
+        fn asks(&self) -> Option<u64> {
+            match self.effect()? {
+                Effect::Ask { head, .. } => Some(head.id),
+                effect => panic!("{effect:?}"),
+            }
+        }
+    }
+
+    pub(super) type Reply = oneshot::Receiver<Result<Option<()>, Error>>;
+
+    pub(super) fn waiter(lines: &Lines<Recorder>, owner: &Owner) -> (Waiter<()>, Reply) {
+        let (reply, answer) = oneshot::channel();
+        let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
+        let (id, owner, since) = (lines.next_id(), owner.clone(), Instant::now());
+        let waiter = Waiter { id, owner, since, call: Call { origin, terms: TERMS, reply } };
+        (waiter, answer)
+    }
+
+    pub(super) fn hold(owner: &Owner) -> Arc<Hold> {
+        Arc::new(Hold::for_test(owner.clone(), TERMS, &[0], 1))
+    }
+
+    #[test]
+    fn the_first_waiter_has_the_line_ask_and_the_slot_goes_with_the_last() {
+        let (lines, key, owner, now) = (lines(), Key::from("k"), Owner::new(), Instant::now());
+        let (first, _answer) = waiter(&lines, &owner);
+        let (second, _answer) = waiter(&lines, &Owner::new());
+        let (first_id, second_id) = (first.id, second.id);
+        assert!(matches!(lines.arrive(&key, first, now), Arrival::Queued));
+        assert_eq!(lines.asks(), Some(first_id));
+        assert!(matches!(lines.arrive(&key, second, now), Arrival::Queued));
+        assert!(lines.effect().is_none(), "one ask at a time");
+        assert!(lines.leave(&key, first_id).is_some());
+        lines.step(&key, Event::Answered(Answer::Refused));
+        assert_eq!(lines.asks(), Some(second_id));
+        assert!(lines.leave(&key, second_id).is_some());
+        assert!(!lines.is_idle(), "its ask has no answer");
+        lines.step(&key, Event::Answered(Answer::Refused));
+        assert!(lines.is_idle() && lines.slots.is_empty() && lines.effect().is_none());
+    }
+
+    #[test]
+    fn a_grant_admits_the_same_owners_waiters_and_blocks_the_others() {
+        let (lines, key, owner, other) = (lines(), Key::from("k"), Owner::new(), Owner::new());
+        let now = Instant::now();
+        let (head, _a) = waiter(&lines, &owner);
+        let head_id = head.id;
+        lines.arrive(&key, head, now);
+        assert_eq!(lines.asks(), Some(head_id));
+        let (same, _b) = waiter(&lines, &owner);
+        lines.arrive(&key, same, now);
+        let (foreign, _c) = waiter(&lines, &other);
+        let foreign_id = foreign.id;
+        lines.arrive(&key, foreign, now);
+        let hold = hold(&owner);
+        let Admitted { waiter, same_owner } = lines.admit(&hold, Some(head_id), now);
+        assert_eq!((waiter.map(|w| w.id), same_owner.len(), hold.guards()), (Some(head_id), 1, 2));
+        lines.step(&key, Event::Answered(Answer::Granted));
+        assert!(lines.effect().is_none(), "it is held here");
+        assert!(matches!(lines.enter(&key, &other, now), Entry::HeldHere));
+        assert!(matches!(lines.enter(&key, &owner, now), Entry::Reentered(_, 3)));
+        assert_eq!(lines.census(), (1, 1));
+        lines.remove(&hold);
+        assert_eq!(lines.asks(), Some(foreign_id));
+        assert_eq!(lines.drain(&key, |_| true).len(), 1);
+        assert_eq!(lines.census(), (0, 0));
+    }
+
+    #[test]
+    fn a_line_is_woken_at_the_earliest_time_that_it_wanted() {
+        let (lines, key, now) = (lines(), Key::from("k"), Instant::now());
+        let hold = hold(&Owner::new());
+        lines.admit(&hold, None, now);
+        lines.arrive(&key, waiter(&lines, &Owner::new()).0, now);
+        let planned = || lines.slots.get(&key).and_then(|slot| slot.alarm).expect("it waits for the hold");
+        let (at, id) = planned();
+        assert_eq!(at, lines.world.now + Duration::from_millis(1));
+        lines.wake(&key, id + 1);
+        assert_eq!(planned(), (at, id), "it is not the timer of that number");
+        lines.wake(&key, id);
+        assert_eq!(planned().0, at, "not yet: it is woken once more");
+        assert_eq!(lines.drain_all().len(), 1);
+        lines.remove(&hold);
+        assert!(lines.slots.is_empty());
+    }
+
+    #[test]
+    fn a_line_that_waits_for_lockers_elsewhere_says_so() {
+        let (mut lines, key) = (lines(), Key::from("k"));
+        lines.world.ears.confirmed = true;
+        let held = |ttl| Event::Answered(Answer::Held { ttl: Some(ttl), place: None, contested: false, lasts: false });
+        lines.arrive(&key, waiter(&lines, &Owner::new()).0, Instant::now());
+        for waits in [0, 1] {
+            assert!(lines.asks().is_some(), "also once it listens");
+            assert_eq!(lines.world.waits.load(Ordering::Relaxed), 0);
+            lines.step(&key, held(TERMS.lease));
+            assert_eq!(lines.world.waits.load(Ordering::Relaxed), waits);
+        }
+    }
+
+    /// Others have a turn, whose outcome says when the next one is offered.
+    #[test]
+    fn a_line_that_remembers_something_is_kept_for_a_minute() {
+        let (lines, key, now) = (lines(), Key::from("k"), Instant::now());
+        let hold = hold(&Owner::new());
+        lines.admit(&hold, None, now);
+        assert!(lines.begin_release(&key, TERMS.lease).is_none(), "there is no list");
+        lines.released(&key, &Release::Released(1));
+        assert!(lines.others_wait(&key) && lines.has_given_turn(&key, lines.world.now));
+        lines.remove(&hold);
+        assert!(lines.is_idle() && !lines.slots.is_empty());
+        let forgotten = lines.slots.get(&key).and_then(|slot| slot.alarm).expect("it is forgotten once");
+        assert_eq!(forgotten.0, lines.world.now + Duration::from_secs(60));
+    }
+
+    /// The owner's last release has no answer yet; the owner got the lock again past the line, and now enters a second
+    /// time.
+    #[test]
+    fn a_hold_behind_one_that_is_being_released_is_entered() {
+        let (lines, key, owner) = (lines(), Key::from("k"), Owner::new());
+        let now = Instant::now();
+        let (released, held) = (hold(&owner), hold(&owner));
+        lines.admit(&released, None, now);
+        released.leave(now);
+        lines.admit(&held, None, now);
+        assert!(matches!(lines.enter(&key, &owner, now), Entry::Reentered(hold, 2) if Arc::ptr_eq(&hold, &held)));
+    }
+
+    #[test]
+    fn a_grant_whose_waiter_is_gone_is_not_registered() {
+        let (lines, owner) = (lines(), Owner::new());
+        let Admitted { waiter, same_owner } = lines.admit(&hold(&owner), Some(99), Instant::now());
+        assert!(waiter.is_none() && same_owner.is_empty());
+        assert!(lines.holds_of(&"k".into()).is_empty());
+    }
+
+    /// Has this many wait for a held key. Returns the hold, whose last guard is gone.
+    fn blocked(lines: &Lines<Recorder>, waiters: &[&Owner]) -> (Key, Arc<Hold>, Instant) {
+        let (key, now) = (Key::from("k"), Instant::now());
+        let released = hold(&Owner::new());
+        lines.admit(&released, None, now);
+        assert_eq!(lines.release(&released, 7, now), Some(7), "nobody waits for it yet");
+        for owner in waiters {
+            lines.arrive(&key, waiter(lines, owner).0, now);
+        }
+        assert!(lines.effect().is_none());
+        released.leave(now);
+        assert_eq!(lines.release(&hold(&Owner::new()), 7, now), Some(7), "no hold of this key");
+        (key, released, now)
+    }
+
+    #[test]
+    fn a_release_goes_to_the_head_of_the_line_at_that_moment() {
+        let (lines, first, second) = (lines(), Owner::new(), Owner::new());
+        let (key, released, now) = blocked(&lines, &[&first, &second]);
+        let head = lines.slots.get(&key).and_then(|slot| slot.line.waiters().first().map(|head| head.id));
+        assert!(lines.leave(&key, head.expect("two wait")).is_some(), "the first has gone meanwhile");
+        assert_eq!(lines.release(&released, 7, now), None);
+        assert!(matches!(lines.effect(), Some(Effect::Release(7, Some(head))) if head.owner == second));
+        assert_eq!(lines.release(&released, 8, now), Some(8), "one at a time");
+        lines.step(&key, Event::HandedOver);
+        assert!(lines.effect().is_none(), "it is being released");
+    }
+
+    #[test]
+    fn a_lock_is_not_handed_over_to_an_owner_whose_hold_is_lost() {
+        let (lines, owner) = (lines(), Owner::new());
+        let (_, released, now) = blocked(&lines, &[&owner]);
+        let lost = hold(&Owner::new());
+        lines.admit(&lost, None, now);
+        assert!(lost.take_guard());
+        lost.give_to(owner);
+        lost.lose(Loss::Expired);
+        assert_eq!(lines.release(&released, 7, now), None);
+        assert!(matches!(lines.effect(), Some(Effect::Release(7, None))));
+        assert_eq!(lines.census().1, 1, "it is still in line");
+    }
+
+    #[test]
+    fn a_hand_over_replaces_the_hold_even_if_its_waiter_is_gone() {
+        for stays in [true, false] {
+            let (lines, next, other) = (lines(), Owner::new(), Owner::new());
+            let (key, released, now) = blocked(&lines, &[&next, &other, &next]);
+            assert_eq!(lines.release(&released, 7, now), None);
+            let Some(Effect::Release(7, Some(head))) = lines.effect() else { panic!("it is handed over") };
+            assert!(stays || lines.leave(&key, head.id).is_some());
+            let held = hold(&next);
+            let Admitted { waiter, same_owner } = lines.succeed(&released, &held, head.id, now);
+            assert_eq!((waiter.map(|w| w.id), same_owner.len()), (stays.then_some(head.id), 1));
+            assert_eq!(
+                (lines.census(), held.guards()),
+                ((1, 1), 2),
+                "the caller of `succeed` drops the guard of a waiter that is gone"
+            );
+            lines.step(&key, Event::HandedOver);
+            assert!(lines.effect().is_none());
+        }
+    }
+
+    /// The caller releases before the line is told the outcome.
+    #[test]
+    fn a_lock_that_is_released_at_once_is_handed_over_after_the_outcome() {
+        let (lines, key, now) = (lines(), Key::from("k"), Instant::now());
+        for _ in 0..3 {
+            lines.arrive(&key, waiter(&lines, &Owner::new()).0, now);
+        }
+        let Some(Effect::Ask { head, .. }) = lines.effect() else { panic!("it is free") };
+        let acquired = hold(&head.owner);
+        lines.admit(&acquired, Some(head.id), now);
+        acquired.leave(now);
+        assert_eq!(lines.release(&acquired, 7, now), None);
+        assert!(lines.effect().is_none());
+        lines.step(&key, Event::Answered(Answer::Granted));
+        let Some(Effect::Release(7, Some(head))) = lines.effect() else { panic!("it is handed over") };
+        let next = hold(&head.owner);
+        lines.succeed(&acquired, &next, head.id, now);
+        next.leave(now);
+        assert_eq!(lines.release(&next, 8, now), None, "it may come while the hand-over is sent");
+    }
+
+    #[test]
+    fn a_lock_is_released_after_eight_hand_overs() {
+        let (lines, key, now) = (lines(), Key::from("k"), Instant::now());
+        let mut held = hold(&Owner::new());
+        lines.admit(&held, None, now);
+        let mut handed_over = 0;
+        for _ in 0..20 {
+            lines.arrive(&key, waiter(&lines, &Owner::new()).0, now);
+            held.leave(now);
+            if lines.release(&held, 7, now).is_some() {
+                break;
+            }
+            let Some(Effect::Release(7, Some(head))) = lines.effect() else { panic!("it is handed over") };
+            let next = hold(&head.owner);
+            lines.succeed(&held, &next, head.id, now);
+            lines.step(&key, Event::HandedOver);
+            (held, handed_over) = (next, handed_over + 1);
+        }
+        assert_eq!(handed_over, 8);
+        lines.released(&key, &Release::Released(0));
+        assert_eq!(lines.release(&held, 7, now), None, "nobody else was told");
+    }
+
+    #[test]
+    fn a_lost_hold_shuts_its_owner_out_and_nobody_else() {
+        let (lines, key, owner, other) = (lines(), Key::from("k"), Owner::new(), Owner::new());
+        let now = Instant::now();
+        let hold = hold(&owner);
+        lines.admit(&hold, None, now);
+        assert!(hold.take_guard());
+        hold.lose(Loss::NotOwner);
+        assert!(matches!(lines.enter(&key, &owner, now), Entry::Lost(Loss::NotOwner)));
+        assert!(matches!(lines.enter(&key, &other, now), Entry::Open));
+        let (head, _answer) = waiter(&lines, &other);
+        let id = head.id;
+        lines.arrive(&key, head, now);
+        assert_eq!(lines.asks(), Some(id));
+        lines.remove(&hold);
+        assert!(matches!(lines.enter(&key, &owner, now), Entry::Open));
+    }
+
+    /// Its owner was given the hold of another owner while it waited in line.
+    #[test]
+    fn a_waiter_whose_owner_has_a_lost_hold_gets_the_loss() {
+        let (lines, key, owner) = (lines(), Key::from("k"), Owner::new());
+        let now = Instant::now();
+        let hold = hold(&Owner::new());
+        lines.admit(&hold, None, now);
+        let (head, _answer) = waiter(&lines, &owner);
+        let id = head.id;
+        lines.arrive(&key, head, now);
+        assert!(hold.take_guard());
+        hold.give_to(owner);
+        assert!(lines.effect().is_none());
+        hold.lose(Loss::Expired);
+        lines.step(&key, Event::Changed);
+        assert!(matches!(lines.effect(), Some(Effect::Lost(told, Loss::Expired)) if told == id));
+        lines.remove(&hold);
+        assert_eq!(lines.asks(), Some(id));
+    }
+}

@@ -1,0 +1,107 @@
+//! Acquires for the head of a line.
+
+use std::pin::pin;
+use std::slice;
+
+use super::attempt::Attempt;
+use super::jobs::{Asking, UnderWay};
+use crate::command::Place;
+use crate::foreign::{self, log};
+use crate::lease;
+use crate::line::{Answer, Event};
+use crate::quorum::Order;
+
+/// Acquires for the waiter, and passes it the grant or the error.
+pub(super) async fn ask(asking: Asking) {
+    let span = asking.under_way.session.span_of("drive", &asking.under_way.key);
+    foreign::in_span(&span, pin!(run(asking))).await;
+}
+
+async fn run(asking: Asking) {
+    let Asking { under_way, head, first_alone, listing, listens } = asking;
+    let UnderWay { session, key, .. } = &under_way;
+    let order = if first_alone { Order::FirstAlone } else { Order::AllAtOnce };
+    let attempt = session.attempt(slice::from_ref(key), &head.owner, head.origin, head.terms, order, listing).await;
+    let answer = match attempt {
+        Attempt::Granted(granted) => {
+            granted.into_iter().for_each(|granted| session.deliver(granted, head.id));
+            Answer::Granted
+        }
+        Attempt::Refused(error) => {
+            session.answer(key, head.id, error);
+            Answer::Refused
+        }
+        Attempt::Held { ttl, contested, place } => {
+            if listens {
+                log!(debug, key = %key.shown(), owner = %head.owner, ?ttl, "waiting");
+            }
+            let place = match place {
+                Some(Place::Behind(place)) => Some(place),
+                Some(Place::Refused(error)) => {
+                    session.quorum.unlist(key, &error);
+                    None
+                }
+                None => None,
+            };
+            Answer::Held { ttl, place, contested, lasts: lease::outlasts_every(ttl) }
+        }
+        Attempt::Split => Answer::Split,
+        Attempt::Outrun => Answer::Outrun,
+        Attempt::Unavailable(_) => Answer::Unavailable { ends_in: session.outage_ends_in() },
+    };
+    under_way.end(Event::Answered(answer));
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use tokio::sync::oneshot;
+
+    use std::time::Duration;
+
+    use super::super::{Grip, Session};
+    use super::*;
+    use crate::clock::Instant;
+    use crate::error::Error;
+    use crate::foreign::poll_sickly;
+    use crate::hold::Terms;
+    use crate::identity::Caller;
+    use crate::key::Key;
+    use crate::lines::{Arrival, Call, Head, Waiter};
+    use crate::options::Reentry;
+    use crate::owner::Owner;
+
+    pub(in crate::session) const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+
+    type Reply = oneshot::Receiver<Result<Option<Grip>, Error>>;
+
+    /// Has a caller wait, and returns its number and its answer.
+    pub(in crate::session) fn arrives(session: &Session, key: &Key, task: u64) -> (u64, Reply) {
+        let (reply, answer) = oneshot::channel();
+        let Caller { owner, origin, .. } = Caller::blocking(Some(&Owner::task(task)), Reentry::Task);
+        let id = session.gate.next_id();
+        let waiter = Waiter { id, owner, since: Instant::now(), call: Call { origin, terms: TERMS, reply } };
+        assert!(matches!(session.gate.arrive(key, waiter, Instant::now()), Arrival::Queued));
+        (id, answer)
+    }
+
+    #[tokio::test]
+    async fn an_ask_that_ends_before_its_outcome_leaves_nobody_waiting() {
+        let (session, key) = (Session::over_nobody(), Key::from("k"));
+        let waits = [arrives(&session, &key, 1), arrives(&session, &key, 2)];
+        assert_eq!(session.stats().waiters, 2);
+        let owner = Owner::task(1);
+        let Caller { origin, .. } = Caller::blocking(Some(&owner), Reentry::Task);
+        let head = Head { id: waits[0].0, owner, origin, terms: TERMS };
+        let under_way = UnderWay::new(&session, &key);
+        let asking = Asking { under_way, head, first_alone: false, listing: None, listens: false };
+        let mut asking = Box::pin(ask(asking));
+        let before = session.stats().pending_undos;
+        poll_sickly(asking.as_mut());
+        drop(asking);
+        for (_, answer) in waits {
+            assert!(matches!(answer.await, Ok(Err(Error::Unavailable { .. }))), "it gets an error");
+        }
+        assert_eq!(session.stats().pending_undos, before + 1, "what the attempt may have taken");
+        session.engine.stop();
+    }
+}

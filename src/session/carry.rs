@@ -1,0 +1,278 @@
+//! Carries out what the lines want: asks the servers, hands locks over, tells callers.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::task::yield_now;
+
+use super::jobs::{Asking, HandingOver, Task, UnderWay};
+use super::outage::Verdict;
+use super::unconfirmed::Unconfirmed;
+use super::{Grip, Session};
+use crate::clock::{Clock, Instant};
+use crate::command::Kind;
+use crate::engine::Work;
+use crate::error::Error;
+use crate::foreign::{self, contained, log};
+use crate::key::Key;
+use crate::lease;
+use crate::line::{Effect, Event, Moment};
+use crate::lines::{Head, Timed, Timers, Waiter, World};
+use crate::notify::Channels;
+use crate::options::Settings;
+use crate::quorum::Quorum;
+use crate::shown::Shown;
+
+/// What is around the lines of a session.
+#[derive(Debug)]
+pub(super) struct Around {
+    pub(super) session: Weak<Session>,
+    pub(super) quorum: Arc<Quorum>,
+    pub(super) channels: Arc<Channels>,
+    pub(super) clock: Clock,
+    pub(super) settings: Settings,
+}
+
+impl World for Around {
+    type Grip = Grip;
+    type Release = Unconfirmed;
+
+    fn moment(&self, key: &Key) -> Moment<'_> {
+        let (settings, quorum) = (&self.settings, &self.quorum);
+        let is_told = Kind::from(settings.format).is_told_of();
+        // All waiters listen, and this server, the only one, counts all of them.
+        let counts = is_told && matches!(quorum.nodes(), [] | [_]) && !quorum.nodes().iter().any(|n| n.is_cluster());
+        Moment {
+            now: self.clock.now(),
+            chance: fastrand::f64(),
+            retry: settings.retry_pause(fastrand::f64()),
+            recheck: lease::recheck_interval(settings.lease),
+            lease: settings.lease,
+            patience: settings.command_timeout,
+            majority: quorum.majority(),
+            round_trip: quorum.round_trip(),
+            is_told,
+            counts,
+            lister: quorum.lister_of(key),
+            ears: self.channels.ears(key),
+        }
+    }
+
+    fn listen(&self, key: &Key) -> bool {
+        self.channels.listen(key)
+    }
+
+    fn stop_listening(&self, key: &Key, lingers: bool) {
+        self.channels.stop_listening(key, lingers);
+    }
+
+    fn begin_release(&self, key: &Key) {
+        self.channels.begin_release(key);
+    }
+
+    fn waits_for_others(&self) {
+        if let Some(session) = self.session.upgrade() {
+            session.engine.waits_for_others();
+        }
+    }
+
+    fn carry(&self, key: &Key, effect: Effect<Unconfirmed, Head>) -> Option<Event> {
+        let session = self.session.upgrade()?;
+        let under_way = || UnderWay::new(&session, key);
+        match effect {
+            Effect::Ask { head, first_alone, listing, listens } => {
+                session.ask(Task::Ask(Asking { under_way: under_way(), head, first_alone, listing, listens }));
+                None
+            }
+            Effect::Release(released, head) => {
+                // It may have been passed to the line before other calls, which have to find the lock released.
+                session.crew.give_first(Task::HandOver(HandingOver { under_way: under_way(), released, head }));
+                None
+            }
+            Effect::Name => {
+                let under_way = under_way();
+                session.engine.spawn(async move {
+                    let named = under_way.session.name_lasting(&under_way.key).await;
+                    under_way.end(Event::Named(named));
+                });
+                None
+            }
+            Effect::Lost(id, loss) => {
+                session.answer(key, id, Error::lost(key, loss));
+                Some(Event::Changed)
+            }
+            Effect::GiveUp { came_by } => Some(Event::GaveUp(session.give_up(key, came_by))),
+            Effect::Pass => session.pass(key),
+            Effect::Listen { .. } | Effect::Hush { .. } | Effect::WakeAt { .. } => None,
+        }
+    }
+}
+
+impl Session {
+    /// Takes this locker off the list of a lock that no caller waits for here. If that fails, the next locker in the
+    /// list asks after a moment. Also done while closing, since a locker that is about to end must not be woken.
+    fn pass(self: &Arc<Self>, key: &Key) -> Option<Event> {
+        if self.engine.is_guest_no_more() {
+            return Some(Event::Passed(false));
+        }
+        let (session, key) = (Arc::clone(self), key.clone());
+        let pending = self.engine.owe(Work::Operation);
+        self.engine.spawn(async move {
+            let passing = foreign::survive(session.quorum.pass(key.clone()));
+            let passed = passing.await.unwrap_or_else(|said| Err(session.panicked(&said)));
+            if let Err(error) = &passed {
+                log!(debug, key = %key.shown(), %error, "the locker could not be taken off the list");
+            }
+            session.gate.step(&key, Event::Passed(passed.is_ok()));
+            drop(pending);
+        });
+        None
+    }
+
+    /// Ends the waits of callers because an outage has lasted too long, except of those that came only just now and,
+    /// with a time, of those that came after it. Returns when the time of the next one of those is over, if there are
+    /// any.
+    fn give_up(&self, key: &Key, came_by: Option<Instant>) -> Option<Duration> {
+        let now = Instant::now();
+        // If a round has had an answer meanwhile, there is none.
+        let Verdict { nodes, lasts } = self.outage.verdict(now)?;
+        let error = self.quorum.unavailable(nodes, lasts);
+        let mut next = None::<Duration>;
+        let due = |waiter: &Waiter<Grip>| {
+            let left = self.outage.patience_left(waiter.since, now);
+            let due = left.is_zero() && came_by.is_none_or(|by| waiter.since <= by);
+            if !due {
+                next = Some(next.map_or(left, |next| next.min(left)));
+            }
+            due
+        };
+        for waiter in self.gate.drain(key, due) {
+            foreign::answer(waiter.call.reply, Err(error.clone()));
+        }
+        next
+    }
+
+    /// Logs a holder whose lock outlasts every lease: it stands until somebody deletes it, or for months. Returns
+    /// whether it has.
+    async fn name_lasting(&self, key: &Key) -> bool {
+        let (holder, left) = match self.quorum.inspect(key).await {
+            Ok(Some(holder)) if lease::outlasts_every(holder.remaining()) => {
+                (holder.owner().into_owned(), holder.remaining())
+            }
+            Err(Error::Server { source, .. }) => (format!("unknown ({source})"), None),
+            // It has an ordinary lease by now, or is gone, or no server answers: the next attempt will show.
+            Ok(_) | Err(_) => return false,
+        };
+        let Some(left) = left else {
+            log!(
+                warn, key = %key.shown(), holder = %Shown(&holder),
+                "the holder of this lock has no lease: waiters wait until its holder, force_unlock or, if that \
+                is refused, DEL releases it"
+            );
+            return true;
+        };
+        log!(
+            warn, key = %key.shown(), holder = %Shown(&holder), ?left,
+            "this lock lasts longer than any lease: another program set its time, or the server's clock was set \
+            back; if its holder is dead, call force_unlock"
+        );
+        true
+    }
+
+    /// Ends the wait of a waiter whose time is over.
+    fn end_wait(&self, key: &Key, id: u64, deadline: Instant) {
+        let held = self.gate.is_known_held(key, self.now());
+        if let Some(waiter) = self.gate.leave(key, id) {
+            // Nobody asked a server while the lock was left to others: the caller does.
+            let answer = if held || self.gate.has_given_turn(key, waiter.since) {
+                Ok(None)
+            } else {
+                self.gave_up(waiter.since, deadline).map(|()| None)
+            };
+            foreign::answer(waiter.call.reply, answer);
+        }
+    }
+}
+
+/// Wakes lines, and ends the waits whose time is over. Started with the session; ends with the engine, and then all
+/// waits end; nobody awaits it.
+pub(super) async fn keep_time(timers: Arc<Timers>, session: Weak<Session>) {
+    let ends = Ends(session);
+    loop {
+        let due = timers.next().await;
+        if let Some(session) = ends.0.upgrade() {
+            for (at, number, key, timed) in due {
+                // If one panics, the others have their turn all the same.
+                contained(|| match timed {
+                    Timed::Wait => session.end_wait(&key, number, at),
+                    Timed::Line => session.gate.wake(&key, number),
+                });
+            }
+        }
+        // Lets the watchdog renew holds between the ends of very many waits.
+        yield_now().await;
+    }
+}
+
+/// Ends all waits: nothing wakes a line any more.
+struct Ends(Weak<Session>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if let Some(session) = self.0.upgrade() {
+            contained(|| {
+                for waiter in session.gate.drain_all() {
+                    foreign::answer(waiter.call.reply, Err(session.stopped()));
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ask::tests::{TERMS, arrives};
+    use super::*;
+    use crate::foreign::poll_sickly;
+    use crate::hold::Hold;
+    use crate::owner::Owner;
+
+    #[tokio::test]
+    async fn nobody_waits_once_nothing_wakes_a_line() {
+        let session = Session::over_nobody();
+        let hold = Arc::new(Hold::for_test(Owner::task(7), TERMS, &[0], 1));
+        session.gate.admit(&hold, None, Instant::now());
+        let (_, answer) = arrives(&session, &hold.claim.key, 1);
+        let mut time = Box::pin(keep_time(Arc::default(), Arc::downgrade(&session)));
+        poll_sickly(time.as_mut());
+        drop(time);
+        assert!(matches!(answer.await, Ok(Err(Error::Unavailable { .. }))));
+        session.engine.stop();
+    }
+
+    #[tokio::test]
+    async fn a_list_that_the_server_refused_is_not_asked_for_again() {
+        let (session, [key, other]) = (Session::over_nobody(), ["k", "other"].map(Key::from));
+        session.quorum.unlist(&key, "WRONGTYPE Operation against a key holding the wrong kind of value");
+        let around = |key| session.quorum.lister_of(key).is_some();
+        assert!(!around(&key) && around(&other));
+        session.engine.stop();
+    }
+
+    #[tokio::test]
+    async fn the_engine_sleeps_while_a_line_waits_for_other_lockers() {
+        let session = Session::over_nobody();
+        assert!(!session.engine.never_stays_awake());
+        session.gate.world().waits_for_others();
+        assert!(session.engine.never_stays_awake());
+        session.engine.stop();
+    }
+
+    #[tokio::test]
+    async fn a_message_that_anybody_can_send_has_nothing_passed() {
+        let session = Session::over_nobody();
+        session.gate.step(&Key::from("k"), Event::WokenUp(crate::line::WakeUp::Go));
+        assert_eq!(session.stats().pending, 0, "it never asked to be put into that list");
+        session.engine.stop();
+    }
+}
