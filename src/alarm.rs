@@ -2,7 +2,7 @@
 //! what the engines are doing.
 //!
 //! # Invariants
-//! - Only its own sleep and the wakers of tokens make this thread wait: no I/O, log, recorder, gate or runtime does. If
+//! - Only its own sleep and the wakers of tokens make this thread wait: no I/O, log, recorder, line or runtime does. If
 //!   a waker blocks it, the engines go on: the watchdog fires tokens too.
 //! - Every hold that is held for longer than a grid's width is in a line, which comes due before the hold ends.
 //!   Renewals postpone the end without a notice: the alarm reads the end when the line is due. Code that brings the end

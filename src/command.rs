@@ -23,8 +23,8 @@ pub(crate) const WAKE: &str = "lockhound_wake:";
 
 /// The form of a lock on a server. Each kind excludes every other, and itself.
 ///
-/// A new kind that does not exclude itself would concern three places: `Slot::next` in the gate (who blocks the line),
-/// and `admit` and `settle` in `session/attempt.rs` (what a grant proves of the holds before it).
+/// A new kind that does not exclude itself would concern three places: `Held::blocks` in the lines (who blocks the
+/// line), and `admit` and `settle` in `session/attempt.rs` (what a grant proves of the holds before it).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A hash with the field of its holder.

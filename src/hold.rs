@@ -6,7 +6,8 @@
 //! - A loss is counted in the step that makes the hold `Lost`; then its tokens are cancelled; then the engine judges
 //!   it.
 //! - Tokens are cancelled after the mutex is released, since their wakers run foreign code. Methods that are called
-//!   under the lock of a gate's shard only mark a loss; the gate calls [`Hold::fire`] after it has released that lock.
+//!   under the lock of a shard of lines only mark a loss; the lines call [`Hold::fire`] after it has released that
+//!   lock.
 //! - `guards` counts the guards that exist or are on their way; only the step to zero sends the release.
 //! - Guards on their way were granted with the hold itself, so all of them have one deadline, counted from the grant.
 

@@ -35,6 +35,7 @@ mod script;
 pub mod servers;
 mod session;
 mod shown;
+mod standing;
 mod stats;
 mod sync;
 mod tasks;

@@ -24,7 +24,7 @@ const LAYERS: [Layer; 6] = [
     },
     Layer {
         name: "life",
-        modules: &["session", "watchdog", "lines", "alarm", "hold", "engine", "identity"],
+        modules: &["session", "standing", "watchdog", "lines", "alarm", "hold", "engine", "identity"],
         libraries: &["tokio", "tokio_util", "futures_util", "dashmap", "tracing", "uuid", "fastrand"],
     },
     Layer { name: "agree", modules: &["quorum", "notify"], libraries: &["tokio", "futures_util", "uuid"] },

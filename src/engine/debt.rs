@@ -63,7 +63,7 @@ impl Tally {
     pub(crate) async fn end(&self, minority: usize, idle: impl Fn() -> bool) {
         let mut alone_since = None;
         loop {
-            // This check comes first: a user's thread counts an undo here before it removes the hold from the gate.
+            // This check comes first: a user's thread counts an undo here before it removes the hold from its line.
             // Only the engine, on which this runs, moves anything the other way.
             let idle = idle();
             let waiting: Vec<usize> = self.at.iter().map(|at| at.load(Ordering::Acquire)).filter(|&n| n > 0).collect();

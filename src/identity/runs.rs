@@ -1,7 +1,7 @@
 //! Runs that are under way: their nesting, and their turns.
 //!
-//! A run takes its turn before it locks. The gate knows nothing of runs: this module decides between runs of one owner,
-//! and the gate's line keeps its order.
+//! A run takes its turn before it locks. The lines know nothing of runs: this module decides between runs of one owner,
+//! and the line keeps its order.
 //!
 //! # Invariants
 //! - Of the runs of one owner on one lock, inside of the same run or of none, only one has the turn.

@@ -42,9 +42,13 @@ impl<T: Send + 'static> Calls<T> {
     where
         F: Future<Output = Outcome<T>> + Send + 'static,
     {
-        let mut all = Self(Waiting(Vec::new()));
+        let mut all = Self::none();
         all.extend(calls);
         all
+    }
+
+    pub(crate) fn none() -> Self {
+        Self(Waiting(Vec::new()))
     }
 
     /// Adds further calls.

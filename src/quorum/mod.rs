@@ -18,7 +18,6 @@ mod place;
 #[cfg(test)]
 #[cfg(feature = "testing")]
 mod staged;
-mod undoing;
 mod vetting;
 mod voter;
 mod votes;
@@ -41,7 +40,6 @@ use self::eligibility::{Eligibility, Status};
 use self::labels::Labels;
 pub(crate) use self::outcome::{Acquired, Majority, Round, Settled};
 use self::pace::patience_of;
-pub(crate) use self::undoing::Undoing;
 use self::voter::Voter;
 pub(crate) use self::votes::Confirmations;
 use self::votes::RoundVotes;
@@ -209,7 +207,7 @@ impl Quorum {
             (at, ask)
         };
         let (mut nodes, mut round) = (self.everywhere(), RoundVotes::new(self.nodes.len()));
-        let mut late = Calls::new(std::iter::empty::<(NodeIndex, std::future::Pending<_>)>());
+        let mut late = Calls::none();
         if order == Order::FirstAlone {
             late.extend(nodes.by_ref().take(1).map(ask));
             let patience = Instant::now() + self.answers_within();
@@ -351,11 +349,6 @@ impl Quorum {
     ) -> Outcome<HandOver> {
         let hand_over = Command::HandOver { from: from.clone(), to: to.clone(), lease, fences };
         script::ask(&self.nodes[0], Lane::Grants, &hand_over, Answer::hand_over).await
-    }
-
-    /// Returns the undos of one node.
-    pub(crate) fn undoing(&self, node: NodeIndex) -> Undoing {
-        Undoing::new(Arc::clone(&self.nodes[node]))
     }
 
     /// Renews locks on one node.

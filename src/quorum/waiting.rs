@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::Quorum;
+use super::{Calls, Quorum};
 use crate::command::{Answer, Claim, Command, Release, Releaser, Wakes};
 use crate::error::Error;
 use crate::foreign::log;
@@ -105,16 +105,23 @@ impl Quorum {
         if self.lister().is_some() { Wakes::Next(releaser) } else { Wakes::All }
     }
 
-    /// Releases a lock on one node. With a `rest`, the lock is kept for that long, and nobody is woken.
-    pub(crate) async fn release(
+    /// Releases a lock on every node. With a `rest`, the lock is kept for that long, and nobody is woken.
+    pub(crate) fn release(&self, claim: &Claim, rest: Option<Duration>, wakes: &Wakes) -> Calls<Release> {
+        let on = |node| (node, self.release_on(node, Lane::Commands, claim, rest, wakes.clone()));
+        Calls::new(self.everywhere().map(on))
+    }
+
+    /// Releases a lock on one node, behind whatever was sent on the same connection.
+    pub(crate) fn release_on(
         &self,
         node: NodeIndex,
+        lane: Lane,
         claim: &Claim,
         rest: Option<Duration>,
         wakes: Wakes,
-    ) -> Outcome<Release> {
-        let release = Command::release(claim.clone(), rest, wakes);
-        script::ask(&self.nodes[node], Lane::Commands, &release, Answer::release).await
+    ) -> impl Future<Output = Outcome<Release>> + use<> {
+        let (node, release) = (Arc::clone(&self.nodes[node]), Command::release(claim.clone(), rest, wakes));
+        async move { script::ask(&node, lane, &release, Answer::release).await }
     }
 
     /// Takes this locker off the list of a lock, and wakes the next one if the lock is free.

@@ -27,12 +27,12 @@ impl Drop for Place<'_> {
             return;
         }
         if let Some(deadline) = self.deadline {
-            self.session.gate.timers().remove(deadline, self.id, self.session.now());
+            self.session.lines.timers().remove(deadline, self.id, self.session.now());
         }
         if !self.answered {
             // The waiter and its waker are dropped here, after the shard's lock is released, perhaps while the task
             // unwinds. A grant that is under way finds the waiter gone.
-            contained(|| _ = self.session.gate.leave(self.key, self.id));
+            contained(|| _ = self.session.lines.leave(self.key, self.id));
         }
     }
 }
@@ -50,11 +50,11 @@ impl Session {
         loop {
             self.check_open()?;
             let now = self.now();
-            let id = self.gate.next_id();
+            let id = self.lines.next_id();
             let (reply, answer) = foreign::channel();
             let (owner, origin) = (caller.owner.clone(), caller.origin);
             let waiter = Waiter { id, owner, since: now, call: Call { origin, terms: *terms, reply } };
-            match self.gate.arrive(key, waiter, now) {
+            match self.lines.arrive(key, waiter, now) {
                 Arrival::Reentered(hold, count) => {
                     return Box::pin(self.reentered(hold, origin, count)).await.map(Some);
                 }
@@ -64,7 +64,7 @@ impl Session {
             let mut place = Place { session: self, key, id, deadline, answered: false };
             let _warning = self.warn_of_itself(key, caller);
             if let Some(deadline) = deadline {
-                self.gate.timers().put(deadline, id, key, Timed::Wait);
+                self.lines.timers().put(deadline, id, key, Timed::Wait);
             }
             // Closing sets the flag and then empties the lines: a caller that came into the line after that sees the
             // flag.
@@ -74,7 +74,7 @@ impl Session {
             drop(place);
             let Some(grip) = answer? else {
                 // The line left the lock to others for all of this caller's time: it may be free.
-                return match self.gate.has_given_turn(key, now) {
+                return match self.lines.has_given_turn(key, now) {
                     true => Box::pin(self.try_after_turn(key, caller, *terms)).await,
                     false => Ok(None),
                 };
@@ -94,7 +94,7 @@ impl Session {
     async fn try_after_turn(self: &Arc<Self>, key: &Key, caller: &Caller, terms: Terms) -> Result<Option<Grip>, Error> {
         let grip = self.try_lock(key, caller, terms).await?;
         if grip.is_some() {
-            self.gate.end_given_turn(key, self.now());
+            self.lines.end_given_turn(key, self.now());
         }
         Ok(grip)
     }
@@ -120,14 +120,14 @@ mod tests {
     #[tokio::test]
     async fn a_caller_that_gives_up_leaves_the_line_except_in_a_forked_process() {
         for (session, stays) in [(Session::over_nobody(), false), (Session::forked(), true)] {
-            let (key, id, now) = (Key::from("k"), session.gate.next_id(), Instant::now());
+            let (key, id, now) = (Key::from("k"), session.lines.next_id(), Instant::now());
             let Caller { owner, origin, .. } = Caller::blocking(Some(&Owner::task(1)), Reentry::Task);
             let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
             let (reply, _answer) = foreign::channel();
             let waiter = Waiter { id, owner, since: now, call: Call { origin, terms, reply } };
-            assert!(matches!(session.gate.arrive(&key, waiter, now), Arrival::Queued));
+            assert!(matches!(session.lines.arrive(&key, waiter, now), Arrival::Queued));
             drop(Place { session: &session, key: &key, id, deadline: None, answered: false });
-            assert_eq!(session.gate.leave(&key, id).is_some(), stays);
+            assert_eq!(session.lines.leave(&key, id).is_some(), stays);
             session.engine.stop();
         }
     }

@@ -156,7 +156,7 @@ impl Drop for Alive {
 }
 
 /// Ends a guest with its runtime, which may end at any time and without closing the locker: callers that wait get an
-/// error, and later ones find the locker closed. A task that was never polled, as a driver may be, cannot do that.
+/// error, and later ones find the locker closed. A job that was never polled cannot do that.
 pub(super) struct Eviction(Weak<Session>);
 
 impl Eviction {

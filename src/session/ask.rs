@@ -53,7 +53,7 @@ async fn run(asking: Asking) {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use tokio::sync::oneshot;
 
     use std::time::Duration;
@@ -70,17 +70,17 @@ pub(super) mod tests {
     use crate::options::Reentry;
     use crate::owner::Owner;
 
-    pub(in crate::session) const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+    const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
 
     type Reply = oneshot::Receiver<Result<Option<Grip>, Error>>;
 
     /// Has a caller wait, and returns its number and its answer.
-    pub(in crate::session) fn arrives(session: &Session, key: &Key, task: u64) -> (u64, Reply) {
+    fn arrives(session: &Session, key: &Key, task: u64) -> (u64, Reply) {
         let (reply, answer) = oneshot::channel();
         let Caller { owner, origin, .. } = Caller::blocking(Some(&Owner::task(task)), Reentry::Task);
-        let id = session.gate.next_id();
+        let id = session.lines.next_id();
         let waiter = Waiter { id, owner, since: Instant::now(), call: Call { origin, terms: TERMS, reply } };
-        assert!(matches!(session.gate.arrive(key, waiter, Instant::now()), Arrival::Queued));
+        assert!(matches!(session.lines.arrive(key, waiter, Instant::now()), Arrival::Queued));
         (id, answer)
     }
 

@@ -10,7 +10,7 @@ use crate::command::{Claim, Listing};
 use crate::engine::{Debt, Work};
 use crate::error::{Error, Loss};
 use crate::fence::{Fence, Source};
-use crate::foreign::{self, contained, log};
+use crate::foreign::{self, log};
 use crate::hold::{Grant, Hold, Terms};
 use crate::identity::Origin;
 use crate::key::Key;
@@ -18,6 +18,7 @@ use crate::lease;
 use crate::lines::{Admitted, Waiter};
 use crate::owner::Owner;
 use crate::quorum::{self, Acquired, Majority, Order};
+use crate::standing::Unsettled;
 
 /// The outcome of one acquire, with a grant for each lock. If it is not granted, what it may have left behind is being
 /// undone.
@@ -31,8 +32,7 @@ pub(super) struct Granted {
     debt: Debt,
 }
 
-/// An acquire whose answers have not been dealt with yet. If its task ends before that, what it may have taken is
-/// undone.
+/// An acquire whose answers have not been dealt with yet.
 pub(super) struct Asked<'a> {
     session: &'a Arc<Session>,
     owner: &'a Owner,
@@ -45,7 +45,6 @@ pub(super) struct Asked<'a> {
     sent: Instant,
     /// How long a caller may take to claim its grant.
     patience: Duration,
-    pub(super) settled: bool,
 }
 
 impl<'a> Asked<'a> {
@@ -67,7 +66,12 @@ impl<'a> Asked<'a> {
         let claims: Arc<[Claim]> = keys.iter().zip(first..).map(claim).collect();
         let sent = session.now();
         let fences = Source::new(session.settings.fencing, clock::wall_micros(), session.quorum.nodes().len());
-        Self { session, owner, origin, terms, claims, first, fences, sent, patience, settled: false }
+        Self { session, owner, origin, terms, claims, first, fences, sent, patience }
+    }
+
+    /// Returns what it may take.
+    pub(super) fn unsettled(&self) -> Unsettled {
+        Unsettled::new(&self.session.book, &self.claims, self.terms.lease)
     }
 
     /// Makes the holds of a majority's yes, unless the lease was over when it came.
@@ -97,23 +101,14 @@ impl<'a> Asked<'a> {
         let reason = format!("granted after {took:?}, when the lease was over");
         Acquired::Unavailable(session.quorum.failures(reason))
     }
-
-    /// Logs a hold that was granted.
-    pub(super) fn granted(&self, hold: Arc<Hold>) -> Granted {
-        let Self { session, owner, .. } = *self;
-        let (generation, fence) = (hold.generation, hold.fence.get());
-        log!(debug, key = %hold.claim.key.shown(), %owner, generation, fence, "acquired");
-        Granted { hold, debt: session.engine.owe(Work::Part) }
-    }
 }
 
-impl Drop for Asked<'_> {
-    fn drop(&mut self) {
-        if !self.settled && !self.session.is_closed() {
-            let everywhere = || self.session.quorum.everywhere();
-            let undo = |claim: &Claim| self.session.undo(claim, self.terms.lease, None, None, everywhere());
-            contained(|| self.claims.iter().for_each(undo));
-        }
+impl Granted {
+    /// Logs a hold that was granted.
+    pub(super) fn new(session: &Session, owner: &Owner, hold: Arc<Hold>) -> Self {
+        let (generation, fence) = (hold.generation, hold.fence.get());
+        log!(debug, key = %hold.claim.key.shown(), %owner, generation, fence, "acquired");
+        Self { hold, debt: session.engine.owe(Work::Part) }
     }
 }
 
@@ -138,13 +133,14 @@ impl Session {
         let _debt = self.engine.owe(Work::Part);
         let new = || Asked::new(self, keys, owner, origin, terms, lease::recheck_interval(terms.lease));
         let mut asked = new();
+        let mut unsettled = asked.unsettled();
         let with = |fences| quorum::Asked { lease: terms.lease, fences, listing: listing.clone() };
         let mut round = self.quorum.acquire(&asked.claims, with(asked.fences), order).await;
         if round.is_outdated() {
-            self.give_back(&asked.claims, terms.lease, &round.taken).await;
-            self.undo_attempt(&asked.claims, terms.lease, round.late, &[], &round.uncertain);
-            asked.settled = true;
+            unsettled.give_back(&round.taken).await;
+            unsettled.undo(&[], &round.uncertain, round.late);
             asked = new();
+            unsettled = asked.unsettled();
             round = self.quorum.acquire(&asked.claims, with(asked.fences), Order::AllAtOnce).await;
         }
         let sent = asked.sent;
@@ -152,18 +148,18 @@ impl Session {
         match &acquired {
             Acquired::Granted(holds) => {
                 self.need_label();
-                self.keep_late(holds, sent, round.late, &round.uncertain);
+                unsettled.keep(holds, sent, &round.uncertain, round.late);
             }
-            _ => self.undo_attempt(&asked.claims, terms.lease, round.late, &round.taken, &round.uncertain),
+            _ => unsettled.undo(&round.taken, &round.uncertain, round.late),
         }
-        asked.settled = true;
         match &acquired {
             Acquired::Unavailable(nodes) => self.outage.failed(sent, nodes.clone()),
             // One node is no majority.
             Acquired::Outrun => {}
             _ => self.outage.answered(),
         }
-        acquired.and_then(|holds| Acquired::Granted(holds.into_iter().map(|hold| asked.granted(hold)).collect()))
+        let granted = |hold| Granted::new(self, owner, hold);
+        acquired.and_then(|holds| Acquired::Granted(holds.into_iter().map(granted).collect()))
     }
 
     /// Registers a grant for a caller that is not in the line.
@@ -184,7 +180,7 @@ impl Session {
         if admitted.waiter.is_none() {
             // It is not held from here on, so a late yes is undone too.
             hold.revoke();
-            return self.undo_hold(hold);
+            return self.book.undo_hold(hold);
         }
         self.give(granted, admitted);
     }
@@ -192,7 +188,7 @@ impl Session {
     /// Registers a grant in place of the hold that was released for it, and passes it to the waiter.
     pub(super) fn deliver_after(self: &Arc<Self>, from: &Arc<Hold>, granted: Granted, waiter: u64) {
         self.depose_others(&granted.hold);
-        let admitted = self.gate.succeed(from, &granted.hold, waiter, self.now());
+        let admitted = self.lines.succeed(from, &granted.hold, waiter, self.now());
         self.watch_end(&granted.hold);
         self.give(granted, admitted);
     }
@@ -217,19 +213,19 @@ impl Session {
 
     fn admit(self: &Arc<Self>, granted: &Granted, waiter: Option<u64>) -> Admitted<Grip> {
         self.depose_others(&granted.hold);
-        self.gate.admit(&granted.hold, waiter, Instant::now())
+        self.lines.admit(&granted.hold, waiter, Instant::now())
     }
 
     /// Makes older holds of the key lost, before a grant is registered.
     fn depose_others(&self, hold: &Hold) {
         // The grant proves that earlier holders of this key no longer hold it.
         let key = &hold.claim.key;
-        for other in self.gate.holds_of(key).iter().filter(|other| other.generation < hold.generation) {
+        for other in self.lines.holds_of(key).iter().filter(|other| other.generation < hold.generation) {
             other.lose(Loss::NotOwner);
         }
         let owner = hold.owner();
         // For the run that is the owner, if one is.
-        owner.note(key, |key| self.gate.has_hold(key, |other| other.is_owned_by(&owner)));
+        owner.note(key, |key| self.lines.has_hold(key, |other| other.is_owned_by(&owner)));
     }
 
     /// Has the alarm look after a grant that is registered just now. Nothing foreign may run before this: callers of
@@ -251,7 +247,7 @@ impl Session {
             Err(_) => _ = hold.lose(Loss::RenewalFailed),
         }
         // The answer to a later attempt may have come first: the later grant proves that this one is gone.
-        if self.gate.has_hold(&hold.claim.key, |other| other.generation > hold.generation && other.is_held()) {
+        if self.lines.has_hold(&hold.claim.key, |other| other.generation > hold.generation && other.is_held()) {
             hold.lose(Loss::NotOwner);
         }
     }

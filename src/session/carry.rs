@@ -123,7 +123,7 @@ impl Session {
             if let Err(error) = &passed {
                 log!(debug, key = %key.shown(), %error, "the locker could not be taken off the list");
             }
-            session.gate.step(&key, Event::Passed(passed.is_ok()));
+            session.lines.step(&key, Event::Passed(passed.is_ok()));
             drop(pending);
         });
         None
@@ -146,7 +146,7 @@ impl Session {
             }
             due
         };
-        for waiter in self.gate.drain(key, due) {
+        for waiter in self.lines.drain(key, due) {
             foreign::answer(waiter.call.reply, Err(error.clone()));
         }
         next
@@ -181,10 +181,10 @@ impl Session {
 
     /// Ends the wait of a waiter whose time is over.
     fn end_wait(&self, key: &Key, id: u64, deadline: Instant) {
-        let held = self.gate.is_known_held(key, self.now());
-        if let Some(waiter) = self.gate.leave(key, id) {
+        let held = self.lines.is_known_held(key, self.now());
+        if let Some(waiter) = self.lines.leave(key, id) {
             // Nobody asked a server while the lock was left to others: the caller does.
-            let answer = if held || self.gate.has_given_turn(key, waiter.since) {
+            let answer = if held || self.lines.has_given_turn(key, waiter.since) {
                 Ok(None)
             } else {
                 self.gave_up(waiter.since, deadline).map(|()| None)
@@ -194,18 +194,17 @@ impl Session {
     }
 }
 
-/// Wakes lines, and ends the waits whose time is over. Started with the session; ends with the engine, and then all
-/// waits end; nobody awaits it.
+/// Wakes lines, and ends the waits whose time is over. Started with the session; ends with the engine; nobody awaits
+/// it.
 pub(super) async fn keep_time(timers: Arc<Timers>, session: Weak<Session>) {
-    let ends = Ends(session);
     loop {
         let due = timers.next().await;
-        if let Some(session) = ends.0.upgrade() {
+        if let Some(session) = session.upgrade() {
             for (at, number, key, timed) in due {
                 // If one panics, the others have their turn all the same.
                 contained(|| match timed {
                     Timed::Wait => session.end_wait(&key, number, at),
-                    Timed::Line => session.gate.wake(&key, number),
+                    Timed::Line => session.lines.wake(&key, number),
                 });
             }
         }
@@ -214,41 +213,9 @@ pub(super) async fn keep_time(timers: Arc<Timers>, session: Weak<Session>) {
     }
 }
 
-/// Ends all waits: nothing wakes a line any more.
-struct Ends(Weak<Session>);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        if let Some(session) = self.0.upgrade() {
-            contained(|| {
-                for waiter in session.gate.drain_all() {
-                    foreign::answer(waiter.call.reply, Err(session.stopped()));
-                }
-            });
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::ask::tests::{TERMS, arrives};
     use super::*;
-    use crate::foreign::poll_sickly;
-    use crate::hold::Hold;
-    use crate::owner::Owner;
-
-    #[tokio::test]
-    async fn nobody_waits_once_nothing_wakes_a_line() {
-        let session = Session::over_nobody();
-        let hold = Arc::new(Hold::for_test(Owner::task(7), TERMS, &[0], 1));
-        session.gate.admit(&hold, None, Instant::now());
-        let (_, answer) = arrives(&session, &hold.claim.key, 1);
-        let mut time = Box::pin(keep_time(Arc::default(), Arc::downgrade(&session)));
-        poll_sickly(time.as_mut());
-        drop(time);
-        assert!(matches!(answer.await, Ok(Err(Error::Unavailable { .. }))));
-        session.engine.stop();
-    }
 
     #[tokio::test]
     async fn a_list_that_the_server_refused_is_not_asked_for_again() {
@@ -263,7 +230,7 @@ mod tests {
     async fn the_engine_sleeps_while_a_line_waits_for_other_lockers() {
         let session = Session::over_nobody();
         assert!(!session.engine.never_stays_awake());
-        session.gate.world().waits_for_others();
+        session.lines.world().waits_for_others();
         assert!(session.engine.never_stays_awake());
         session.engine.stop();
     }
@@ -271,7 +238,7 @@ mod tests {
     #[tokio::test]
     async fn a_message_that_anybody_can_send_has_nothing_passed() {
         let session = Session::over_nobody();
-        session.gate.step(&Key::from("k"), Event::WokenUp(crate::line::WakeUp::Go));
+        session.lines.step(&Key::from("k"), Event::WokenUp(crate::line::WakeUp::Go));
         assert_eq!(session.stats().pending, 0, "it never asked to be put into that list");
         session.engine.stop();
     }

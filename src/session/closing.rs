@@ -41,10 +41,10 @@ impl Session {
 
     /// Ends all waits and all holds.
     pub(super) fn end_all(&self) {
-        for waiter in self.gate.drain_all() {
+        for waiter in self.lines.drain_all() {
             foreign::answer(waiter.call.reply, Err(Error::Closed));
         }
-        for hold in self.gate.holds() {
+        for hold in self.lines.holds() {
             hold.lose(Loss::Closed);
         }
     }
@@ -52,7 +52,7 @@ impl Session {
     async fn finish(self: &Arc<Self>) {
         self.end_all();
         let minority = self.quorum.nodes().len().saturating_sub(self.quorum.majority());
-        let settled = self.engine.tally().end(minority, || self.gate.is_idle());
+        let settled = self.engine.tally().end(minority, || self.lines.is_idle());
         let bound = Instant::now() + CLOSING.min(self.settings.lease);
         let _: Result<_, _> = timeout(Instant::now().until(bound), settled).await;
         // Servers that do not answer get no QUIT: their sockets are closed with the engine.

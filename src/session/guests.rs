@@ -71,7 +71,7 @@ fn hold(session: &Session, terms: Terms) -> Arc<Hold> {
 /// Registers it as a grant is registered.
 fn register(session: &Arc<Session>, hold: &Arc<Hold>) -> Grip {
     let now = session.now();
-    session.gate.admit(hold, None, now);
+    session.lines.admit(hold, None, now);
     session.alarm.watch(hold, now);
     assert!(session.watchdog.watch(hold, now));
     Grip::entered(Arc::clone(session), Arc::clone(hold), caller().origin)

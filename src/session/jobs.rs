@@ -58,7 +58,7 @@ impl UnderWay {
 
     pub(super) fn end(mut self, outcome: Event) {
         self.ended = true;
-        self.session.gate.step(&self.key, outcome);
+        self.session.lines.step(&self.key, outcome);
     }
 }
 
@@ -67,10 +67,10 @@ impl Drop for UnderWay {
         if !self.ended {
             let Self { session, key, .. } = self;
             contained(|| {
-                for waiter in session.gate.drain(key, |_| true) {
+                for waiter in session.lines.drain(key, |_| true) {
                     foreign::answer(waiter.call.reply, Err(session.stopped()));
                 }
-                session.gate.step(key, Event::Stopped);
+                session.lines.step(key, Event::Stopped);
             });
         }
     }
@@ -124,7 +124,7 @@ impl Session {
 
     /// Ends one waiter's wait with an error.
     pub(super) fn answer(&self, key: &Key, id: u64, error: Error) {
-        if let Some(waiter) = self.gate.leave(key, id) {
+        if let Some(waiter) = self.lines.leave(key, id) {
             foreign::answer(waiter.call.reply, Err(error));
         }
     }

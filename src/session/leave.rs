@@ -52,7 +52,7 @@ impl Session {
                 if last {
                     self.bury(hold);
                 } else {
-                    self.gate.step(&hold.claim.key, Event::Changed);
+                    self.lines.step(&hold.claim.key, Event::Changed);
                 }
                 return Err(loss);
             }
@@ -89,7 +89,8 @@ impl Session {
     /// otherwise by a task.
     fn send_release(self: &Arc<Self>, hold: &Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) {
         let released = Unconfirmed::new(self, Arc::clone(hold), reply);
-        let unsent = if self.hands_over(hold) { self.gate.release(hold, released, self.now()) } else { Some(released) };
+        let unsent =
+            if self.hands_over(hold) { self.lines.release(hold, released, self.now()) } else { Some(released) };
         match unsent {
             Some(released) => self.ask(Task::Release(released)),
             None => self.engine.asked(),
@@ -107,8 +108,8 @@ impl Session {
     /// Removes a lost hold whose last guard is gone. What may stand under its field is released all the same.
     fn bury(self: &Arc<Self>, hold: &Arc<Hold>) {
         // Before the slot is removed: closing sees one or the other.
-        self.undo_hold(hold);
-        self.gate.remove(hold);
+        self.book.undo_hold(hold);
+        self.lines.remove(hold);
         self.forget(hold);
     }
 

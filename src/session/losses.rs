@@ -29,7 +29,7 @@ pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<
             many = losses.recv_many(&mut lost, MOST) => {
                 let (1.., Some(session)) = (many, session.upgrade()) else { return };
                 for Lost { hold, .. } in &lost {
-                    session.gate.step(&hold.claim.key, Event::Changed);
+                    session.lines.step(&hold.claim.key, Event::Changed);
                     // Callers that have not claimed it yet never will: they queue again.
                     if hold.revoke() {
                         session.take_back(hold);
@@ -120,7 +120,7 @@ mod tests {
 
     fn hold(session: &Session, owner: Owner) -> Arc<Hold> {
         let hold = Arc::new(Hold::for_test_in(Arc::clone(&session.ledger), owner, TERMS, &[0], 1));
-        session.gate.admit(&hold, None, Instant::now());
+        session.lines.admit(&hold, None, Instant::now());
         hold
     }
 
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lost_grant_that_nobody_claimed_leaves_the_gate() {
+    async fn a_lost_grant_that_nobody_claimed_leaves_its_line() {
         let (session, losses) = session();
         let (taken, untaken) = (hold(&session, Owner::new()), hold(&session, Owner::new()));
         assert!(taken.take_guard());
@@ -174,7 +174,7 @@ mod tests {
         while session.stats().holds > 1 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!((session.stats().losses.expired, session.gate.holds().len()), (2, 1));
+        assert_eq!((session.stats().losses.expired, session.lines.holds().len()), (2, 1));
         assert!(taken.claims().claimed && !untaken.take_guard());
         session.engine.stop();
     }

@@ -1,4 +1,4 @@
-//! The session of a locker: the flows between a caller, the gate, the watchdog and the servers.
+//! The session of a locker: the flows between a caller, the lines, the watchdog and the servers.
 //!
 //! # Invariants
 //! - Everything that talks to a server runs as a task of the engine, to its end. Callers wait for what such a task
@@ -23,7 +23,6 @@ mod holders;
 mod jobs;
 mod joint;
 mod labels;
-mod late_votes;
 mod leave;
 mod levels;
 mod losses;
@@ -36,7 +35,6 @@ mod run;
 mod servers;
 mod try_lock;
 mod unconfirmed;
-mod undos;
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -58,7 +56,6 @@ use self::labels::Labelling;
 use self::outage::Outage;
 use self::reentries::Warned;
 use self::refusals::Refusals;
-use self::undos::Undos;
 use crate::alarm::Alarm;
 use crate::clock::Instant;
 use crate::command::sha1;
@@ -74,6 +71,7 @@ use crate::notify::{self, Channels, Hooks};
 use crate::options::Settings;
 use crate::quorum::{self, Quorum};
 use crate::random;
+use crate::standing::Book;
 use crate::stats::{CallOutcome, Counters, Levels, Stats};
 use crate::watchdog::{self, Verdict, Watchdog};
 
@@ -88,7 +86,7 @@ pub(crate) struct Session {
     watchdog: Arc<Watchdog>,
     alarm: Arc<Alarm>,
     ledger: Arc<Ledger>,
-    gate: Lines<Around>,
+    lines: Lines<Around>,
     turns: Arc<Turns>,
     warned: Warned,
     outage: Outage,
@@ -98,7 +96,7 @@ pub(crate) struct Session {
     closed: AtomicBool,
     /// The message of the panic that ended the watchdog.
     failure: OnceLock<String>,
-    undos: Undos,
+    book: Arc<Book>,
     labelling: Arc<Labelling>,
     levels: Levels<4>,
 }
@@ -136,7 +134,7 @@ impl Session {
         session.report_levels();
         session.keep_label();
         session.engine.spawn(losses::judge(Arc::downgrade(&session), losses));
-        session.engine.spawn(carry::keep_time(Arc::clone(session.gate.timers()), Arc::downgrade(&session)));
+        session.engine.spawn(carry::keep_time(Arc::clone(session.lines.timers()), Arc::downgrade(&session)));
         let judge = Arc::downgrade(&session);
         let judge = Box::new(move |verdict| {
             if let Some(session) = judge.upgrade() {
@@ -160,8 +158,8 @@ impl Session {
         let names: Vec<_> = quorum.nodes().iter().map(|node| Arc::clone(node.name())).collect();
         let counters = Arc::new(Counters::of_nodes(&names));
         let (ledger, losses) = Ledger::new(Arc::clone(&counters), engine.clock().clone());
-        let (undos, inboxes) = Undos::new(names.len());
         let quorum = Arc::new(quorum);
+        let book = Book::start(engine.clone(), Arc::clone(&quorum), Arc::clone(&counters), settings.command_timeout);
         let session = Arc::new_cyclic(|session: &Weak<Self>| {
             let channels = Channels::new(names.len(), quorum.lister(), Self::hooks(session));
             let around = Around {
@@ -176,12 +174,12 @@ impl Session {
                 crew: Crew::new(&engine),
                 engine,
                 channels,
-                undos,
+                book,
                 watchdog: Watchdog::new(&settings),
                 alarm,
                 ledger,
                 quorum,
-                gate: Lines::new(around),
+                lines: Lines::new(around),
                 turns: Arc::default(),
                 warned: Warned::default(),
                 outage: Outage::new(&settings),
@@ -195,9 +193,6 @@ impl Session {
                 settings,
             }
         });
-        for (node, inbox) in inboxes.into_iter().enumerate() {
-            session.engine.spawn(undos::work_off(Arc::clone(&session), node, inbox));
-        }
         (session, losses)
     }
 
@@ -206,7 +201,7 @@ impl Session {
         let (lines, holds) = (Weak::clone(session), Weak::clone(session));
         let line = move |key: &Key, event| {
             if let Some(session) = lines.upgrade() {
-                session.gate.step(key, event);
+                session.lines.step(key, event);
             }
         };
         let message = move |key: &Key| {
@@ -235,7 +230,7 @@ impl Session {
         if self.is_forked() {
             return Stats::default();
         }
-        let (holds, waiters) = self.gate.census();
+        let (holds, waiters) = self.lines.census();
         let misplaced_answers = self.quorum.nodes().iter().map(|node| node.misplaced_answers()).sum();
         let tally = self.engine.tally();
         let stats = self.counters.stats(holds, waiters, tally.all(), tally.undos());
@@ -277,13 +272,13 @@ impl Session {
         self.enter()?;
         let (session, forced) = (Arc::clone(self), key.clone());
         self.on_engine(async move {
-            let (mut deposed, before) = (false, session.gate.holds_of(&forced));
+            let (mut deposed, before) = (false, session.lines.holds_of(&forced));
             // A holder that is told of its loss releases, and then the next one here may have the lock: it must not be
             // among those that are named. Nor is it late: others may acquire the lock once the command is sent.
             let depose = |names: Option<&BTreeSet<String>>| {
                 let is_named =
                     |hold: &Hold| names.is_some_and(|names| names.contains(&sha1(hold.claim.field.as_bytes())));
-                let now = session.gate.holds_of(&forced);
+                let now = session.lines.holds_of(&forced);
                 for hold in before.iter().chain(now.iter().filter(|hold| is_named(hold))) {
                     deposed |= hold.lose(Loss::ForceUnlocked);
                 }
@@ -338,7 +333,7 @@ impl Session {
             Verdict::VoteLost(hold, node) => {
                 // Without this vote the hold may end sooner.
                 self.alarm.watch(&hold, Instant::now());
-                self.retake(hold, node);
+                self.book.retake(hold, node);
             }
             Verdict::Panicked(message) => self.fail(message),
         }
@@ -350,10 +345,10 @@ impl Session {
         // First: a caller that sees a loss and asks again gets this error.
         let message = self.failure.get_or_init(|| message);
         self.turns.close();
-        for waiter in self.gate.drain_all() {
+        for waiter in self.lines.drain_all() {
             foreign::answer(waiter.call.reply, Err(Error::WatchdogPanicked { message: message.clone() }));
         }
-        for hold in self.gate.holds() {
+        for hold in self.lines.holds() {
             // Code that panicked may panic again; the other holds have to be lost all the same.
             let _: Result<_, _> = catch_unwind(AssertUnwindSafe(|| hold.lose(Loss::RenewalFailed)));
         }
@@ -364,7 +359,7 @@ impl Session {
     /// release before that is no reason to check.
     fn message(&self, key: &Key) {
         let now = Instant::now();
-        for hold in self.gate.holds_of(key) {
+        for hold in self.lines.holds_of(key) {
             if hold.is_held() && now.since(hold.since) > self.settings.command_timeout {
                 self.watchdog.renew_now(&hold, now);
             }

@@ -47,7 +47,7 @@ impl Session {
         let mut errand = Errand { keys, caller, terms, called, deadline, answered: false };
         loop {
             // Callers in a line were there first.
-            if !keys.iter().any(|key| self.gate.is_awaited(key)) {
+            if !keys.iter().any(|key| self.lines.is_awaited(key)) {
                 match self.in_time(deadline, self.try_all(keys, caller, terms)).await {
                     Some(Ok(Some(taken))) => return Ok(Some(taken)),
                     Some(Ok(None)) => errand.answered = true,

@@ -129,8 +129,8 @@ impl Session {
         if self.outage.announces(now) {
             let session = Arc::clone(self);
             self.engine.spawn(async move {
-                for key in session.gate.awaited() {
-                    session.gate.step(&key, Event::Outage);
+                for key in session.lines.awaited() {
+                    session.lines.step(&key, Event::Outage);
                     yield_now().await;
                 }
             });

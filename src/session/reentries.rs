@@ -109,7 +109,7 @@ impl Session {
         // section, only the task is known.
         let of_section = |hold: &Hold| hold.origin.known == Known::Run && hold.owner().is_of_run();
         let own = |hold: &Hold| !of_section(hold) && hold.is_held() && hold.origin.place.may_be(place);
-        if caller.runs.innermost(self.id, key).is_none() && !self.gate.has_hold(key, own) {
+        if caller.runs.innermost(self.id, key).is_none() && !self.lines.has_hold(key, own) {
             return None;
         }
         let (session, key, owner) = (Arc::clone(self), key.clone(), caller.owner.clone());
@@ -180,7 +180,7 @@ mod tests {
             let mut caller = Caller::blocking(Some(&Owner::new()), Reentry::Task);
             caller.origin.place = place;
             let alone = session.warn_of_itself(&hold.claim.key, &caller).is_none();
-            session.gate.admit(&hold, None, hold.since);
+            session.lines.admit(&hold, None, hold.since);
             let warns = session.warn_of_itself(&hold.claim.key, &caller).is_some();
             session.engine.stop();
             assert!(alone, "nobody holds it");

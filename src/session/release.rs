@@ -1,7 +1,6 @@
 //! Sends releases, and writes the counts of re-entries.
 
-use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::iter;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -11,25 +10,19 @@ use super::unconfirmed::Unconfirmed;
 use crate::clock::Instant;
 use crate::command::{Release, Wakes};
 use crate::engine::Work;
-use crate::error::{Error, Loss, NodeFailure};
+use crate::error::{Error, Loss};
 use crate::foreign::log;
 use crate::hold::{self, Hold, HoldState};
-use crate::lease::NodeIndex;
 use crate::node::Outcome;
 use crate::quorum::{Calls, Confirmations, Settled, was_there};
-use crate::sync::{Arc, Mutex};
-
-/// What the release of a hold tells the servers about waiting lockers: each copy of it the same.
-type Passing = OnceLock<Wakes>;
-
-/// The first pause before a release is sent again. It doubles up to half a command timeout.
-const AGAIN: Duration = Duration::from_millis(20);
+use crate::standing::Doubt;
+use crate::sync::Arc;
 
 impl Session {
     /// Returns whom the release of this hold wakes, which is sent to all servers now.
-    fn wakes(&self, hold: &Hold, passing: &Passing) -> Wakes {
-        let releaser = || self.gate.begin_release(&hold.claim.key, hold.lease());
-        passing.get_or_init(|| releaser().map_or(Wakes::All, |releaser| Wakes::Next(Some(releaser)))).clone()
+    fn wakes(&self, hold: &Hold) -> Wakes {
+        let releaser = self.lines.begin_release(&hold.claim.key, hold.lease());
+        releaser.map_or(Wakes::All, |releaser| Wakes::Next(Some(releaser)))
     }
 
     /// Takes in a server's answer to the release of this hold. With a `rest`, the lock was kept for that long, and
@@ -39,7 +32,7 @@ impl Session {
         match release {
             Release::Gone => {}
             Release::Released(_) if rest.is_some() => {}
-            _ => self.gate.released(key, release),
+            _ => self.lines.released(key, release),
         }
         if let Release::Unlisted(error) = release {
             self.quorum.unlist(key, error);
@@ -48,103 +41,57 @@ impl Session {
     }
 }
 
-/// Releases a hold on every node, and repeats that until each has answered or the lease is over. The caller is told as
-/// soon as a majority makes the outcome certain, and after a command timeout at the latest; the key's line goes on then
-/// too.
+/// Releases a hold on every node, and has that repeated until each has answered or the lease is over. The caller is
+/// told as soon as a majority makes the outcome certain, and after a command timeout at the latest; the key's line goes
+/// on then too.
 pub(super) async fn release(mut unconfirmed: Unconfirmed) {
     let (session, hold) = (Arc::clone(&unconfirmed.session), Arc::clone(&unconfirmed.hold));
     // The end of the program, and closing, give the slower servers a moment too.
     let _debt = session.engine.owe(Work::Release);
-    let common = Arc::new(Common { executed: unconfirmed.may_have_been_executed(), ..Common::default() });
-    let release_on = |node| (node, release_on(Arc::clone(&session), Arc::clone(&hold), node, Arc::clone(&common)));
-    let mut answers = Calls::new(session.quorum.everywhere().map(release_on));
+    let rest = hold::rest(hold.kept_until(), Instant::now());
+    // A lock that is kept wakes nobody.
+    let wakes = if rest.is_none() { session.wakes(&hold) } else { session.quorum.wakes(None) };
+    let mut answers = session.quorum.release(&hold.claim, rest, &wakes);
     // What may yet be executed on a node is undone there as well, behind the release; with `replicas`, on another
     // connection than the release.
-    let uncertain = session.quorum.everywhere().filter(|&node| hold.is_uncertain(node)).collect();
-    session.undo_on(&hold, Vec::new(), uncertain);
+    session.book.undo_uncertain(&hold);
+    let mut repeated = Calls::none();
     let mut confirmations = Confirmations::new(session.quorum.nodes().len());
+    let mut failures = Vec::new();
+    let handed_over = unconfirmed.next.is_some();
     loop {
-        let settled = tokio::select! {
+        let answer = tokio::select! {
             biased;
-            answer = answers.next() => {
-                let Some((_, answer)) = answer else { break };
-                unconfirmed.undo_next(matches!(answer, Outcome::Done(_) | Outcome::Refused(_)));
-                confirmations.add(answer);
-                confirmations.verdict()
+            Some((node, answer)) = answers.next() => {
+                let executed = handed_over || matches!(answer, Outcome::Unknown(_));
+                match answer.map(|release| session.released(&hold, &release, rest)) {
+                    // A node that never had the lock has nothing to release. Undos deal with what may yet reach it.
+                    Outcome::NotExecuted(failure) | Outcome::Unknown(failure) if hold.has_vote(node) => {
+                        failures.push(failure.clone());
+                        let mut told = session.book.release_again(node, &hold, executed);
+                        let again = async move { told.recv().await.unwrap_or(Outcome::Unknown(failure)) };
+                        repeated.extend(iter::once((node, again)));
+                        continue;
+                    }
+                    Outcome::Done(false) => Outcome::Done(executed && Instant::now() < hold.valid_until()),
+                    answer => answer,
+                }
             }
+            Some((_, answer)) = repeated.next() => answer,
             () = sleep(Instant::now().until(unconfirmed.deadline)), if unconfirmed.is_awaited() => {
-                let nodes = common.silences.told().unwrap_or_else(|| unconfirmed.silence());
-                unconfirmed.overdue(nodes);
-                None
+                unconfirmed.overdue(std::mem::take(&mut failures));
+                continue;
             }
+            else => break,
         };
-        if let Some(settled) = settled {
+        let is_answered = matches!(answer, Outcome::Done(_) | Outcome::Refused(_));
+        unconfirmed.undo_next(if is_answered { Doubt::Granted } else { Doubt::MayCome });
+        confirmations.add(answer);
+        if let Some(settled) = confirmations.verdict() {
             unconfirmed.conclude(settled);
         }
     }
     unconfirmed.finish();
-}
-
-/// Releases a hold on one node. Returns whether it was there.
-async fn release_on(session: Arc<Session>, hold: Arc<Hold>, node: NodeIndex, common: Arc<Common>) -> Outcome<bool> {
-    let (mut executed, Common { silences, passing, .. }) = (common.executed, &*common);
-    // A renewal that was under way may have restarted the lease just now, and no later one can.
-    let over = Instant::now() + hold.lease();
-    let mut pause = AGAIN;
-    let mut is_first = true;
-    loop {
-        let rest = hold::rest(hold.kept_until(), Instant::now());
-        // A release that is sent again may be late: this locker may be waiting for the lock itself by then. A lock that
-        // is kept wakes nobody.
-        let enlists = std::mem::take(&mut is_first) && rest.is_none();
-        let wakes = if enlists { session.wakes(&hold, passing) } else { session.quorum.wakes(None) };
-        let answer = session.quorum.release(node, &hold.claim, rest, wakes).await;
-        let failure = match answer.map(|release| session.released(&hold, &release, rest)) {
-            Outcome::Done(false) if executed && Instant::now() < hold.valid_until() => return Outcome::Done(true),
-            Outcome::NotExecuted(failure) => failure,
-            Outcome::Unknown(failure) => {
-                executed = true;
-                failure
-            }
-            answer => return answer,
-        };
-        // A node that never had the lock has nothing to release. Undos deal with what may yet reach it.
-        if Instant::now() >= over || !hold.has_vote(node) {
-            return Outcome::Unknown(failure);
-        }
-        silences.note(node, failure);
-        back_off(&session, &mut pause).await;
-    }
-}
-
-/// What the releases of a hold on all nodes have in common.
-#[derive(Debug, Default)]
-struct Common {
-    /// Whether a release may have been executed before: then "gone" is expected.
-    executed: bool,
-    silences: Silences,
-    passing: Passing,
-}
-
-/// Why nodes have not confirmed a release, as far as they said anything.
-#[derive(Debug, Default)]
-struct Silences(Mutex<BTreeMap<NodeIndex, NodeFailure>>);
-
-impl Silences {
-    fn note(&self, node: NodeIndex, failure: NodeFailure) {
-        self.0.lock().insert(node, failure);
-    }
-
-    /// Returns the failures of the nodes that said something, if any did.
-    fn told(&self) -> Option<Vec<NodeFailure>> {
-        let said: Vec<_> = self.0.lock().values().cloned().collect();
-        (!said.is_empty()).then_some(said)
-    }
-}
-
-async fn back_off(session: &Session, pause: &mut Duration) {
-    sleep(*pause).await;
-    *pause = (*pause * 2).min(session.settings.command_timeout / 2);
 }
 
 impl Session {
@@ -191,9 +138,9 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use tokio::sync::oneshot;
 
+    use super::*;
     use crate::foreign::{self, poll_sickly};
     use crate::hold::Leave;
     use crate::hold::Terms;
@@ -203,7 +150,7 @@ mod tests {
     async fn left(session: &Arc<Session>) -> Result<Result<(), Error>, oneshot::error::RecvError> {
         let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
-        session.gate.admit(&hold, None, Instant::now());
+        session.lines.admit(&hold, None, Instant::now());
         assert_eq!(hold.leave(Instant::now()), Leave::Last);
         let (reply, answer) = foreign::channel();
         let mut releasing = Box::pin(release(Unconfirmed::new(session, hold, reply)));
@@ -247,10 +194,10 @@ mod tests {
         let (session, now) = (Session::over_nobody(), Instant::now());
         let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
         let hold = &Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
-        session.gate.admit(hold, None, now);
+        session.lines.admit(hold, None, now);
         let wait = |release: &Release, rest: Option<Duration>| {
             assert!(session.released(hold, release, rest));
-            session.gate.others_wait(&hold.claim.key)
+            session.lines.others_wait(&hold.claim.key)
         };
         assert!(wait(&Release::Released(1), None));
         assert!(!wait(&Release::Released(0), None));
@@ -260,26 +207,14 @@ mod tests {
         session.engine.stop();
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn pauses_double_up_to_half_a_command_timeout() {
-        let (session, mut pause) = (Session::over_nobody(), AGAIN);
-        for lasts in [20, 40, 50, 50] {
-            let began = tokio::time::Instant::now();
-            back_off(&session, &mut pause).await;
-            assert_eq!(began.elapsed(), Duration::from_millis(lasts));
-        }
-        session.engine.stop();
-    }
-
     #[tokio::test]
     async fn a_server_that_never_had_a_lock_is_asked_to_release_it_once() {
         let session = Session::over_nobody();
         let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[], 1));
-        let answer = release_on(Arc::clone(&session), hold, 0, Arc::default());
-        let answer =
-            tokio::time::timeout(Duration::from_secs(10), answer).await.expect("it does not go on for a lease");
-        assert!(matches!(answer, Outcome::NotExecuted(_) | Outcome::Unknown(_)), "{answer:?}");
+        let releasing = release(Unconfirmed::new(&session, hold, foreign::channel().0));
+        let ended = tokio::time::timeout(Duration::from_secs(10), releasing).await;
+        assert_eq!(ended, Ok(()), "it does not go on for a lease");
         session.engine.stop();
     }
 }

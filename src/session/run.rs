@@ -49,7 +49,7 @@ impl Session {
                 ),
             ));
         }
-        let by_guard = |key| self.gate.has_hold(key, |hold| hold.guards() > 0 && hold.is_owned_by(&caller.owner));
+        let by_guard = |key| self.lines.has_hold(key, |hold| hold.guards() > 0 && hold.is_owned_by(&caller.owner));
         let mut heir = None;
         let own = match caller.origin.known {
             Known::Calling => !keys.iter().any(by_guard),
@@ -101,7 +101,7 @@ impl Drop for Run {
         let (Some(heir), Some(_turn)) = (&self.heir, turn.and_then(Arc::into_inner)) else { return };
         let (owner, place) = (&self.caller.owner, self.caller.origin.place);
         for key in owner.noted() {
-            for hold in self.session.gate.holds_of(&key) {
+            for hold in self.session.lines.holds_of(&key) {
                 hold.pass_on(owner, heir, place);
             }
         }

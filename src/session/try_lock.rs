@@ -40,7 +40,7 @@ impl Session {
             let before = open.len();
             let mut rest = Vec::with_capacity(before);
             for key in open {
-                match self.gate.enter(&key, &caller.owner, self.now()) {
+                match self.lines.enter(&key, &caller.owner, self.now()) {
                     Entry::Reentered(hold, _) => {
                         self.note_reentry(&hold);
                         grips.push(Grip::entered(Arc::clone(self), hold, caller.origin));

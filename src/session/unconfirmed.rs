@@ -13,6 +13,7 @@ use crate::error::{Error, Loss, NodeFailure};
 use crate::foreign::{self, contained, log};
 use crate::hold::{self, Hold};
 use crate::quorum::Settled;
+use crate::standing::{Doubt, Unsettled};
 
 /// A release that is not confirmed yet. If its task ends early, by a panic or with the engine, those that wait for it
 /// must not wait forever: its caller, and the line of its key.
@@ -23,8 +24,9 @@ pub(super) struct Unconfirmed {
     awaited: Option<(oneshot::Sender<Result<(), Error>>, Debt)>,
     /// When the caller is told in any case.
     pub(super) deadline: Instant,
-    /// What a hand-over without an answer may have taken, or may yet take: a claim and its lease.
-    may_have: Option<(Claim, Duration)>,
+    /// What a hand-over without an answer may have taken, or may yet take. It takes nothing once the hold is gone, and
+    /// the release makes sure of that: so this is undone after the release is answered, and not before.
+    pub(super) next: Option<Unsettled>,
     /// Whether it was found that the server had lost the lock before.
     lost: bool,
     /// Whether every node has answered.
@@ -35,7 +37,7 @@ impl Unconfirmed {
     pub(super) fn new(session: &Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) -> Self {
         let awaited = Some((reply, session.engine.owe(Work::Operation)));
         let deadline = session.now() + session.settings.command_timeout;
-        Self { session: Arc::clone(session), hold, awaited, deadline, may_have: None, lost: false, done: false }
+        Self { session: Arc::clone(session), hold, awaited, deadline, next: None, lost: false, done: false }
     }
 
     /// Returns whether the caller still waits.
@@ -79,7 +81,7 @@ impl Unconfirmed {
                 Err(error.of(std::slice::from_ref(&hold.claim.key)))
             }
         };
-        session.gate.remove(hold);
+        session.lines.remove(hold);
         session.forget(hold);
         let Claim { key, field, .. } = &hold.claim;
         match (&answer, hold::rest(hold.kept_until(), session.now())) {
@@ -130,36 +132,25 @@ impl Unconfirmed {
         log_released(&self.hold);
     }
 
-    /// Handles the end of the command timeout without an answer.
-    pub(super) fn overdue(&mut self, nodes: Vec<NodeFailure>) {
+    /// Notes that nothing is left to undo of the hand-over.
+    pub(super) fn settle_next(&mut self) {
+        self.next.take().into_iter().for_each(Unsettled::settle);
+    }
+
+    /// Undoes what the hand-over has taken, or may yet take.
+    pub(super) fn undo_next(&mut self, doubt: Doubt) {
+        self.next.take().into_iter().for_each(|next| next.undo_alone(doubt));
+    }
+
+    /// Handles the end of the command timeout without an answer, if with failures of some nodes.
+    pub(super) fn overdue(&mut self, mut failures: Vec<NodeFailure>) {
         let Claim { key, field, .. } = &self.hold.claim;
         log!(warn, key = %key.shown(), field = &**field, "the release is not confirmed yet");
-        self.conclude(Settled::Unanswered(nodes));
-    }
-
-    /// Returns why there is no answer, if no node said anything.
-    pub(super) fn silence(&self) -> Vec<NodeFailure> {
-        let bound = self.session.settings.command_timeout;
-        self.session.quorum.failures(format!("did not confirm the release within {bound:?}"))
-    }
-
-    /// Notes that the outcome of the hand-over is unknown. It takes nothing once the hold is gone, and the release
-    /// makes sure of that: so what it may have taken is undone after the release is answered, and not before.
-    pub(super) fn may_have_taken(&mut self, claim: Claim, lease: Duration) {
-        self.may_have = Some((claim, lease));
-    }
-
-    /// Returns whether the hand-over may have released it already.
-    pub(super) fn may_have_been_executed(&self) -> bool {
-        self.may_have.is_some()
-    }
-
-    /// Undoes what a hand-over may have taken, now that the release was answered or given up.
-    pub(super) fn undo_next(&mut self, is_answered: bool) {
-        if let Some((claim, lease)) = self.may_have.take() {
-            let (taken, uncertain) = if is_answered { (Some(0), None) } else { (None, Some(0)) };
-            self.session.undo(&claim, lease, None, taken, uncertain);
+        if failures.is_empty() {
+            let bound = self.session.settings.command_timeout;
+            failures = self.session.quorum.failures(format!("did not confirm the release within {bound:?}"));
         }
+        self.conclude(Settled::Unanswered(failures));
     }
 }
 
@@ -192,12 +183,11 @@ impl Drop for Unconfirmed {
             match self.session.check_open() {
                 // The engine has ended, and nothing is sent any more: the caller learns of that by its channel.
                 Err(Error::Closed) => {
-                    self.session.gate.remove(&self.hold);
+                    self.session.lines.remove(&self.hold);
                     self.awaited.take().into_iter().for_each(|(reply, _)| foreign::hang_up(reply));
                 }
                 _ => {
-                    self.session.undo_hold(&self.hold);
-                    self.undo_next(false);
+                    self.session.book.undo_hold(&self.hold);
                     self.conclude(Settled::Refused(self.session.panicked("the panic hook was told why")));
                 }
             }

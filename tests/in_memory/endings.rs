@@ -161,6 +161,34 @@ async fn an_unconfirmed_release_names_the_reason_of_each_server() {
     assert_eq!(locks.stats().pending, 0);
 }
 
+/// The first pause is 20 ms, however many failed; then one release asks, and its answer has all others sent.
+#[tokio::test(start_paused = true)]
+async fn releases_that_fail_together_are_confirmed_together() {
+    let server = Server::new();
+    let address = server.route();
+    let locks = over(std::slice::from_ref(&address), ms(10_000)).connect().await.unwrap();
+    let names: Vec<String> = (0..50).map(|_| key()).collect();
+    let mut guards = Vec::new();
+    for name in &names {
+        guards.push(locks.get(name).lock().await.unwrap());
+    }
+    server.stop();
+    let began = Instant::now();
+    let unlocking: Vec<_> = guards.into_iter().map(|guard| tokio::spawn(guard.unlock())).collect();
+    // Both sendings are lost with their connections.
+    for _ in 0..2 {
+        sleep(ms(5)).await;
+        address.lead_to(&server);
+    }
+    server.go_on();
+    for unlocked in unlocking {
+        unlocked.await.unwrap().unwrap();
+    }
+    assert!(began.elapsed() >= ms(30) && began.elapsed() < ms(40), "{:?}", began.elapsed());
+    assert!(names.iter().all(|name| server.holder(name).is_none()));
+    assert_eq!((locks.stats().pending, locks.stats().undone), (0, 0));
+}
+
 /// A renewal that was under way may have restarted the lease.
 #[tokio::test(start_paused = true)]
 async fn a_lost_lock_is_undone_for_two_leases() {

@@ -139,7 +139,7 @@ impl World {
         }
         for clock in facts.now.saturating_sub(1)..=facts.now {
             steps.extend([Step::Look(clock), Step::Mark(clock), Step::Alarm(clock)]);
-            // A caller finds the hold in the gate's table until its release is answered, and may enter it until then.
+            // A caller finds the hold in the table of lines until its release is answered, and may enter it until then.
             if facts.taken < bounds.guards {
                 steps.push(Step::Enter(clock));
             }
