@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use super::reentries;
+use super::release;
+use super::try_lock;
 use super::{Grip, Session};
 use crate::clock::Instant;
 use crate::error::Error;
@@ -56,13 +59,13 @@ impl Session {
             let waiter = Waiter { id, owner, since: now, call: Call { origin, terms: *terms, reply } };
             match self.lines.arrive(key, waiter, now) {
                 Arrival::Reentered(hold, count) => {
-                    return Box::pin(self.reentered(hold, origin, count)).await.map(Some);
+                    return Box::pin(reentered(self, hold, origin, count)).await.map(Some);
                 }
                 Arrival::Lost(loss) => return Err(Error::lost(key, loss)),
                 Arrival::Queued => {}
             }
             let mut place = Place { session: self, key, id, deadline, answered: false };
-            let _warning = self.warn_of_itself(key, caller);
+            let _warning = reentries::warn_of_itself(self, key, caller);
             if let Some(deadline) = deadline {
                 self.lines.timers().put(deadline, id, key, Timed::Wait);
             }
@@ -75,12 +78,12 @@ impl Session {
             let Some(grip) = answer? else {
                 // The line left the lock to others for all of this caller's time: it may be free.
                 return match self.lines.has_given_turn(key, now) {
-                    true => Box::pin(self.try_after_turn(key, caller, *terms)).await,
+                    true => Box::pin(try_after_turn(self, key, caller, *terms)).await,
                     false => Ok(None),
                 };
             };
             // A grant that was revoked or lost before this caller was polled does not count: the caller queues again.
-            if let Some(grip) = self.take(grip)? {
+            if let Some(grip) = try_lock::take(self, grip)? {
                 return Ok(Some(grip));
             }
             if deadline.is_some_and(|deadline| self.now() >= deadline) {
@@ -88,24 +91,29 @@ impl Session {
             }
         }
     }
+}
 
-    /// Makes one attempt for a caller whose time is over while others have a turn. Its outcome is that of the turn: the
-    /// line may be empty by now, and others would have the same turn again and again.
-    async fn try_after_turn(self: &Arc<Self>, key: &Key, caller: &Caller, terms: Terms) -> Result<Option<Grip>, Error> {
-        let grip = self.try_lock(key, caller, terms).await?;
-        if grip.is_some() {
-            self.lines.end_given_turn(key, self.now());
-        }
-        Ok(grip)
+/// Makes one attempt for a caller whose time is over while others have a turn. Its outcome is that of the turn: the
+/// line may be empty by now, and others would have the same turn again and again.
+async fn try_after_turn(
+    session: &Arc<Session>,
+    key: &Key,
+    caller: &Caller,
+    terms: Terms,
+) -> Result<Option<Grip>, Error> {
+    let grip = session.try_lock(key, caller, terms).await?;
+    if grip.is_some() {
+        session.lines.end_given_turn(key, session.now());
     }
+    Ok(grip)
+}
 
-    /// Writes the count of a re-entered hold, which has been counted up already.
-    async fn reentered(self: &Arc<Self>, hold: Arc<Hold>, origin: Origin, count: u32) -> Result<Grip, Error> {
-        let grip = Grip::entered(Arc::clone(self), Arc::clone(&hold), origin);
-        self.note_reentry(&hold);
-        self.write_count(&hold, count).await?;
-        Ok(grip)
-    }
+/// Writes the count of a re-entered hold, which has been counted up already.
+async fn reentered(session: &Arc<Session>, hold: Arc<Hold>, origin: Origin, count: u32) -> Result<Grip, Error> {
+    let grip = Grip::entered(Arc::clone(session), Arc::clone(&hold), origin);
+    reentries::note_reentry(&hold);
+    release::write_count(session, &hold, count).await?;
+    Ok(grip)
 }
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
 //! The lifetime of a session: from connecting to the drop of the last of the user's handles.
 
-use std::future::pending;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::oneshot::error::RecvError;
 
+use super::closing;
+use super::connect;
 use super::{Session, panicked};
 use crate::alarm::Alarm;
 use crate::engine::Engine;
 use crate::error::{Error, NodeFailure};
-use crate::foreign::{self, Answer, contained};
+use crate::foreign::{self, Answer};
 use crate::node::Target;
 use crate::options::Settings;
 use crate::quorum;
@@ -107,7 +107,7 @@ impl Alive {
         let (reply, answer) = foreign::channel();
         let starting = engine.clone();
         engine.spawn(async move {
-            let session = foreign::survive(Session::start(starting.clone(), alarm, settings, &targets)).await;
+            let session = foreign::survive(connect::start(starting.clone(), alarm, settings, &targets)).await;
             let panicked = |said: String| Err(failed(&targets, &panicked(&said)));
             let result = session.unwrap_or_else(panicked).map(|session| Self { session });
             if result.is_err() {
@@ -129,7 +129,7 @@ fn start_lazily(engine: Engine, alarm: Arc<Alarm>, settings: Settings, targets: 
     let id = random::uuid();
     let (reconnected, reconnects) = unbounded_channel();
     let (quorum, subscribers) = quorum::connect_lazily(&settings, targets, &id.to_string(), &reconnected);
-    Session::begin(engine, alarm, id, settings, quorum, subscribers, reconnects)
+    connect::begin(engine, alarm, id, settings, quorum, subscribers, reconnects)
 }
 
 /// Returns the error of a connect that could not ask any of these servers.
@@ -149,34 +149,9 @@ impl Drop for Alive {
         }
         let engine = session.engine.clone();
         engine.spawn(async move {
-            session.wind_down().await;
+            closing::wind_down(&session).await;
             session.engine.stop();
         });
-    }
-}
-
-/// Ends a guest with its runtime, which may end at any time and without closing the locker: callers that wait get an
-/// error, and later ones find the locker closed. A job that was never polled cannot do that.
-pub(super) struct Eviction(Weak<Session>);
-
-impl Eviction {
-    pub(super) fn of(session: &Arc<Session>) -> Self {
-        Self(Arc::downgrade(session))
-    }
-}
-
-/// A task of a guest that ends with its engine, or with the runtime.
-pub(super) async fn stay(_until: Eviction) {
-    pending::<()>().await;
-}
-
-impl Drop for Eviction {
-    fn drop(&mut self) {
-        if let Some(session) = self.0.upgrade() {
-            session.closed.store(true, Ordering::Release);
-            session.turns.close();
-            contained(|| session.end_all());
-        }
     }
 }
 

@@ -2,9 +2,17 @@
 
 use std::pin::pin;
 use std::slice;
+use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::task::yield_now;
+
+use super::Session;
+use super::attempt;
 use super::attempt::Attempt;
-use super::jobs::{Asking, UnderWay};
+use super::jobs;
+use super::state::{Asking, UnderWay};
+use crate::clock::Instant;
 use crate::command::Place;
 use crate::foreign::{self, log};
 use crate::lease;
@@ -13,7 +21,7 @@ use crate::quorum::Order;
 
 /// Acquires for the waiter, and passes it the grant or the error.
 pub(super) async fn ask(asking: Asking) {
-    let span = asking.under_way.session.span_of("drive", &asking.under_way.key);
+    let span = jobs::span_of(&asking.under_way.session, "drive", &asking.under_way.key);
     foreign::in_span(&span, pin!(run(asking))).await;
 }
 
@@ -21,14 +29,15 @@ async fn run(asking: Asking) {
     let Asking { under_way, head, first_alone, listing, listens } = asking;
     let UnderWay { session, key, .. } = &under_way;
     let order = if first_alone { Order::FirstAlone } else { Order::AllAtOnce };
-    let attempt = session.attempt(slice::from_ref(key), &head.owner, head.origin, head.terms, order, listing).await;
+    let attempt =
+        attempt::attempt(session, slice::from_ref(key), &head.owner, head.origin, head.terms, order, listing).await;
     let answer = match attempt {
         Attempt::Granted(granted) => {
-            granted.into_iter().for_each(|granted| session.deliver(granted, head.id));
+            granted.into_iter().for_each(|granted| attempt::deliver(session, granted, head.id));
             Answer::Granted
         }
         Attempt::Refused(error) => {
-            session.answer(key, head.id, error);
+            jobs::answer(session, key, head.id, error);
             Answer::Refused
         }
         Attempt::Held { ttl, contested, place } => {
@@ -47,9 +56,27 @@ async fn run(asking: Asking) {
         }
         Attempt::Split => Answer::Split,
         Attempt::Outrun => Answer::Outrun,
-        Attempt::Unavailable(_) => Answer::Unavailable { ends_in: session.outage_ends_in() },
+        Attempt::Unavailable(_) => Answer::Unavailable { ends_in: outage_ends_in(session) },
     };
     under_way.end(Event::Answered(answer));
+}
+
+/// Returns how long it is until an outage has lasted for too long. If it has, all lines that wait are told.
+fn outage_ends_in(session: &Arc<Session>) -> Option<Duration> {
+    let now = Instant::now();
+    if session.outage.verdict(now).is_none() {
+        return Some(session.outage.ends_in(now).unwrap_or(Duration::MAX));
+    }
+    if session.outage.announces(now) {
+        let owned = Arc::clone(session);
+        session.engine.spawn(async move {
+            for key in owned.lines.awaited() {
+                owned.lines.step(&key, Event::Outage);
+                yield_now().await;
+            }
+        });
+    }
+    None
 }
 
 #[cfg(test)]

@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::labels;
+use super::reentries;
+use super::release;
 use super::{Grip, Session};
 use crate::clock::{self, Instant};
 use crate::command::{Claim, Listing};
@@ -112,156 +115,154 @@ impl Granted {
     }
 }
 
-impl Session {
-    /// Sends one acquire for all of these locks or none, each with a generation of its own. This runs in a task of the
-    /// engine, to its end: only this task knows what the acquire may have taken. If it fails and a server turns out to
-    /// have a new memory, it is undone, and sent once more: a server that is vetted during a round has no vote in it.
-    pub(super) async fn attempt(
-        self: &Arc<Self>,
-        keys: &[Key],
-        owner: &Owner,
-        origin: Origin,
-        terms: Terms,
-        order: Order,
-        listing: Option<Listing>,
-    ) -> Attempt {
-        // Closing waits for what began before it, so this is sent before the connections quit.
-        if let Err(error) = self.check_open() {
-            return Attempt::Refused(error);
-        }
-        // Its caller may be gone, and `main` about to end, before it is known what has to be undone.
-        let _debt = self.engine.owe(Work::Part);
-        let new = || Asked::new(self, keys, owner, origin, terms, lease::recheck_interval(terms.lease));
-        let mut asked = new();
-        let mut unsettled = asked.unsettled();
-        let with = |fences| quorum::Asked { lease: terms.lease, fences, listing: listing.clone() };
-        let mut round = self.quorum.acquire(&asked.claims, with(asked.fences), order).await;
-        if round.is_outdated() {
-            unsettled.give_back(&round.taken).await;
-            unsettled.undo(&[], &round.uncertain, round.late);
-            asked = new();
-            unsettled = asked.unsettled();
-            round = self.quorum.acquire(&asked.claims, with(asked.fences), Order::AllAtOnce).await;
-        }
-        let sent = asked.sent;
-        let acquired = round.acquired.and_then(|majority| asked.holds(&majority));
-        match &acquired {
-            Acquired::Granted(holds) => {
-                self.need_label();
-                unsettled.keep(holds, sent, &round.uncertain, round.late);
-            }
-            _ => unsettled.undo(&round.taken, &round.uncertain, round.late),
-        }
-        match &acquired {
-            Acquired::Unavailable(nodes) => self.outage.failed(sent, nodes.clone()),
-            // One node is no majority.
-            Acquired::Outrun => {}
-            _ => self.outage.answered(),
-        }
-        let granted = |hold| Granted::new(self, owner, hold);
-        acquired.and_then(|holds| Acquired::Granted(holds.into_iter().map(granted).collect()))
+/// Sends one acquire for all of these locks or none, each with a generation of its own. This runs in a task of the
+/// engine, to its end: only this task knows what the acquire may have taken. If it fails and a server turns out to
+/// have a new memory, it is undone, and sent once more: a server that is vetted during a round has no vote in it.
+pub(super) async fn attempt(
+    session: &Arc<Session>,
+    keys: &[Key],
+    owner: &Owner,
+    origin: Origin,
+    terms: Terms,
+    order: Order,
+    listing: Option<Listing>,
+) -> Attempt {
+    // Closing waits for what began before it, so this is sent before the connections quit.
+    if let Err(error) = session.check_open() {
+        return Attempt::Refused(error);
     }
-
-    /// Registers a grant for a caller that is not in the line.
-    pub(super) fn register(self: &Arc<Self>, granted: &Granted) -> Grip {
-        let Admitted { same_owner, .. } = self.admit(granted, None);
-        self.watch_end(&granted.hold);
-        let grip = Grip::granted(Arc::clone(self), Arc::clone(&granted.hold), granted.hold.origin);
-        self.serve(&granted.hold, same_owner);
-        self.settle(granted);
-        grip
+    // Its caller may be gone, and `main` about to end, before it is known what has to be undone.
+    let _debt = session.engine.owe(Work::Part);
+    let new = || Asked::new(session, keys, owner, origin, terms, lease::recheck_interval(terms.lease));
+    let mut asked = new();
+    let mut unsettled = asked.unsettled();
+    let with = |fences| quorum::Asked { lease: terms.lease, fences, listing: listing.clone() };
+    let mut round = session.quorum.acquire(&asked.claims, with(asked.fences), order).await;
+    if round.is_outdated() {
+        unsettled.give_back(&round.taken).await;
+        unsettled.undo(&[], &round.uncertain, round.late);
+        asked = new();
+        unsettled = asked.unsettled();
+        round = session.quorum.acquire(&asked.claims, with(asked.fences), Order::AllAtOnce).await;
     }
-
-    /// Registers a grant and passes it to its waiter. If the waiter is gone, the grant is given back.
-    pub(super) fn deliver(self: &Arc<Self>, granted: Granted, waiter: u64) {
-        let hold = &granted.hold;
-        let admitted = self.admit(&granted, Some(waiter));
-        self.watch_end(hold);
-        if admitted.waiter.is_none() {
-            // It is not held from here on, so a late yes is undone too.
-            hold.revoke();
-            return self.book.undo_hold(hold);
+    let sent = asked.sent;
+    let acquired = round.acquired.and_then(|majority| asked.holds(&majority));
+    match &acquired {
+        Acquired::Granted(holds) => {
+            labels::need_label(session);
+            unsettled.keep(holds, sent, &round.uncertain, round.late);
         }
-        self.give(granted, admitted);
+        _ => unsettled.undo(&round.taken, &round.uncertain, round.late),
     }
-
-    /// Registers a grant in place of the hold that was released for it, and passes it to the waiter.
-    pub(super) fn deliver_after(self: &Arc<Self>, from: &Arc<Hold>, granted: Granted, waiter: u64) {
-        self.depose_others(&granted.hold);
-        let admitted = self.lines.succeed(from, &granted.hold, waiter, self.now());
-        self.watch_end(&granted.hold);
-        self.give(granted, admitted);
+    match &acquired {
+        Acquired::Unavailable(nodes) => session.outage.failed(sent, nodes.clone()),
+        // One node is no majority.
+        Acquired::Outrun => {}
+        _ => session.outage.answered(),
     }
+    let granted = |hold| Granted::new(session, owner, hold);
+    acquired.and_then(|holds| Acquired::Granted(holds.into_iter().map(granted).collect()))
+}
 
-    /// Passes a registered grant to its callers.
-    fn give(self: &Arc<Self>, granted: Granted, admitted: Admitted<Grip>) {
-        let (hold, Admitted { waiter, same_owner }) = (&granted.hold, admitted);
-        let grip = Grip::granted(Arc::clone(self), Arc::clone(hold), hold.origin);
-        self.serve(hold, same_owner);
-        self.settle(&granted);
-        self.engine.answered();
-        let Granted { debt, .. } = granted;
-        self.engine.post(move || {
-            // A caller that is gone drops the grip, and that releases.
-            match waiter {
-                Some(waiter) => foreign::answer(waiter.call.reply, Ok(Some(grip))),
-                None => drop(grip),
-            }
-            drop(debt);
-        });
+/// Registers a grant for a caller that is not in the line.
+pub(super) fn register(session: &Arc<Session>, granted: &Granted) -> Grip {
+    let Admitted { same_owner, .. } = admit(session, granted, None);
+    watch_end(session, &granted.hold);
+    let grip = Grip::granted(Arc::clone(session), Arc::clone(&granted.hold), granted.hold.origin);
+    serve(session, &granted.hold, same_owner);
+    settle(session, granted);
+    grip
+}
+
+/// Registers a grant and passes it to its waiter. If the waiter is gone, the grant is given back.
+pub(super) fn deliver(session: &Arc<Session>, granted: Granted, waiter: u64) {
+    let hold = &granted.hold;
+    let admitted = admit(session, &granted, Some(waiter));
+    watch_end(session, hold);
+    if admitted.waiter.is_none() {
+        // It is not held from here on, so a late yes is undone too.
+        hold.revoke();
+        return session.book.undo_hold(hold);
     }
+    give(session, granted, admitted);
+}
 
-    fn admit(self: &Arc<Self>, granted: &Granted, waiter: Option<u64>) -> Admitted<Grip> {
-        self.depose_others(&granted.hold);
-        self.lines.admit(&granted.hold, waiter, Instant::now())
-    }
+/// Registers a grant in place of the hold that was released for it, and passes it to the waiter.
+pub(super) fn deliver_after(session: &Arc<Session>, from: &Arc<Hold>, granted: Granted, waiter: u64) {
+    depose_others(session, &granted.hold);
+    let admitted = session.lines.succeed(from, &granted.hold, waiter, session.now());
+    watch_end(session, &granted.hold);
+    give(session, granted, admitted);
+}
 
-    /// Makes older holds of the key lost, before a grant is registered.
-    fn depose_others(&self, hold: &Hold) {
-        // The grant proves that earlier holders of this key no longer hold it.
-        let key = &hold.claim.key;
-        for other in self.lines.holds_of(key).iter().filter(|other| other.generation < hold.generation) {
-            other.lose(Loss::NotOwner);
+/// Passes a registered grant to its callers.
+fn give(session: &Arc<Session>, granted: Granted, admitted: Admitted<Grip>) {
+    let (hold, Admitted { waiter, same_owner }) = (&granted.hold, admitted);
+    let grip = Grip::granted(Arc::clone(session), Arc::clone(hold), hold.origin);
+    serve(session, hold, same_owner);
+    settle(session, &granted);
+    session.engine.answered();
+    let Granted { debt, .. } = granted;
+    session.engine.post(move || {
+        // A caller that is gone drops the grip, and that releases.
+        match waiter {
+            Some(waiter) => foreign::answer(waiter.call.reply, Ok(Some(grip))),
+            None => drop(grip),
         }
-        let owner = hold.owner();
-        // For the run that is the owner, if one is.
-        owner.note(key, |key| self.lines.has_hold(key, |other| other.is_owned_by(&owner)));
-    }
+        drop(debt);
+    });
+}
 
-    /// Has the alarm look after a grant that is registered just now. Nothing foreign may run before this: callers of
-    /// its owner may have entered already.
-    fn watch_end(&self, hold: &Arc<Hold>) {
-        self.alarm.watch(hold, self.now());
-    }
+fn admit(session: &Arc<Session>, granted: &Granted, waiter: Option<u64>) -> Admitted<Grip> {
+    depose_others(session, &granted.hold);
+    session.lines.admit(&granted.hold, waiter, Instant::now())
+}
 
-    /// Has the watchdog look after a grant that is registered and whose grips are made, and makes it lost if something
-    /// happened in the meantime.
-    fn settle(self: &Arc<Self>, granted: &Granted) {
-        let hold = &granted.hold;
-        if !self.watchdog.watch(hold, self.now()) {
-            hold.lose(Loss::RenewalFailed);
-        }
-        match self.check_open() {
-            Ok(()) => {}
-            Err(Error::Closed) => _ = hold.lose(Loss::Closed),
-            Err(_) => _ = hold.lose(Loss::RenewalFailed),
-        }
-        // The answer to a later attempt may have come first: the later grant proves that this one is gone.
-        if self.lines.has_hold(&hold.claim.key, |other| other.generation > hold.generation && other.is_held()) {
-            hold.lose(Loss::NotOwner);
-        }
+/// Makes older holds of the key lost, before a grant is registered.
+fn depose_others(session: &Session, hold: &Hold) {
+    // The grant proves that earlier holders of this key no longer hold it.
+    let key = &hold.claim.key;
+    for other in session.lines.holds_of(key).iter().filter(|other| other.generation < hold.generation) {
+        other.lose(Loss::NotOwner);
     }
+    let owner = hold.owner();
+    // For the run that is the owner, if one is.
+    owner.note(key, |key| session.lines.has_hold(key, |other| other.is_owned_by(&owner)));
+}
 
-    /// Passes the guards to waiters of the same owner, which have entered with the grant.
-    fn serve(self: &Arc<Self>, hold: &Arc<Hold>, waiters: Vec<Waiter<Grip>>) {
-        if waiters.is_empty() {
-            return;
-        }
-        self.count_behind(hold, hold.guards());
-        for waiter in waiters {
-            self.note_reentry(hold);
-            let grip = Grip::granted_beside(Arc::clone(self), Arc::clone(hold), waiter.call.origin);
-            foreign::answer(waiter.call.reply, Ok(Some(grip)));
-        }
+/// Has the alarm look after a grant that is registered just now. Nothing foreign may run before this: callers of
+/// its owner may have entered already.
+fn watch_end(session: &Session, hold: &Arc<Hold>) {
+    session.alarm.watch(hold, session.now());
+}
+
+/// Has the watchdog look after a grant that is registered and whose grips are made, and makes it lost if something
+/// happened in the meantime.
+fn settle(session: &Arc<Session>, granted: &Granted) {
+    let hold = &granted.hold;
+    if !session.watchdog.watch(hold, session.now()) {
+        hold.lose(Loss::RenewalFailed);
+    }
+    match session.check_open() {
+        Ok(()) => {}
+        Err(Error::Closed) => _ = hold.lose(Loss::Closed),
+        Err(_) => _ = hold.lose(Loss::RenewalFailed),
+    }
+    // The answer to a later attempt may have come first: the later grant proves that this one is gone.
+    if session.lines.has_hold(&hold.claim.key, |other| other.generation > hold.generation && other.is_held()) {
+        hold.lose(Loss::NotOwner);
+    }
+}
+
+/// Passes the guards to waiters of the same owner, which have entered with the grant.
+fn serve(session: &Arc<Session>, hold: &Arc<Hold>, waiters: Vec<Waiter<Grip>>) {
+    if waiters.is_empty() {
+        return;
+    }
+    release::count_behind(session, hold, hold.guards());
+    for waiter in waiters {
+        reentries::note_reentry(hold);
+        let grip = Grip::granted_beside(Arc::clone(session), Arc::clone(hold), waiter.call.origin);
+        foreign::answer(waiter.call.reply, Ok(Some(grip)));
     }
 }

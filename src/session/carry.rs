@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use tokio::task::yield_now;
 
-use super::jobs::{Asking, HandingOver, Task, UnderWay};
+use super::jobs;
 use super::outage::Verdict;
-use super::unconfirmed::Unconfirmed;
+use super::state::{Around, Asking, HandingOver, Task, Unconfirmed, UnderWay};
+use super::waits;
 use super::{Grip, Session};
-use crate::clock::{Clock, Instant};
+use crate::clock::Instant;
 use crate::command::Kind;
 use crate::engine::Work;
 use crate::error::Error;
@@ -18,20 +19,7 @@ use crate::key::Key;
 use crate::lease;
 use crate::line::{Effect, Event, Moment};
 use crate::lines::{Head, Timed, Timers, Waiter, World};
-use crate::notify::Channels;
-use crate::options::Settings;
-use crate::quorum::Quorum;
 use crate::shown::Shown;
-
-/// What is around the lines of a session.
-#[derive(Debug)]
-pub(super) struct Around {
-    pub(super) session: Weak<Session>,
-    pub(super) quorum: Arc<Quorum>,
-    pub(super) channels: Arc<Channels>,
-    pub(super) clock: Clock,
-    pub(super) settings: Settings,
-}
 
 impl World for Around {
     type Grip = Grip;
@@ -81,7 +69,7 @@ impl World for Around {
         let under_way = || UnderWay::new(&session, key);
         match effect {
             Effect::Ask { head, first_alone, listing, listens } => {
-                session.ask(Task::Ask(Asking { under_way: under_way(), head, first_alone, listing, listens }));
+                jobs::ask(&session, Task::Ask(Asking { under_way: under_way(), head, first_alone, listing, listens }));
                 None
             }
             Effect::Release(released, head) => {
@@ -92,105 +80,103 @@ impl World for Around {
             Effect::Name => {
                 let under_way = under_way();
                 session.engine.spawn(async move {
-                    let named = under_way.session.name_lasting(&under_way.key).await;
+                    let named = name_lasting(&under_way.session, &under_way.key).await;
                     under_way.end(Event::Named(named));
                 });
                 None
             }
             Effect::Lost(id, loss) => {
-                session.answer(key, id, Error::lost(key, loss));
+                jobs::answer(&session, key, id, Error::lost(key, loss));
                 Some(Event::Changed)
             }
-            Effect::GiveUp { came_by } => Some(Event::GaveUp(session.give_up(key, came_by))),
-            Effect::Pass => session.pass(key),
+            Effect::GiveUp { came_by } => Some(Event::GaveUp(give_up(&session, key, came_by))),
+            Effect::Pass => pass(&session, key),
             Effect::Listen { .. } | Effect::Hush { .. } | Effect::WakeAt { .. } => None,
         }
     }
 }
 
-impl Session {
-    /// Takes this locker off the list of a lock that no caller waits for here. If that fails, the next locker in the
-    /// list asks after a moment. Also done while closing, since a locker that is about to end must not be woken.
-    fn pass(self: &Arc<Self>, key: &Key) -> Option<Event> {
-        if self.engine.is_guest_no_more() {
-            return Some(Event::Passed(false));
-        }
-        let (session, key) = (Arc::clone(self), key.clone());
-        let pending = self.engine.owe(Work::Operation);
-        self.engine.spawn(async move {
-            let passing = foreign::survive(session.quorum.pass(key.clone()));
-            let passed = passing.await.unwrap_or_else(|said| Err(session.panicked(&said)));
-            if let Err(error) = &passed {
-                log!(debug, key = %key.shown(), %error, "the locker could not be taken off the list");
-            }
-            session.lines.step(&key, Event::Passed(passed.is_ok()));
-            drop(pending);
-        });
-        None
+/// Takes this locker off the list of a lock that no caller waits for here. If that fails, the next locker in the
+/// list asks after a moment. Also done while closing, since a locker that is about to end must not be woken.
+fn pass(session: &Arc<Session>, key: &Key) -> Option<Event> {
+    if session.engine.is_guest_no_more() {
+        return Some(Event::Passed(false));
     }
-
-    /// Ends the waits of callers because an outage has lasted too long, except of those that came only just now and,
-    /// with a time, of those that came after it. Returns when the time of the next one of those is over, if there are
-    /// any.
-    fn give_up(&self, key: &Key, came_by: Option<Instant>) -> Option<Duration> {
-        let now = Instant::now();
-        // If a round has had an answer meanwhile, there is none.
-        let Verdict { nodes, lasts } = self.outage.verdict(now)?;
-        let error = self.quorum.unavailable(nodes, lasts);
-        let mut next = None::<Duration>;
-        let due = |waiter: &Waiter<Grip>| {
-            let left = self.outage.patience_left(waiter.since, now);
-            let due = left.is_zero() && came_by.is_none_or(|by| waiter.since <= by);
-            if !due {
-                next = Some(next.map_or(left, |next| next.min(left)));
-            }
-            due
-        };
-        for waiter in self.lines.drain(key, due) {
-            foreign::answer(waiter.call.reply, Err(error.clone()));
+    let (owned, key) = (Arc::clone(session), key.clone());
+    let pending = session.engine.owe(Work::Operation);
+    session.engine.spawn(async move {
+        let passing = foreign::survive(owned.quorum.pass(key.clone()));
+        let passed = passing.await.unwrap_or_else(|said| Err(owned.panicked(&said)));
+        if let Err(error) = &passed {
+            log!(debug, key = %key.shown(), %error, "the locker could not be taken off the list");
         }
-        next
-    }
+        owned.lines.step(&key, Event::Passed(passed.is_ok()));
+        drop(pending);
+    });
+    None
+}
 
-    /// Logs a holder whose lock outlasts every lease: it stands until somebody deletes it, or for months. Returns
-    /// whether it has.
-    async fn name_lasting(&self, key: &Key) -> bool {
-        let (holder, left) = match self.quorum.inspect(key).await {
-            Ok(Some(holder)) if lease::outlasts_every(holder.remaining()) => {
-                (holder.owner().into_owned(), holder.remaining())
-            }
-            Err(Error::Server { source, .. }) => (format!("unknown ({source})"), None),
-            // It has an ordinary lease by now, or is gone, or no server answers: the next attempt will show.
-            Ok(_) | Err(_) => return false,
-        };
-        let Some(left) = left else {
-            log!(
-                warn, key = %key.shown(), holder = %Shown(&holder),
-                "the holder of this lock has no lease: waiters wait until its holder, force_unlock or, if that \
-                is refused, DEL releases it"
-            );
-            return true;
-        };
+/// Ends the waits of callers because an outage has lasted too long, except of those that came only just now and,
+/// with a time, of those that came after it. Returns when the time of the next one of those is over, if there are
+/// any.
+fn give_up(session: &Session, key: &Key, came_by: Option<Instant>) -> Option<Duration> {
+    let now = Instant::now();
+    // If a round has had an answer meanwhile, there is none.
+    let Verdict { nodes, lasts } = session.outage.verdict(now)?;
+    let error = session.quorum.unavailable(nodes, lasts);
+    let mut next = None::<Duration>;
+    let due = |waiter: &Waiter<Grip>| {
+        let left = session.outage.patience_left(waiter.since, now);
+        let due = left.is_zero() && came_by.is_none_or(|by| waiter.since <= by);
+        if !due {
+            next = Some(next.map_or(left, |next| next.min(left)));
+        }
+        due
+    };
+    for waiter in session.lines.drain(key, due) {
+        foreign::answer(waiter.call.reply, Err(error.clone()));
+    }
+    next
+}
+
+/// Logs a holder whose lock outlasts every lease: it stands until somebody deletes it, or for months. Returns
+/// whether it has.
+async fn name_lasting(session: &Session, key: &Key) -> bool {
+    let (holder, left) = match session.quorum.inspect(key).await {
+        Ok(Some(holder)) if lease::outlasts_every(holder.remaining()) => {
+            (holder.owner().into_owned(), holder.remaining())
+        }
+        Err(Error::Server { source, .. }) => (format!("unknown ({source})"), None),
+        // It has an ordinary lease by now, or is gone, or no server answers: the next attempt will show.
+        Ok(_) | Err(_) => return false,
+    };
+    let Some(left) = left else {
         log!(
-            warn, key = %key.shown(), holder = %Shown(&holder), ?left,
-            "this lock lasts longer than any lease: another program set its time, or the server's clock was set \
-            back; if its holder is dead, call force_unlock"
+            warn, key = %key.shown(), holder = %Shown(&holder),
+            "the holder of this lock has no lease: waiters wait until its holder, force_unlock or, if that \
+            is refused, DEL releases it"
         );
-        true
-    }
+        return true;
+    };
+    log!(
+        warn, key = %key.shown(), holder = %Shown(&holder), ?left,
+        "this lock lasts longer than any lease: another program set its time, or the server's clock was set \
+        back; if its holder is dead, call force_unlock"
+    );
+    true
+}
 
-    /// Ends the wait of a waiter whose time is over.
-    fn end_wait(&self, key: &Key, id: u64, deadline: Instant) {
-        let held = self.lines.is_known_held(key, self.now());
-        if let Some(waiter) = self.lines.leave(key, id) {
-            // Nobody asked a server while the lock was left to others: the caller does.
-            let answer = if held || self.lines.has_given_turn(key, waiter.since) {
-                Ok(None)
-            } else {
-                self.gave_up(waiter.since, deadline).map(|()| None)
-            };
-            foreign::answer(waiter.call.reply, answer);
-        }
+/// Ends the wait of a waiter whose time is over.
+fn end_wait(session: &Session, key: &Key, id: u64, deadline: Instant) {
+    let held = session.lines.is_known_held(key, session.now());
+    if let Some(waiter) = session.lines.leave(key, id) {
+        // Nobody asked a server while the lock was left to others: the caller does.
+        let answer = if held || session.lines.has_given_turn(key, waiter.since) {
+            Ok(None)
+        } else {
+            waits::gave_up(session, waiter.since, deadline).map(|()| None)
+        };
+        foreign::answer(waiter.call.reply, answer);
     }
 }
 
@@ -203,7 +189,7 @@ pub(super) async fn keep_time(timers: Arc<Timers>, session: Weak<Session>) {
             for (at, number, key, timed) in due {
                 // If one panics, the others have their turn all the same.
                 contained(|| match timed {
-                    Timed::Wait => session.end_wait(&key, number, at),
+                    Timed::Wait => end_wait(&session, &key, number, at),
                     Timed::Line => session.lines.wake(&key, number),
                 });
             }

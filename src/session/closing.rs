@@ -1,15 +1,17 @@
 //! The end of a session.
 
-use std::sync::Arc;
+use std::future::pending;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
 use super::Session;
+use super::labels;
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
-use crate::foreign;
+use crate::foreign::{self, contained};
 
 /// How long closing waits for what is under way, at most.
 const CLOSING: Duration = Duration::from_secs(5);
@@ -23,42 +25,67 @@ impl Session {
         let (reply, answer) = foreign::channel();
         let session = Arc::clone(self);
         self.engine.spawn(async move {
-            session.wind_down().await;
+            wind_down(&session).await;
             foreign::answer(reply, ());
             session.engine.stop();
         });
         // An error means that the engine has ended, which is what this waits for.
         let _: Result<_, _> = answer.await;
     }
+}
 
-    /// Refuses new work, ends waits, fires every token, waits for releases, quits. Runs on the engine, which ends after
-    /// it, also after a panic.
-    pub(super) async fn wind_down(self: &Arc<Self>) {
-        self.closed.store(true, Ordering::Release);
-        self.turns.close();
-        let _: Result<_, _> = foreign::survive(self.finish()).await;
+/// Refuses new work, ends waits, fires every token, waits for releases, quits. Runs on the engine, which ends after
+/// it, also after a panic.
+pub(super) async fn wind_down(session: &Arc<Session>) {
+    session.closed.store(true, Ordering::Release);
+    session.turns.close();
+    let _: Result<_, _> = foreign::survive(finish(session)).await;
+}
+
+/// Ends all waits and all holds.
+pub(super) fn end_all(session: &Session) {
+    for waiter in session.lines.drain_all() {
+        foreign::answer(waiter.call.reply, Err(Error::Closed));
     }
-
-    /// Ends all waits and all holds.
-    pub(super) fn end_all(&self) {
-        for waiter in self.lines.drain_all() {
-            foreign::answer(waiter.call.reply, Err(Error::Closed));
-        }
-        for hold in self.lines.holds() {
-            hold.lose(Loss::Closed);
-        }
+    for hold in session.lines.holds() {
+        hold.lose(Loss::Closed);
     }
+}
 
-    async fn finish(self: &Arc<Self>) {
-        self.end_all();
-        let minority = self.quorum.nodes().len().saturating_sub(self.quorum.majority());
-        let settled = self.engine.tally().end(minority, || self.lines.is_idle());
-        let bound = Instant::now() + CLOSING.min(self.settings.lease);
-        let _: Result<_, _> = timeout(Instant::now().until(bound), settled).await;
-        // Servers that do not answer get no QUIT: their sockets are closed with the engine.
-        let politeness = Instant::now().until(bound).max(Duration::from_millis(100));
-        let _: Result<_, _> = timeout(politeness, self.leave_servers()).await;
-        // fred's own tasks write what is queued for its sockets.
-        sleep(Duration::from_millis(1)).await;
+async fn finish(session: &Arc<Session>) {
+    end_all(session);
+    let minority = session.quorum.nodes().len().saturating_sub(session.quorum.majority());
+    let settled = session.engine.tally().end(minority, || session.lines.is_idle());
+    let bound = Instant::now() + CLOSING.min(session.settings.lease);
+    let _: Result<_, _> = timeout(Instant::now().until(bound), settled).await;
+    // Servers that do not answer get no QUIT: their sockets are closed with the engine.
+    let politeness = Instant::now().until(bound).max(Duration::from_millis(100));
+    let _: Result<_, _> = timeout(politeness, labels::leave_servers(session)).await;
+    // fred's own tasks write what is queued for its sockets.
+    sleep(Duration::from_millis(1)).await;
+}
+
+/// Ends a guest with its runtime, which may end at any time and without closing the locker: callers that wait get an
+/// error, and later ones find the locker closed. A job that was never polled cannot do that.
+pub(super) struct Eviction(Weak<Session>);
+
+impl Eviction {
+    pub(super) fn of(session: &Arc<Session>) -> Self {
+        Self(Arc::downgrade(session))
+    }
+}
+
+/// A task of a guest that ends with its engine, or with the runtime.
+pub(super) async fn stay(_until: Eviction) {
+    pending::<()>().await;
+}
+
+impl Drop for Eviction {
+    fn drop(&mut self) {
+        if let Some(session) = self.0.upgrade() {
+            session.closed.store(true, Ordering::Release);
+            session.turns.close();
+            contained(|| end_all(&session));
+        }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::ask::ask;
 use super::hand_over::hand_over;
-use super::jobs::{HandingOver, Task};
 use super::release::release;
+use super::state::{HandingOver, Task};
 use crate::engine::Job;
 use crate::line::Event;
 

@@ -6,6 +6,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::Session;
+use super::extending;
+use super::leave;
+use super::reentries;
 use crate::error::{Error, Loss};
 use crate::foreign::Answer;
 use crate::hold::{self, Entrance, Hold, HoldState};
@@ -94,7 +97,7 @@ enum Stage {
 impl Grip {
     /// Makes the grip of a caller that has entered a hold of its owner by itself.
     pub(super) fn entered(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
-        let stage = Stage::Taken(session.enters(&hold, origin));
+        let stage = Stage::Taken(reentries::enters(&session, &hold, origin));
         Self { view: View { session, hold }, stage, is_reentry: true }
     }
 
@@ -115,9 +118,10 @@ impl Grip {
     pub(super) fn claim(&mut self) -> bool {
         if let Stage::OnItsWay { origin, beside } = self.stage {
             let View { session, hold } = &self.view;
-            self.stage = if hold.take_guard() { Stage::Taken(session.enters(hold, origin)) } else { Stage::Over };
+            self.stage =
+                if hold.take_guard() { Stage::Taken(reentries::enters(session, hold, origin)) } else { Stage::Over };
             if beside {
-                session.fail_test(&hold.claim.key);
+                reentries::fail_test(session, &hold.claim.key);
             }
         }
         matches!(self.stage, Stage::Taken(_))
@@ -138,7 +142,7 @@ impl Grip {
 
     pub(super) async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let View { session, hold } = &self.view;
-        let extending = session.extend(hold, lease);
+        let extending = extending::extend(session, hold, lease);
         extending.await.map_err(|error| error.of(std::slice::from_ref(&hold.claim.key)))
     }
 
@@ -154,7 +158,7 @@ impl Grip {
             // Its caller never entered.
             Stage::OnItsWay { .. } | Stage::Over => None,
         };
-        session.leave(hold, entrance.as_ref())
+        leave::leave(session, hold, entrance.as_ref())
     }
 }
 

@@ -35,7 +35,7 @@ const TERMS: Terms = Terms { lease: LEASE, renewed: true, max_hold: None };
 fn session(engine: Engine, alarm: Arc<Alarm>) -> Arc<Session> {
     let settings = Options::default().validate(1).expect("valid");
     let quorum = Quorum::new(Vec::new(), Duration::ZERO, Duration::ZERO);
-    Session::begin(engine, alarm, Uuid::new_v4(), settings, quorum, Vec::new(), unbounded_channel().1)
+    super::connect::begin(engine, alarm, Uuid::new_v4(), settings, quorum, Vec::new(), unbounded_channel().1)
 }
 
 /// Makes a session that is a guest here.

@@ -14,9 +14,10 @@ use std::sync::Arc;
 
 use tokio::time::timeout;
 
+use super::attempt;
 use super::attempt::{Asked, Granted};
 use super::release::release;
-use super::unconfirmed::Unconfirmed;
+use super::state::Unconfirmed;
 use crate::clock::Instant;
 use crate::command::HandOver;
 use crate::engine::Work;
@@ -59,7 +60,7 @@ pub(super) async fn hand_over(mut released: Unconfirmed, head: Option<Head>) {
                 Acquired::Granted(holds) => {
                     released.settle_next();
                     for next in holds {
-                        session.deliver_after(&hold, Granted::new(session, &head.owner, next), head.id);
+                        attempt::deliver_after(session, &hold, Granted::new(session, &head.owner, next), head.id);
                     }
                     released.succeeded();
                 }

@@ -1,9 +1,14 @@
-//! Asks the servers who holds a key.
+//! Asks the servers who holds a key, and releases it whoever does.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Session;
-use crate::error::Error;
+use super::jobs;
+use super::labels;
+use crate::command::sha1;
+use crate::error::{Error, Loss};
+use crate::hold::Hold;
 use crate::holder::Holder;
 use crate::key::Key;
 
@@ -12,7 +17,7 @@ impl Session {
     pub(crate) async fn is_locked(self: &Arc<Self>, key: &Key) -> Result<bool, Error> {
         self.enter()?;
         let (session, asked) = (Arc::clone(self), key.clone());
-        self.on_engine(async move { Ok(session.quorum.inspect(&asked).await?.is_some()) }).await
+        jobs::on_engine(self, async move { Ok(session.quorum.inspect(&asked).await?.is_some()) }).await
     }
 
     /// Returns who holds a key, according to the servers, with the label of its locker.
@@ -21,10 +26,33 @@ impl Session {
         let (session, asked) = (Arc::clone(self), key.clone());
         let operation = async move {
             match session.quorum.inspect(&asked).await? {
-                Some(holder) if session.has_labels() => Ok(Some(session.quorum.labelled(holder).await)),
+                Some(holder) if labels::has_labels(&session) => Ok(Some(session.quorum.labelled(holder).await)),
                 holder => Ok(holder),
             }
         };
-        self.on_engine(operation).await
+        jobs::on_engine(self, operation).await
+    }
+
+    /// Releases a key, whoever holds it.
+    pub(crate) async fn force_unlock(self: &Arc<Self>, key: &Key) -> Result<bool, Error> {
+        self.enter()?;
+        let (session, forced) = (Arc::clone(self), key.clone());
+        jobs::on_engine(self, async move {
+            let (mut deposed, before) = (false, session.lines.holds_of(&forced));
+            // A holder that is told of its loss releases, and then the next one here may have the lock: it must not be
+            // among those that are named. Nor is it late: others may acquire the lock once the command is sent.
+            let depose = |names: Option<&BTreeSet<String>>| {
+                let is_named =
+                    |hold: &Hold| names.is_some_and(|names| names.contains(&sha1(hold.claim.field.as_bytes())));
+                let now = session.lines.holds_of(&forced);
+                for hold in before.iter().chain(now.iter().filter(|hold| is_named(hold))) {
+                    deposed |= hold.lose(Loss::ForceUnlocked);
+                }
+            };
+            let answer = session.quorum.force(&forced, depose).await;
+            // The release of a guard that was deposed here may have come first.
+            Ok(answer? || deposed)
+        })
+        .await
     }
 }

@@ -1,23 +1,15 @@
 //! Keeps the locker's label on the servers, so that people find the process that holds a lock.
 
 use std::future::pending;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::Session;
+use super::state::{Labelling, Session};
 use crate::label::RENEWAL;
 use crate::options::Format;
 use crate::quorum::STRAGGLERS;
-
-/// Whether the label is needed: a locker that never holds a lock leaves no key.
-#[derive(Debug, Default)]
-pub(super) struct Labelling {
-    is_needed: AtomicBool,
-    bell: Notify,
-}
 
 /// Writes the label after the first grant, and again every 20 minutes: a server may have forgotten it. Started with the
 /// session; ends with the engine, or with the session; nobody awaits it.
@@ -32,43 +24,41 @@ async fn keep(labelling: Arc<Labelling>, session: Weak<Session>) {
     }
 }
 
-impl Session {
-    /// Returns whether labels are written and read. Clients of the plain format know nothing of them, and their users
-    /// have rights to their locks only.
-    pub(super) fn has_labels(&self) -> bool {
-        self.settings.format != Format::Plain
-    }
+/// Returns whether labels are written and read. Clients of the plain format know nothing of them, and their users
+/// have rights to their locks only.
+pub(super) fn has_labels(session: &Session) -> bool {
+    session.settings.format != Format::Plain
+}
 
-    /// Starts the task that keeps the label.
-    pub(super) fn keep_label(self: &Arc<Self>) {
-        if self.has_labels() {
-            self.engine.spawn(keep(Arc::clone(&self.labelling), Arc::downgrade(self)));
-        }
+/// Starts the task that keeps the label.
+pub(super) fn keep_label(session: &Arc<Session>) {
+    if has_labels(session) {
+        session.engine.spawn(keep(Arc::clone(&session.labelling), Arc::downgrade(session)));
     }
+}
 
-    /// Has the label written, because the locker has a lock. No caller waits for that.
-    pub(super) fn need_label(&self) {
-        if !self.labelling.is_needed.swap(true, Ordering::Relaxed) {
-            self.labelling.bell.notify_one();
-        }
+/// Has the label written, because the locker has a lock. No caller waits for that.
+pub(super) fn need_label(session: &Session) {
+    if !session.labelling.is_needed.swap(true, Ordering::Relaxed) {
+        session.labelling.bell.notify_one();
     }
+}
 
-    /// Deletes the label, and ends all connections. The deletion is sent before the QUIT. A server that does not answer
-    /// it would not answer the QUIT behind it either, for as long as a command may take: nobody waits for that.
-    pub(super) async fn leave_servers(&self) {
-        let unlabelled = async {
-            if self.has_labels() && self.labelling.is_needed.load(Ordering::Relaxed) {
-                let deleting = self.quorum.label(self.id.to_string().into(), None);
-                if timeout(STRAGGLERS, deleting).await.is_err() {
-                    return;
-                }
+/// Deletes the label, and ends all connections. The deletion is sent before the QUIT. A server that does not answer
+/// it would not answer the QUIT behind it either, for as long as a command may take: nobody waits for that.
+pub(super) async fn leave_servers(session: &Session) {
+    let unlabelled = async {
+        if has_labels(session) && session.labelling.is_needed.load(Ordering::Relaxed) {
+            let deleting = session.quorum.label(session.id.to_string().into(), None);
+            if timeout(STRAGGLERS, deleting).await.is_err() {
+                return;
             }
-            pending::<()>().await;
-        };
-        tokio::select! {
-            biased;
-            () = unlabelled => {}
-            () = self.quorum.quit() => {}
         }
+        pending::<()>().await;
+    };
+    tokio::select! {
+        biased;
+        () = unlabelled => {}
+        () = session.quorum.quit() => {}
     }
 }

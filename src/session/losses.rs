@@ -7,6 +7,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep_until};
 
 use super::Session;
+use super::leave;
 use crate::error::Loss;
 use crate::foreign::log;
 use crate::hold::{Hold, Lost};
@@ -32,7 +33,7 @@ pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<
                     session.lines.step(&hold.claim.key, Event::Changed);
                     // Callers that have not claimed it yet never will: they queue again.
                     if hold.revoke() {
-                        session.take_back(hold);
+                        leave::take_back(&session, hold);
                     }
                 }
                 // A recorder may block, and no line waits for that.
@@ -88,6 +89,7 @@ impl Drop for Told {
 mod tests {
     use uuid::Uuid;
 
+    use super::super::connect;
     use super::*;
     use crate::alarm::Alarm;
     use crate::clock::Instant;
@@ -109,7 +111,7 @@ mod tests {
     fn session() -> (Arc<Session>, UnboundedReceiver<Lost>) {
         let settings = Options::default().validate(1).expect("valid");
         let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
-        Session::over(
+        connect::over(
             engine,
             Alarm::of_process().expect("a thread"),
             Uuid::new_v4(),
@@ -138,7 +140,9 @@ mod tests {
         let mut waiting = std::pin::pin!(waiting);
         assert!(futures_util::poll!(&mut waiting).is_pending());
         let (subscriber, events) = SickOfEvents::new();
-        tracing::subscriber::with_default(subscriber, || session.judge(Verdict::Panicked("sick".to_owned())));
+        tracing::subscriber::with_default(subscriber, || {
+            connect::judge(&session, Verdict::Panicked("sick".to_owned()))
+        });
         assert!(events.of("the watchdog ended by a panic"), "a subscriber that panics does no harm");
         assert!(tokens.iter().all(tokio_util::sync::CancellationToken::is_cancelled));
         assert_eq!(hold.mark(Instant::now()), HoldState::Lost(Loss::RenewalFailed));

@@ -10,16 +10,13 @@
 
 use std::sync::Arc;
 
-use tokio::time::sleep;
-
+use super::waits;
 use super::{Grip, Session};
 use crate::clock::Instant;
 use crate::error::Error;
-use crate::foreign;
 use crate::hold::Terms;
 use crate::identity::Caller;
 use crate::key::Key;
-use crate::tasks::Stop;
 
 /// The caller for which several locks are collected, and until when.
 struct Errand<'a> {
@@ -54,10 +51,10 @@ impl Session {
                     // It rides out an outage in line.
                     Some(Err(Error::Unavailable { .. })) => {}
                     Some(Err(error)) => return Err(error),
-                    None => return self.gave_up(called, errand.deadline.unwrap_or(called)).map(|()| None),
+                    None => return waits::gave_up(self, called, errand.deadline.unwrap_or(called)).map(|()| None),
                 }
             }
-            let Some(taken) = self.collect(&mut errand).await? else { return Ok(None) };
+            let Some(taken) = collect(self, &mut errand).await? else { return Ok(None) };
             // The first ones may have been lost while it waited for the others: then none counts.
             if taken.iter().all(|grip| grip.as_ref().check().is_ok()) {
                 return Ok(Some(taken));
@@ -68,49 +65,28 @@ impl Session {
             }
         }
     }
+}
 
-    /// Acquires one lock after the other, each through its line. If one cannot be acquired, the others are given back.
-    async fn collect(self: &Arc<Self>, errand: &mut Errand<'_>) -> Result<Option<Vec<Grip>>, Error> {
-        let mut grips = Vec::with_capacity(errand.keys.len());
-        for key in errand.keys {
-            match self.wait_in_line(key, errand.caller, &errand.terms, errand.deadline).await {
-                Ok(Some(grip)) => grips.push(grip),
-                Ok(None) => return Ok(None),
-                Err(Error::Unavailable { .. }) if self.is_only_late(errand) => return Ok(None),
-                Err(error) => return Err(error),
-            }
-            errand.answered = true;
+/// Acquires one lock after the other, each through its line. If one cannot be acquired, the others are given back.
+async fn collect(session: &Arc<Session>, errand: &mut Errand<'_>) -> Result<Option<Vec<Grip>>, Error> {
+    let mut grips = Vec::with_capacity(errand.keys.len());
+    for key in errand.keys {
+        match session.wait_in_line(key, errand.caller, &errand.terms, errand.deadline).await {
+            Ok(Some(grip)) => grips.push(grip),
+            Ok(None) => return Ok(None),
+            Err(Error::Unavailable { .. }) if is_only_late(session, errand) => return Ok(None),
+            Err(error) => return Err(error),
         }
-        Ok(Some(grips))
+        errand.answered = true;
     }
+    Ok(Some(grips))
+}
 
-    /// Returns whether only the wait time is over, and answers did not fail: too little was left for the last of the
-    /// locks.
-    fn is_only_late(&self, errand: &Errand<'_>) -> bool {
-        let now = self.now();
-        errand.answered
-            && errand.deadline.is_some_and(|deadline| now >= deadline)
-            && self.outage.failure_since(errand.called, now).is_none()
-    }
-
-    /// Awaits this until the deadline.
-    pub(crate) async fn in_time<T>(&self, deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
-        let Some(deadline) = deadline else { return Some(future.await) };
-        tokio::select! {
-            biased;
-            value = future => Some(value),
-            () = self.pause_until(deadline) => None,
-        }
-    }
-
-    /// Waits until then. The timer runs on the engine, since the caller may have no runtime, and begins with the first
-    /// poll; it ends with this future, or with the engine.
-    pub(super) async fn pause_until(&self, end: Instant) {
-        let (over, timer) = foreign::channel::<()>();
-        let _stop = Stop(self.engine.spawn(async move {
-            sleep(Instant::now().until(end)).await;
-            foreign::hang_up(over);
-        }));
-        let _: Result<(), _> = timer.await;
-    }
+/// Returns whether only the wait time is over, and answers did not fail: too little was left for the last of the
+/// locks.
+fn is_only_late(session: &Session, errand: &Errand<'_>) -> bool {
+    let now = session.now();
+    errand.answered
+        && errand.deadline.is_some_and(|deadline| now >= deadline)
+        && session.outage.failure_since(errand.called, now).is_none()
 }

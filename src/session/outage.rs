@@ -6,14 +6,10 @@
 
 use std::time::Duration;
 
-use tokio::task::yield_now;
-
-use super::Session;
 use crate::clock::Instant;
-use crate::error::{Error, NodeFailure};
-use crate::line::Event;
+use crate::error::NodeFailure;
 use crate::options::Settings;
-use crate::sync::{Arc, Mutex};
+use crate::sync::Mutex;
 
 /// What callers learn about an outage: why each server failed in the last round, and how long the outage lasts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,44 +112,6 @@ impl Outage {
 impl Failing {
     fn verdict(&self, now: Instant) -> Verdict {
         Verdict { nodes: self.nodes.clone(), lasts: now.since(self.since) }
-    }
-}
-
-impl Session {
-    /// Returns how long it is until an outage has lasted for too long. If it has, all lines that wait are told.
-    pub(super) fn outage_ends_in(self: &Arc<Self>) -> Option<Duration> {
-        let now = Instant::now();
-        if self.outage.verdict(now).is_none() {
-            return Some(self.outage.ends_in(now).unwrap_or(Duration::MAX));
-        }
-        if self.outage.announces(now) {
-            let session = Arc::clone(self);
-            self.engine.spawn(async move {
-                for key in session.lines.awaited() {
-                    session.lines.step(&key, Event::Outage);
-                    yield_now().await;
-                }
-            });
-        }
-        None
-    }
-
-    /// Ends the wait of a caller that came then, might wait until this deadline, and has had no answer.
-    ///
-    /// # Errors
-    /// The servers are away, or have had the time for an answer. If they had not, that says nothing about them.
-    pub(super) fn gave_up(&self, since: Instant, deadline: Instant) -> Result<(), Error> {
-        let now = self.now();
-        if let Some(Verdict { nodes, lasts }) = self.outage.failure_since(since, now) {
-            return Err(self.quorum.unavailable(nodes, lasts));
-        }
-        let known = self.outage.known_before(since, now);
-        if known.is_zero() && since.until(deadline) < self.quorum.answers_within() {
-            return Ok(());
-        }
-        let waited = now.since(since);
-        let nodes = self.quorum.failures(format!("has not answered within {waited:.1?}"));
-        Err(self.quorum.unavailable(nodes, waited.max(known)))
     }
 }
 

@@ -1,157 +1,105 @@
 //! Counts and logs re-entries, and warns if they look like branches that are inside together.
 
-use std::collections::HashMap;
-use std::time::Duration;
-
 use tokio::time::sleep;
 
 use super::Session;
+use super::warned::Warning;
 use crate::clock::Instant;
 use crate::foreign::log;
 use crate::hold::{Entrance, Hold};
 use crate::identity::{Caller, Known, Origin, Place};
 use crate::key::Key;
 use crate::lease;
-use crate::sync::{Arc, Mutex};
+use crate::sync::Arc;
 use crate::tasks::Stop;
 
-/// The shortest time between two warnings about a key.
-const AGAIN: Duration = Duration::from_secs(60);
-
-/// From this many keys on, those whose time is over are forgotten.
-const MANY: usize = 1_000;
-
-/// The warnings of the last minute.
-#[derive(Debug, Default)]
-pub(super) struct Warned(Mutex<HashMap<(Key, Warning), Instant>>);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Warning {
-    Beside,
-    Itself,
+/// Logs a re-entry.
+pub(super) fn note_reentry(hold: &Hold) {
+    let (owner, generation, guards) = (hold.owner(), hold.generation, hold.guards());
+    log!(debug, key = %hold.claim.key.shown(), %owner, generation, guards, "entered again");
 }
 
-impl Warned {
-    /// Returns whether to warn of this now. If so, it counts as done.
-    fn is_due(&self, key: &Key, warning: Warning, now: Instant) -> bool {
-        let mut warned = self.0.lock();
-        if warned.get(&(key.clone(), warning)).is_some_and(|last| now.since(*last) < AGAIN) {
-            return false;
-        }
-        if warned.len() >= MANY {
-            warned.retain(|_, last| now.since(*last) < AGAIN);
-        }
-        // A program with so many such keys gets warnings about some of them.
-        let room = warned.len() < MANY;
-        if room {
-            warned.insert((key.clone(), warning), now);
-        }
-        room
+/// Notes that a caller takes its guard.
+pub(super) fn enters(session: &Session, hold: &Hold, origin: Origin) -> Entrance {
+    let (entrance, suspicious) = hold.entered(origin);
+    if suspicious {
+        // Correct code does this too, so it is only counted.
+        session.counters.suspicious_reentry();
     }
+    entrance
 }
 
-impl Session {
-    /// Logs a re-entry.
-    pub(super) fn note_reentry(&self, hold: &Hold) {
-        let (owner, generation, guards) = (hold.owner(), hold.generation, hold.guards());
-        log!(debug, key = %hold.claim.key.shown(), %owner, generation, guards, "entered again");
+/// Notes that a caller's guard goes, on this thread, before the hold is counted down. If that looks wrong, warns
+/// and returns true.
+pub(super) fn exits(session: &Session, hold: &Hold, entrance: &Entrance, now: Instant) -> bool {
+    if !hold.exits(entrance, Place::here(), now) {
+        return false;
     }
-
-    /// Notes that a caller takes its guard.
-    pub(super) fn enters(&self, hold: &Hold, origin: Origin) -> Entrance {
-        let (entrance, suspicious) = hold.entered(origin);
-        if suspicious {
-            // Correct code does this too, so it is only counted.
-            self.counters.suspicious_reentry();
-        }
-        entrance
-    }
-
-    /// Notes that a caller's guard goes, on this thread, before the hold is counted down. If that looks wrong, warns
-    /// and returns true.
-    pub(super) fn exits(&self, hold: &Hold, entrance: &Entrance, now: Instant) -> bool {
-        if !hold.exits(entrance, Place::here(), now) {
-            return false;
-        }
-        self.counters.suspicious_reentry();
-        if self.warned.is_due(&hold.claim.key, Warning::Beside, now) {
-            let (key, owner) = (&hold.claim.key, hold.owner());
-            log!(
-                warn, key = %key.shown(), %owner,
-                "a guard was released before a newer one of the same owner: branches of one task, or a task that \
-                was given the guard, may have been inside together. Use lock.run(..) in branches, \
-                lock.owned_by(Owner::new()) for guards of branches, guard.detach() for one that is given away, or \
-                Reentry::Scope"
-            );
-        }
-        true
-    }
-
-    /// Panics after a suspicious re-entry over a server in memory, on the caller's thread: a test whose two callers are
-    /// one owner asserts something else than it seems to.
-    pub(super) fn fail_test(&self, key: &Key) {
-        // A second panic would end the process.
-        if std::thread::panicking() || self.quorum.nodes().iter().any(|node| node.permits_suspicious_reentries()) {
-            return;
-        }
-        panic!(
-            "the lock {key:?} was entered by branches of one task, such as those of join!: they are one owner, and \
-             were inside together. Give each caller a task of its own (tokio::spawn), use lock.run(..), or name owners \
-             (lock.owned_by(Owner::new())). If it is intended, call Server::permit_suspicious_reentries()"
+    session.counters.suspicious_reentry();
+    if session.warned.is_due(&hold.claim.key, Warning::Beside, now) {
+        let (key, owner) = (&hold.claim.key, hold.owner());
+        log!(
+            warn, key = %key.shown(), %owner,
+            "a guard was released before a newer one of the same owner: branches of one task, or a task that \
+            was given the guard, may have been inside together. Use lock.run(..) in branches, \
+            lock.owned_by(Owner::new()) for guards of branches, guard.detach() for one that is given away, or \
+            Reentry::Scope"
         );
     }
+    true
+}
 
-    /// Warns, after a while, if a caller that begins to wait may wait for itself. Not at once: branches that name
-    /// owners wait for each other for a moment, which is fine. Dropping the returned value cancels the warning.
-    pub(super) fn warn_of_itself(self: &Arc<Self>, key: &Key, caller: &Caller) -> Option<Stop> {
-        let place = caller.origin.place;
-        // The sections of runs know what they are inside of. For other holds, and for guards that outlived their
-        // section, only the task is known.
-        let of_section = |hold: &Hold| hold.origin.known == Known::Run && hold.owner().is_of_run();
-        let own = |hold: &Hold| !of_section(hold) && hold.is_held() && hold.origin.place.may_be(place);
-        if caller.runs.innermost(self.id, key).is_none() && !self.lines.has_hold(key, own) {
-            return None;
-        }
-        let (session, key, owner) = (Arc::clone(self), key.clone(), caller.owner.clone());
-        Some(Stop(self.engine.spawn(async move {
-            sleep(lease::recheck_interval(session.settings.lease)).await;
-            if session.warned.is_due(&key, Warning::Itself, Instant::now()) {
-                log!(
-                    warn, key = %key.shown(), %owner,
-                    "a call waits for a lock that was taken in its own task, as another owner: if the holder \
-                    waits for this call, both wait forever. Lock in the holder's scope (guard.scope(..), or \
-                    inside of lock.run(..)), or release first"
-                );
-            }
-        })))
+/// Panics after a suspicious re-entry over a server in memory, on the caller's thread: a test whose two callers are
+/// one owner asserts something else than it seems to.
+pub(super) fn fail_test(session: &Session, key: &Key) {
+    // A second panic would end the process.
+    if std::thread::panicking() || session.quorum.nodes().iter().any(|node| node.permits_suspicious_reentries()) {
+        return;
     }
+    panic!(
+        "the lock {key:?} was entered by branches of one task, such as those of join!: they are one owner, and \
+         were inside together. Give each caller a task of its own (tokio::spawn), use lock.run(..), or name owners \
+         (lock.owned_by(Owner::new())). If it is intended, call Server::permit_suspicious_reentries()"
+    );
+}
+
+/// Warns, after a while, if a caller that begins to wait may wait for itself. Not at once: branches that name
+/// owners wait for each other for a moment, which is fine. Dropping the returned value cancels the warning.
+pub(super) fn warn_of_itself(session: &Arc<Session>, key: &Key, caller: &Caller) -> Option<Stop> {
+    let place = caller.origin.place;
+    // The sections of runs know what they are inside of. For other holds, and for guards that outlived their
+    // section, only the task is known.
+    let of_section = |hold: &Hold| hold.origin.known == Known::Run && hold.owner().is_of_run();
+    let own = |hold: &Hold| !of_section(hold) && hold.is_held() && hold.origin.place.may_be(place);
+    if caller.runs.innermost(session.id, key).is_none() && !session.lines.has_hold(key, own) {
+        return None;
+    }
+    let (owned, key, owner) = (Arc::clone(session), key.clone(), caller.owner.clone());
+    Some(Stop(session.engine.spawn(async move {
+        sleep(lease::recheck_interval(owned.settings.lease)).await;
+        if owned.warned.is_due(&key, Warning::Itself, Instant::now()) {
+            log!(
+                warn, key = %key.shown(), %owner,
+                "a call waits for a lock that was taken in its own task, as another owner: if the holder \
+                waits for this call, both wait forever. Lock in the holder's scope (guard.scope(..), or \
+                inside of lock.run(..)), or release first"
+            );
+        }
+    })))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::hold::Terms;
     use crate::options::Reentry;
     use crate::owner::Owner;
 
-    #[test]
-    fn a_warning_comes_at_most_once_a_minute_per_key() {
-        let (warned, now) = (Warned::default(), Instant::now());
-        let (key, other) = (Key::from("k"), Key::from("o"));
-        assert!(warned.is_due(&key, Warning::Beside, now));
-        assert!(!warned.is_due(&key, Warning::Beside, now + AGAIN / 2));
-        assert!(warned.is_due(&key, Warning::Itself, now) && warned.is_due(&other, Warning::Beside, now));
-        assert!(warned.is_due(&key, Warning::Beside, now + AGAIN));
-        let told = (0..10_000).filter(|n| warned.is_due(&n.to_string().into(), Warning::Beside, now + AGAIN)).count();
-        assert!(told < MANY, "{told}");
-        assert_eq!(warned.0.lock().len(), MANY);
-        assert!(warned.is_due(&"new".into(), Warning::Beside, now + AGAIN * 2));
-        assert_eq!(warned.0.lock().len(), 1, "the time of all others is over");
-    }
-
     /// A hold of the key "k" that was taken here, by this owner.
     fn hold(owner: Owner, known: Known) -> Hold {
-        let terms = Terms { lease: AGAIN, renewed: true, max_hold: None };
+        let terms = Terms { lease: Duration::from_secs(60), renewed: true, max_hold: None };
         let mut hold = Hold::for_test(owner, terms, &[0], 1);
         hold.origin = Origin { place: Place::here(), waker: 0, known };
         hold
@@ -162,13 +110,13 @@ mod tests {
         let session = Session::over_nobody();
         let hold = hold(Owner::new(), Known::Calling);
         let elsewhere = Origin { place: Place::Task(0), ..hold.origin };
-        let entrances = [elsewhere, elsewhere, elsewhere].map(|origin| session.enters(&hold, origin));
+        let entrances = [elsewhere, elsewhere, elsewhere].map(|origin| enters(&session, &hold, origin));
         let suspicious = || session.stats().suspicious_reentries;
         assert_eq!(suspicious(), 0);
-        session.exits(&hold, &entrances[2], hold.since);
+        exits(&session, &hold, &entrances[2], hold.since);
         assert_eq!(suspicious(), 1, "it was released elsewhere, while others stay");
-        session.exits(&hold, &entrances[1], hold.since);
-        session.exits(&hold, &entrances[0], hold.since);
+        exits(&session, &hold, &entrances[1], hold.since);
+        exits(&session, &hold, &entrances[0], hold.since);
         assert_eq!(suspicious(), 2, "the last one may be released anywhere");
         session.engine.stop();
     }
@@ -179,9 +127,9 @@ mod tests {
             let (session, hold) = (Session::over_nobody(), Arc::new(hold));
             let mut caller = Caller::blocking(Some(&Owner::new()), Reentry::Task);
             caller.origin.place = place;
-            let alone = session.warn_of_itself(&hold.claim.key, &caller).is_none();
+            let alone = warn_of_itself(&session, &hold.claim.key, &caller).is_none();
             session.lines.admit(&hold, None, hold.since);
-            let warns = session.warn_of_itself(&hold.claim.key, &caller).is_some();
+            let warns = warn_of_itself(&session, &hold.claim.key, &caller).is_some();
             session.engine.stop();
             assert!(alone, "nobody holds it");
             warns

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use super::Session;
 use crate::clock::Instant;
 use crate::sync::Mutex;
 
@@ -18,24 +17,11 @@ pub(super) struct Refusals(Mutex<Option<Instant>>);
 
 impl Refusals {
     /// Notes that a call is told of a refusal after this pause if it is not the first. Returns its pause.
-    fn next(&self, pause: Duration, now: Instant) -> Duration {
+    pub(super) fn next(&self, pause: Duration, now: Instant) -> Duration {
         let mut last = self.0.lock();
         let pause = if last.is_some_and(|last| now.since(last) < FORGOTTEN) { pause } else { Duration::ZERO };
         *last = Some(now + pause);
         pause
-    }
-}
-
-impl Session {
-    /// Waits for a `retry_delay`, but not beyond `end`, before a caller is told of a refusal, if there was another one
-    /// a moment ago.
-    pub(crate) async fn pace_refusal(&self, end: Option<Instant>) {
-        let now = self.now();
-        let pause = self.refusals.next(self.settings.retry_pause(fastrand::f64()), now);
-        let pause = end.map_or(pause, |end| pause.min(now.until(end)));
-        if !pause.is_zero() {
-            self.pause_until(now + pause).await;
-        }
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::Session;
-use super::unconfirmed::Unconfirmed;
+use super::jobs;
+use super::state::Unconfirmed;
 use crate::clock::Instant;
 use crate::command::{Release, Wakes};
 use crate::engine::Work;
@@ -18,27 +19,25 @@ use crate::quorum::{Calls, Confirmations, Settled, was_there};
 use crate::standing::Doubt;
 use crate::sync::Arc;
 
-impl Session {
-    /// Returns whom the release of this hold wakes, which is sent to all servers now.
-    fn wakes(&self, hold: &Hold) -> Wakes {
-        let releaser = self.lines.begin_release(&hold.claim.key, hold.lease());
-        releaser.map_or(Wakes::All, |releaser| Wakes::Next(Some(releaser)))
-    }
+/// Returns whom the release of this hold wakes, which is sent to all servers now.
+fn wakes(session: &Session, hold: &Hold) -> Wakes {
+    let releaser = session.lines.begin_release(&hold.claim.key, hold.lease());
+    releaser.map_or(Wakes::All, |releaser| Wakes::Next(Some(releaser)))
+}
 
-    /// Takes in a server's answer to the release of this hold. With a `rest`, the lock was kept for that long, and
-    /// nobody was notified. Returns whether the lock was there.
-    fn released(&self, hold: &Hold, release: &Release, rest: Option<Duration>) -> bool {
-        let key = &hold.claim.key;
-        match release {
-            Release::Gone => {}
-            Release::Released(_) if rest.is_some() => {}
-            _ => self.lines.released(key, release),
-        }
-        if let Release::Unlisted(error) = release {
-            self.quorum.unlist(key, error);
-        }
-        was_there(key, release)
+/// Takes in a server's answer to the release of this hold. With a `rest`, the lock was kept for that long, and
+/// nobody was notified. Returns whether the lock was there.
+fn released(session: &Session, hold: &Hold, release: &Release, rest: Option<Duration>) -> bool {
+    let key = &hold.claim.key;
+    match release {
+        Release::Gone => {}
+        Release::Released(_) if rest.is_some() => {}
+        _ => session.lines.released(key, release),
     }
+    if let Release::Unlisted(error) = release {
+        session.quorum.unlist(key, error);
+    }
+    was_there(key, release)
 }
 
 /// Releases a hold on every node, and has that repeated until each has answered or the lease is over. The caller is
@@ -50,7 +49,7 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
     let _debt = session.engine.owe(Work::Release);
     let rest = hold::rest(hold.kept_until(), Instant::now());
     // A lock that is kept wakes nobody.
-    let wakes = if rest.is_none() { session.wakes(&hold) } else { session.quorum.wakes(None) };
+    let wakes = if rest.is_none() { wakes(&session, &hold) } else { session.quorum.wakes(None) };
     let mut answers = session.quorum.release(&hold.claim, rest, &wakes);
     // What may yet be executed on a node is undone there as well, behind the release; with `replicas`, on another
     // connection than the release.
@@ -64,7 +63,7 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
             biased;
             Some((node, answer)) = answers.next() => {
                 let executed = handed_over || matches!(answer, Outcome::Unknown(_));
-                match answer.map(|release| session.released(&hold, &release, rest)) {
+                match answer.map(|release| released(&session, &hold, &release, rest)) {
                     // A node that never had the lock has nothing to release. Undos deal with what may yet reach it.
                     Outcome::NotExecuted(failure) | Outcome::Unknown(failure) if hold.has_vote(node) => {
                         failures.push(failure.clone());
@@ -94,45 +93,43 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
     unconfirmed.finish();
 }
 
-impl Session {
-    /// Writes the hold count of re-entries that wait for nothing.
-    pub(super) fn count_behind(self: &Arc<Self>, hold: &Arc<Hold>, count: u32) {
-        let (session, hold) = (Arc::clone(self), Arc::clone(hold));
-        self.engine.spawn(async move {
-            if let Err(error) = session.write_count(&hold, count).await {
-                log!(debug, key = %hold.claim.key.shown(), %error, "the hold count could not be written");
-            }
-        });
-    }
-
-    /// Writes the hold count of a re-entry. A missing answer does not fail the re-entry while the hold is safe: the
-    /// count was kept here before it was sent.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] if the lock turns out not to be ours; the failure of the write, if the hold is not safe.
-    pub(super) async fn write_count(self: &Arc<Self>, hold: &Arc<Hold>, count: u32) -> Result<(), Error> {
-        let (session, counted) = (Arc::clone(self), Arc::clone(hold));
-        let settled = self.on_engine(async move { Ok(session.quorum.count(&counted.claim, count).await) }).await?;
-        let error = match settled {
-            Settled::Done => return Ok(()),
-            Settled::Gone => {
-                hold.lose(Loss::NotOwner);
-                Error::lost(&hold.claim.key, Loss::NotOwner)
-            }
-            Settled::Refused(error) => error,
-            Settled::Unanswered(nodes) => self.quorum.unavailable(nodes, Duration::ZERO),
-        };
-        match hold.at(self.now()) {
-            HoldState::Safe => {
-                log!(
-                    warn, key = %hold.claim.key.shown(), count, %error,
-                    "entered again, but the count could not be written"
-                );
-                Ok(())
-            }
-            HoldState::Jeopardy => Err(error),
-            HoldState::Lost(loss) => Err(Error::lost(&hold.claim.key, loss)),
+/// Writes the hold count of re-entries that wait for nothing.
+pub(super) fn count_behind(session: &Arc<Session>, hold: &Arc<Hold>, count: u32) {
+    let (owned, hold) = (Arc::clone(session), Arc::clone(hold));
+    session.engine.spawn(async move {
+        if let Err(error) = write_count(&owned, &hold, count).await {
+            log!(debug, key = %hold.claim.key.shown(), %error, "the hold count could not be written");
         }
+    });
+}
+
+/// Writes the hold count of a re-entry. A missing answer does not fail the re-entry while the hold is safe: the
+/// count was kept here before it was sent.
+///
+/// # Errors
+/// [`Error::Lost`] if the lock turns out not to be ours; the failure of the write, if the hold is not safe.
+pub(super) async fn write_count(session: &Arc<Session>, hold: &Arc<Hold>, count: u32) -> Result<(), Error> {
+    let (owned, counted) = (Arc::clone(session), Arc::clone(hold));
+    let settled = jobs::on_engine(session, async move { Ok(owned.quorum.count(&counted.claim, count).await) }).await?;
+    let error = match settled {
+        Settled::Done => return Ok(()),
+        Settled::Gone => {
+            hold.lose(Loss::NotOwner);
+            Error::lost(&hold.claim.key, Loss::NotOwner)
+        }
+        Settled::Refused(error) => error,
+        Settled::Unanswered(nodes) => session.quorum.unavailable(nodes, Duration::ZERO),
+    };
+    match hold.at(session.now()) {
+        HoldState::Safe => {
+            log!(
+                warn, key = %hold.claim.key.shown(), count, %error,
+                "entered again, but the count could not be written"
+            );
+            Ok(())
+        }
+        HoldState::Jeopardy => Err(error),
+        HoldState::Lost(loss) => Err(Error::lost(&hold.claim.key, loss)),
     }
 }
 
@@ -196,7 +193,7 @@ mod tests {
         let hold = &Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
         session.lines.admit(hold, None, now);
         let wait = |release: &Release, rest: Option<Duration>| {
-            assert!(session.released(hold, release, rest));
+            assert!(released(&session, hold, release, rest));
             session.lines.others_wait(&hold.claim.key)
         };
         assert!(wait(&Release::Released(1), None));

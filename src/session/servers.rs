@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Session;
+use super::jobs;
 use crate::error::Error;
 use crate::foreign;
 use crate::lease::NodeIndex;
@@ -23,7 +24,7 @@ impl Session {
     ) -> Result<T, Error> {
         foreign::give_way().await;
         self.enter()?;
-        self.on_engine(async move { Ok(task.await) }).await
+        jobs::on_engine(self, async move { Ok(task.await) }).await
     }
 
     /// Returns why the vote of this node does not count; nothing in a forked process, where a mutex may be locked

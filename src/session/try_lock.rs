@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
+use super::attempt;
 use super::attempt::Attempt;
+use super::jobs;
+use super::reentries;
+use super::release;
 use super::{Grip, Session};
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
@@ -42,7 +46,7 @@ impl Session {
             for key in open {
                 match self.lines.enter(&key, &caller.owner, self.now()) {
                     Entry::Reentered(hold, _) => {
-                        self.note_reentry(&hold);
+                        reentries::note_reentry(&hold);
                         grips.push(Grip::entered(Arc::clone(self), hold, caller.origin));
                     }
                     Entry::Lost(loss) => return Err(Error::lost(&key, loss)),
@@ -57,55 +61,57 @@ impl Session {
             }
             if !rest.is_empty() {
                 attempted = true;
-                let Some(granted) = self.acquire_all(&rest, caller, terms).await? else {
+                let Some(granted) = acquire_all(self, &rest, caller, terms).await? else {
                     open = rest;
                     continue;
                 };
                 for grip in granted {
-                    let Some(grip) = self.take(grip)? else { return Ok(None) };
+                    let Some(grip) = take(self, grip)? else { return Ok(None) };
                     grips.push(grip);
                 }
             }
             for grip in &grips[..entered] {
-                self.write_count(grip.hold(), grip.hold().guards()).await?;
+                release::write_count(self, grip.hold(), grip.hold().guards()).await?;
             }
             grips.sort_unstable_by(|a, b| a.hold().claim.key.cmp(&b.hold().claim.key));
             return Ok(Some(grips));
         }
     }
+}
 
-    /// Makes one attempt, as a task of the engine.
-    async fn acquire_all(
-        self: &Arc<Self>,
-        keys: &[Key],
-        caller: &Caller,
-        terms: Terms,
-    ) -> Result<Option<Vec<Grip>>, Error> {
-        let (session, keys, owner, origin) = (Arc::clone(self), keys.to_vec(), caller.owner.clone(), caller.origin);
-        self.on_engine(async move {
-            let sent = Instant::now();
-            match session.attempt(&keys, &owner, origin, terms, Order::AllAtOnce, None).await {
-                Attempt::Granted(granted) => Ok(Some(granted.iter().map(|grant| session.register(grant)).collect())),
-                Attempt::Held { .. } | Attempt::Split | Attempt::Outrun => Ok(None),
-                Attempt::Refused(error) => Err(error),
-                Attempt::Unavailable(nodes) => {
-                    let lasts = session.outage.known_before(sent, Instant::now());
-                    Err(session.quorum.unavailable(nodes, lasts))
-                }
+/// Makes one attempt, as a task of the engine.
+async fn acquire_all(
+    session: &Arc<Session>,
+    keys: &[Key],
+    caller: &Caller,
+    terms: Terms,
+) -> Result<Option<Vec<Grip>>, Error> {
+    let (owned, keys, owner, origin) = (Arc::clone(session), keys.to_vec(), caller.owner.clone(), caller.origin);
+    jobs::on_engine(session, async move {
+        let sent = Instant::now();
+        match attempt::attempt(&owned, &keys, &owner, origin, terms, Order::AllAtOnce, None).await {
+            Attempt::Granted(granted) => {
+                Ok(Some(granted.iter().map(|grant| attempt::register(&owned, grant)).collect()))
             }
-        })
-        .await
-    }
+            Attempt::Held { .. } | Attempt::Split | Attempt::Outrun => Ok(None),
+            Attempt::Refused(error) => Err(error),
+            Attempt::Unavailable(nodes) => {
+                let lasts = owned.outage.known_before(sent, Instant::now());
+                Err(owned.quorum.unavailable(nodes, lasts))
+            }
+        }
+    })
+    .await
+}
 
-    /// Claims a grant for its caller. Returns `None` if it was revoked or lost before.
-    pub(super) fn take(&self, mut grip: Grip) -> Result<Option<Grip>, Error> {
-        if !grip.claim() {
-            return self.check_open().map(|()| None);
-        }
-        match grip.as_ref().look() {
-            HoldState::Lost(Loss::Closed) => Err(Error::Closed),
-            HoldState::Lost(_) => self.check_open().map(|()| None),
-            HoldState::Safe | HoldState::Jeopardy => Ok(Some(grip)),
-        }
+/// Claims a grant for its caller. Returns `None` if it was revoked or lost before.
+pub(super) fn take(session: &Session, mut grip: Grip) -> Result<Option<Grip>, Error> {
+    if !grip.claim() {
+        return session.check_open().map(|()| None);
+    }
+    match grip.as_ref().look() {
+        HoldState::Lost(Loss::Closed) => Err(Error::Closed),
+        HoldState::Lost(_) => session.check_open().map(|()| None),
+        HoldState::Safe | HoldState::Jeopardy => Ok(Some(grip)),
     }
 }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::Session;
-use crate::clock::Instant;
+use super::state::{Session, Unconfirmed};
 use crate::command::Claim;
 use crate::engine::{Debt, Work};
 use crate::error::{Error, Loss, NodeFailure};
@@ -14,24 +13,6 @@ use crate::foreign::{self, contained, log};
 use crate::hold::{self, Hold};
 use crate::quorum::Settled;
 use crate::standing::{Doubt, Unsettled};
-
-/// A release that is not confirmed yet. If its task ends early, by a panic or with the engine, those that wait for it
-/// must not wait forever: its caller, and the line of its key.
-pub(super) struct Unconfirmed {
-    pub(super) session: Arc<Session>,
-    pub(super) hold: Arc<Hold>,
-    /// What the caller waits for, until it is told.
-    awaited: Option<(oneshot::Sender<Result<(), Error>>, Debt)>,
-    /// When the caller is told in any case.
-    pub(super) deadline: Instant,
-    /// What a hand-over without an answer may have taken, or may yet take. It takes nothing once the hold is gone, and
-    /// the release makes sure of that: so this is undone after the release is answered, and not before.
-    pub(super) next: Option<Unsettled>,
-    /// Whether it was found that the server had lost the lock before.
-    lost: bool,
-    /// Whether every node has answered.
-    done: bool,
-}
 
 impl Unconfirmed {
     pub(super) fn new(session: &Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) -> Self {
@@ -82,7 +63,7 @@ impl Unconfirmed {
             }
         };
         session.lines.remove(hold);
-        session.forget(hold);
+        forget(session, hold);
         let Claim { key, field, .. } = &hold.claim;
         match (&answer, hold::rest(hold.kept_until(), session.now())) {
             (Ok(()), None) => log_released(hold),
@@ -128,7 +109,7 @@ impl Unconfirmed {
 
     /// Notes that it was released, before the next holder is told.
     pub(super) fn note_released(&self) {
-        self.session.forget(&self.hold);
+        forget(&self.session, &self.hold);
         log_released(&self.hold);
     }
 
@@ -154,13 +135,11 @@ impl Unconfirmed {
     }
 }
 
-impl Session {
-    /// Has the watchdog and the alarm forget a hold that has ended.
-    pub(super) fn forget(&self, hold: &Hold) {
-        let now = self.now();
-        self.watchdog.forget(hold, now);
-        self.alarm.forget(hold, now);
-    }
+/// Has the watchdog and the alarm forget a hold that has ended.
+pub(super) fn forget(session: &Session, hold: &Hold) {
+    let now = session.now();
+    session.watchdog.forget(hold, now);
+    session.alarm.forget(hold, now);
 }
 
 fn log_released(hold: &Hold) {
