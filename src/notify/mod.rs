@@ -33,10 +33,12 @@ use crate::sync::{Arc, Mutex};
 /// How long channels that have lingered wait to be unsubscribed together with others, if there is no other change.
 const SWEEP: Duration = Duration::from_millis(100);
 
+/// Called for everything that the line of this lock has to know, if there is one.
+type LineHook = Box<dyn Fn(&Key, Event) + Send + Sync>;
+
 /// The calls to the session.
 pub(crate) struct Hooks {
-    /// Called for everything that the line of this lock has to know, if there is one.
-    pub(crate) line: Box<dyn Fn(&Key, Event) + Send + Sync>,
+    pub(crate) line: LineHook,
     /// Called for every message, with each lock that it may be about.
     pub(crate) message: Box<dyn Fn(&Key) + Send + Sync>,
 }
