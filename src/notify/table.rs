@@ -438,7 +438,8 @@ mod tests {
     #[test]
     fn a_message_is_heard_by_every_listener_of_its_channel() {
         let (mut table, x, other) = (Table::new(1), key("x"), key("{x}"));
-        (table.listen(&x), table.listen(&other));
+        table.listen(&x);
+        table.listen(&other);
         assert_eq!(table.message(x.channel()), Some(vec![x.clone(), other.clone()]));
         served(&mut table, &x, Instant::now());
         assert_eq!(table.message(x.channel()), Some(vec![other.clone()]));

@@ -141,7 +141,7 @@ mod tests {
         assert!(futures_util::poll!(&mut waiting).is_pending());
         let (subscriber, events) = SickOfEvents::new();
         tracing::subscriber::with_default(subscriber, || {
-            connect::judge(&session, Verdict::Panicked("sick".to_owned()))
+            connect::judge(&session, Verdict::Panicked("sick".to_owned()));
         });
         assert!(events.of("the watchdog ended by a panic"), "a subscriber that panics does no harm");
         assert!(tokens.iter().all(tokio_util::sync::CancellationToken::is_cancelled));
