@@ -14,9 +14,14 @@
 //! - At most one hold of an owner is in a slot; at most one hold of a slot is neither lost nor being released.
 //! - Listening, timers and the subscriptions of a line change under the shard's lock, in the order of its steps. All
 //!   else is carried out after it is released: holds and waiters are dropped and woken, tokens fire, jobs are given.
-//! - The mutexes of a hold, the timers and the channels are taken after the shard's lock, and nothing under them.
+//! - Tokens of holds that were found lost fire last: their wakers may block, and what the line wants is then under way.
+//! - The mutexes of a hold, the timers, the channels, the lists that were refused and the engine's watch are taken
+//!   after the shard's lock, and nothing under them.
 
 mod crowd;
+#[path = "../tests/model/fuzz.rs"]
+#[cfg(test)]
+mod fuzz;
 mod slot;
 mod timers;
 
@@ -170,46 +175,55 @@ impl<W: World> Lines<W> {
     }
 
     /// Passes an event to a line, and carries out what follows. Returns the next event.
-    fn run(&self, key: &Key, mut slot: RefMut<'_, Key, Slot<W>>, mut event: Event) -> Option<Event> {
-        let (effect, now) = loop {
-            let moment = self.world.moment(key);
-            let now = moment.now;
-            match slot.line.on(event, &moment) {
-                Some(Effect::Listen { until }) => {
-                    self.plan(key, &mut slot, until, now);
-                    if !self.world.listen(key) {
-                        break (None, now);
-                    }
-                    event = Event::Subscribed;
-                }
-                Some(Effect::WakeAt { until, others }) => {
-                    self.plan(key, &mut slot, until, now);
-                    if others {
-                        self.world.waits_for_others();
-                    }
-                    break (None, now);
-                }
-                Some(Effect::Hush { lingers }) => {
-                    self.world.stop_listening(key, lingers);
-                    break (None, now);
-                }
-                effect => break (effect.and_then(|effect| effect.known(|id| slot.head(id))), now),
-            }
-        };
-        let passes = slot.line.take_pass();
+    fn run(&self, key: &Key, mut slot: RefMut<'_, Key, Slot<W>>, event: Event) -> Option<Event> {
+        let (mut effect, now) = self.advance(key, &mut slot, event);
         let lost = slot.found_lost();
+        if !lost.is_empty() && effect.is_none() {
+            // The line may have waited for them.
+            (effect, _) = self.advance(key, &mut slot, Event::Changed);
+        }
+        let passes = slot.line.take_pass();
         self.let_go(key, slot, now);
-        fire(&lost);
         if passes && let Some(event) = self.world.carry(key, Effect::Pass) {
             self.step(key, event);
         }
         let next = effect.and_then(|effect| self.world.carry(key, effect));
-        if !lost.is_empty() {
-            // The line may have waited for them.
-            self.go_on(key, next);
-            return Some(Event::Changed);
+        if lost.is_empty() {
+            return next;
         }
-        next
+        // Wakers may block, so nothing of the line waits for them.
+        self.go_on(key, next);
+        fire(&lost);
+        None
+    }
+
+    /// Passes an event to a line. Returns what has to be done without the shard's lock, and the time.
+    fn advance(&self, key: &Key, slot: &mut Slot<W>, mut event: Event) -> (Option<Effect<W::Release, Head>>, Instant) {
+        loop {
+            let moment = self.world.moment(key);
+            let now = moment.now;
+            match slot.line.on(event, &moment) {
+                Some(Effect::Listen { until }) => {
+                    self.plan(key, slot, until, now);
+                    if !self.world.listen(key) {
+                        return (None, now);
+                    }
+                    event = Event::Subscribed;
+                }
+                Some(Effect::WakeAt { until, others }) => {
+                    self.plan(key, slot, until, now);
+                    if others {
+                        self.world.waits_for_others();
+                    }
+                    return (None, now);
+                }
+                Some(Effect::Hush { lingers }) => {
+                    self.world.stop_listening(key, lingers);
+                    return (None, now);
+                }
+                effect => return (effect.and_then(|effect| effect.known(|id| slot.head(id))), now),
+            }
+        }
     }
 
     /// Releases the shard's lock, and removes the slot if nothing needs it.
@@ -253,10 +267,9 @@ impl<W: World> Lines<W> {
     pub(crate) fn enter(&self, key: &Key, owner: &Owner, now: Instant) -> Entry {
         let Some(slot) = self.slots.get(key) else { return Entry::Open };
         let entry = slot.enter(owner, now);
-        let lost = slot.found_lost();
+        let lost = !slot.found_lost().is_empty();
         drop(slot);
-        fire(&lost);
-        if !lost.is_empty() {
+        if lost {
             self.step(key, Event::Changed);
         }
         entry
@@ -273,8 +286,8 @@ impl<W: World> Lines<W> {
                 (Arrival::Queued, slot.line.arrive(waiter))
             }
         };
-        let lost = slot.found_lost();
-        let next = if starts || !lost.is_empty() { self.run(key, slot, Event::Changed) } else { None };
+        let looks = starts || !slot.found_lost().is_empty();
+        let next = if looks { self.run(key, slot, Event::Changed) } else { None };
         self.go_on(key, next);
         arrival
     }
@@ -611,6 +624,18 @@ mod tests {
         assert_eq!(lines.drain_all().len(), 1);
         lines.remove(&hold);
         assert!(lines.slots.is_empty());
+    }
+
+    /// The answer to a release may come after all callers have gone. The pass then ends when the server answers, and
+    /// until then there is no time at which the line has something to do.
+    #[test]
+    fn a_line_is_not_woken_again_and_again_while_a_pass_has_no_answer() {
+        let (lines, key) = (lines(), Key::from("k"));
+        lines.released(&key, &Release::PassedOn { place: Some(0), turn: None, others: 0, waiting: 1 });
+        assert!(matches!(lines.effect(), Some(Effect::Pass)), "it is under way");
+        assert!(lines.slots.get(&key).is_some_and(|slot| slot.alarm.is_none()));
+        lines.step(&key, Event::Passed(false));
+        assert!(lines.slots.is_empty(), "the list is over");
     }
 
     #[test]

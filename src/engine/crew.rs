@@ -8,11 +8,13 @@
 //! - Jobs begin in the order in which they are given: a lock that is tried behind a release finds it released.
 //! - What is under way comes before what is new, since its callers may sleep; and other tasks have their turn between a
 //!   few jobs and the next.
-//! - Each job is run, or dropped with the engine. One that panics ends, and nothing else does.
+//! - Each job is run, or dropped with the engine. One that panics, or whose drop does, ends, and nothing else does.
 //! - Jobs are dropped after the mutex is released.
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -101,6 +103,27 @@ impl<J> Drop for Hand<J> {
     }
 }
 
+/// A job under way. Dropping it with the engine may wake its caller, whose waker may panic: the other jobs are dropped
+/// all the same.
+struct Running<F>(Option<Pin<Box<F>>>);
+
+impl<F: Future> Future for Running<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        match &mut self.0 {
+            Some(job) => job.as_mut().poll(cx),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<F> Drop for Running<F> {
+    fn drop(&mut self) {
+        contained(|| drop(self.0.take()));
+    }
+}
+
 /// Runs jobs. Started with the crew; ends with the engine; nobody awaits it.
 async fn work<J: Job>(hand: Hand<J>) {
     let (mut under_way, mut begun, mut ended) = (FuturesUnordered::new(), 0, 0);
@@ -112,7 +135,7 @@ async fn work<J: Job>(hand: Hand<J>) {
             () = hand.0.news.notified() => {
                 let jobs = hand.take();
                 begun += jobs.len();
-                under_way.extend(jobs.into_iter().map(|job| survive(job.run())));
+                under_way.extend(jobs.into_iter().map(|job| Running(Some(Box::pin(survive(job.run()))))));
                 // They begin now.
                 if futures_util::poll!(under_way.next()).is_ready() {
                     ended += 1;
@@ -341,5 +364,39 @@ mod tests {
             }
         }
         assert!(nobody.crew.0.jobs.lock().is_none());
+    }
+
+    /// A waker of a caller may panic, and a job that is dropped with the engine wakes its caller.
+    #[test]
+    fn a_job_that_panics_when_dropped_keeps_no_other_alive() {
+        struct Waits {
+            begun: Sender<()>,
+            alive: Option<Arc<()>>,
+        }
+        impl Drop for Waits {
+            fn drop(&mut self) {
+                assert!(self.alive.take().is_some(), "sick");
+            }
+        }
+        impl Job for Waits {
+            async fn run(self) {
+                self.begun.send(()).expect("the test listens");
+                std::future::pending::<()>().await;
+                drop(self);
+            }
+        }
+        let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
+        let (crew, (begun, begins), alive) = (Crew::new(&engine), channel(), Arc::new(()));
+        for number in 0..9 {
+            let alive = Some(Arc::clone(&alive)).filter(|_| number != 4);
+            crew.give(Waits { begun: begun.clone(), alive });
+            begins.recv_timeout(LONG).expect("it begins");
+        }
+        engine.stop();
+        let until = std::time::Instant::now() + LONG;
+        while Arc::strong_count(&alive) > 1 && std::time::Instant::now() < until {
+            std::thread::yield_now();
+        }
+        assert_eq!(Arc::strong_count(&alive), 1, "whoever waits for them waits forever");
     }
 }

@@ -178,14 +178,15 @@ impl<H, C, R> Line<H, C, R> {
 
     /// Forgets what is too old, and returns for how long the line has to be kept.
     pub(crate) fn stays(&mut self, now: Instant) -> Stays {
+        if !self.is_idle() || self.listed.passes() {
+            return Stays::InUse;
+        }
+        // Who waits elsewhere, the next release shows.
+        self.turn = Turn::default();
         self.others.take_if(|others| others.kept_until() <= now);
         let others = self.others.as_ref().map(|others| others.kept_until());
         let remembers = [others, self.listed.forget(now)].into_iter().flatten().min();
-        match remembers {
-            _ if !self.is_idle() => Stays::InUse,
-            Some(at) => Stays::Until(at),
-            None => Stays::No,
-        }
+        remembers.map_or(Stays::No, Stays::Until)
     }
 
     /// Returns whether it has neither a hold nor a waiter, and nothing is under way.

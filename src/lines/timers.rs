@@ -74,7 +74,7 @@ impl Timers {
         due
     }
 
-    fn due(&self, now: Instant) -> Vec<Due> {
+    pub(super) fn due(&self, now: Instant) -> Vec<Due> {
         let mut table = self.table.lock();
         let mut due = Vec::new();
         while due.len() < CHUNK
@@ -100,6 +100,17 @@ impl Timers {
         let mut table = self.table.lock();
         table.planned = table.times.first_key_value().map(|((at, _), _)| *at);
         table.planned
+    }
+}
+
+#[cfg(test)]
+impl Timers {
+    pub(super) fn has(&self, at: Instant, number: u64) -> bool {
+        self.table.lock().times.contains_key(&(at, number))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.table.lock().times.len()
     }
 }
 

@@ -98,3 +98,35 @@ pub(super) fn answer(session: &Session, key: &Key, id: u64, error: Error) {
 pub(super) fn stopped(session: &Session) -> Error {
     session.check_open().err().unwrap_or_else(|| session.panicked("the panic hook was told why"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::foreign::poll_sickly;
+
+    /// The waker of one caller panics when the engine ends, e.g. by `close` while a server is silent.
+    #[tokio::test]
+    async fn a_sick_waker_keeps_no_other_caller_waiting_at_the_end() {
+        let session = Session::over_nobody();
+        let (begun, begins) = std::sync::mpsc::channel();
+        let operation = || {
+            let begun = begun.clone();
+            on_engine(&session, async move {
+                begun.send(()).expect("the test listens");
+                pending::<Result<(), Error>>().await
+            })
+        };
+        let mut answers: Vec<_> = (0..9).map(|_| Box::pin(operation())).collect();
+        (0..9).for_each(|_| begins.recv_timeout(Duration::from_secs(10)).expect("it begins"));
+        let mut sick = answers.remove(4);
+        poll_sickly(sick.as_mut());
+        session.engine.stop();
+        for answer in answers {
+            let answer = tokio::time::timeout(Duration::from_secs(5), answer).await;
+            assert!(matches!(answer, Ok(Err(Error::Closed))), "it waits forever: {answer:?}");
+        }
+    }
+}
