@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_outside_of_the_list_goes_at_every_message() {
+    fn a_line_outside_of_the_list_goes_at_every_message() {
         let now = Instant::now();
         let mut news = News::default();
         news.held(None, None, now);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_watches_checks_the_lock_and_reports_it() {
+    fn a_line_that_watches_checks_the_lock_and_reports_it() {
         let now = Instant::now();
         let mut news = listed(4, now);
         news.wake_up(WakeUp::Watch, now);
@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(news.due(now), Some(now + 64 * MS), "it was that of another");
         let mut news = News::default();
         news.leave_turn(given(now, false), false);
-        assert_eq!(news.due(now), Some(now + 12 * MS), "a driver that comes during it");
+        assert_eq!(news.due(now), Some(now + 12 * MS), "a line that begins during it");
     }
 
     /// Otherwise it would offer turns for ever if it never is the first of the list.

@@ -6,7 +6,7 @@
 //! - The next waiter has the lock when the server has answered.
 //! - If its outcome is unknown, what it may have taken is undone only after the release of that hold is answered: an
 //!   undo before a late hand-over would leave the lock to nobody (`tests/model/hand_over.rs`).
-//! - The driver sends it, and sends nothing else meanwhile.
+//! - It is what its line has under way, and nothing else is meanwhile.
 
 use std::pin::pin;
 use std::slice;

@@ -86,8 +86,7 @@ fn send_count(session: &Arc<Session>, hold: &Arc<Hold>, count: u32, reply: onesh
     })));
 }
 
-/// Releases the last guard: by the driver of the key's line, which hands the lock over, if one waits for it;
-/// otherwise by a task.
+/// Releases the last guard. If the key's line waits for it, it may hand the lock over.
 fn send_release(session: &Arc<Session>, hold: &Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) {
     let released = Unconfirmed::new(session, Arc::clone(hold), reply);
     let unsent =

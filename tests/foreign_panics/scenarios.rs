@@ -124,7 +124,7 @@ impl Stage {
         })
     }
 
-    /// Returns a guard, and a task that waits for it and whose driver has made an attempt.
+    /// Returns a guard, and a task that waits for it and whose line has asked.
     async fn next_in_line(&self, key: &str) -> (Guard, JoinHandle<Result<(), Error>>) {
         let guard = self.lock(key).lock().await.unwrap();
         let next = self.lock(key);

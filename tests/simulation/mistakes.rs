@@ -64,7 +64,10 @@ const MODELS: [(&str, &[(&str, Held)]); 5] = [
             ("LateYesKept", No("its lease is over, and shorter than a command timeout: nothing stands for long")),
             ("UnwantedKept", By("unwanted_is_kept")),
             ("SameFence", By("hand_over_keeps_the_fence")),
-            ("ForgetsTheLine", No("a driver that has handed over looks again: it is a loop that ends with the line")),
+            (
+                "ForgetsTheLine",
+                No("whatever is under way tells its line the outcome, at the latest when it is dropped"),
+            ),
             ("GoneIsDone", By("hand_over_of_what_is_gone")),
         ],
     ),

@@ -45,7 +45,7 @@ fn lockers_end_with_their_runtime() {
     });
     let tokens = grips.each_ref().map(|grip| grip.as_ref().token());
     drop(runtime);
-    assert!(matches!(waiter.join(), Ok(Some(Error::Closed))), "even if its driver was never polled");
+    assert!(matches!(waiter.join(), Ok(Some(Error::Closed))), "even if its ask was never polled");
     assert!(tokens.iter().all(tokio_util::sync::CancellationToken::is_cancelled), "nothing renews any more");
     assert!(grips.iter().all(|grip| matches!(grip.as_ref().state(), HoldState::Lost(_))));
     let [first, second] = grips;
@@ -60,7 +60,7 @@ fn lockers_end_with_their_runtime() {
     assert_eq!(Arc::strong_count(&session), 1, "nothing is left");
 }
 
-/// The call has started a driver that has not been polled yet.
+/// The call has given an ask to the crew, which has not been polled yet.
 #[test]
 fn a_call_that_has_just_begun_when_the_runtime_ends_gets_an_error() {
     let runtime = paused();
