@@ -153,7 +153,7 @@ pub(crate) fn in_span<T>(span: &Span, mut future: Pin<&mut impl Future<Output = 
 
 /// A span whose calls to the subscriber are contained, its end included. On the thread of an engine the journal makes
 /// these calls.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Span(Option<Arc<tracing::Span>>);
 
 impl Span {

@@ -38,6 +38,7 @@ pub(crate) use self::timers::{Timed, Timers};
 use crate::clock::Instant;
 use crate::command::{Release, Releaser};
 use crate::error::{Error, Loss};
+use crate::foreign::Span;
 use crate::hold::{Hold, Terms};
 use crate::identity::Origin;
 use crate::key::{Key, OfKeys};
@@ -90,6 +91,8 @@ pub(crate) type Waiter<G> = line::Waiter<Call<G>>;
 pub(crate) struct Call<G> {
     pub(crate) origin: Origin,
     pub(crate) terms: Terms,
+    /// That of what the engine does for it.
+    pub(crate) span: Span,
     /// Gets `None` if the caller's wait time is over and another owner holds the lock.
     pub(crate) reply: oneshot::Sender<Result<Option<G>, Error>>,
 }
@@ -128,6 +131,7 @@ pub(crate) struct Head {
     pub(crate) owner: Owner,
     pub(crate) origin: Origin,
     pub(crate) terms: Terms,
+    pub(crate) span: Span,
 }
 
 /// The waiters that get a grant.
@@ -554,7 +558,7 @@ mod tests {
         let (reply, answer) = oneshot::channel();
         let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
         let (id, owner, since) = (lines.next_id(), owner.clone(), Instant::now());
-        let waiter = Waiter { id, owner, since, call: Call { origin, terms: TERMS, reply } };
+        let waiter = Waiter { id, owner, since, call: Call { origin, terms: TERMS, span: Span::default(), reply } };
         (waiter, answer)
     }
 

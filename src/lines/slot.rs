@@ -42,8 +42,8 @@ impl<W: World> Slot<W> {
     /// Returns what is known of a waiter.
     pub(super) fn head(&self, id: u64) -> Option<Head> {
         let waiter = self.line.waiters().range(id).next().filter(|waiter| waiter.id == id)?;
-        let Call { origin, terms, .. } = waiter.call;
-        Some(Head { id, owner: waiter.owner.clone(), origin, terms })
+        let Call { origin, terms, ref span, .. } = waiter.call;
+        Some(Head { id, owner: waiter.owner.clone(), origin, terms, span: span.clone() })
     }
 
     /// Returns the holds whose loss was noticed under the shard's lock, for firing after it is released.

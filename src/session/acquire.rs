@@ -8,7 +8,7 @@ use super::try_lock;
 use super::{Grip, Session};
 use crate::clock::Instant;
 use crate::error::Error;
-use crate::foreign::{self, contained};
+use crate::foreign::{self, Span, contained};
 use crate::hold::{Hold, Terms};
 use crate::identity::{Caller, Origin};
 use crate::key::Key;
@@ -56,7 +56,8 @@ impl Session {
             let id = self.lines.next_id();
             let (reply, answer) = foreign::channel();
             let (owner, origin) = (caller.owner.clone(), caller.origin);
-            let waiter = Waiter { id, owner, since: now, call: Call { origin, terms: *terms, reply } };
+            let waiter =
+                Waiter { id, owner, since: now, call: Call { origin, terms: *terms, span: span_of(self, key), reply } };
             match self.lines.arrive(key, waiter, now) {
                 Arrival::Reentered(hold, count) => {
                     return Box::pin(reentered(self, hold, origin, count)).await.map(Some);
@@ -116,6 +117,15 @@ async fn reentered(session: &Arc<Session>, hold: Arc<Hold>, origin: Origin, coun
     Ok(grip)
 }
 
+/// Returns a span for what the engine does for a caller in line.
+fn span_of(session: &Session, key: &Key) -> Span {
+    // The ends of spans are always kept.
+    if session.engine.journal().is_behind() {
+        return Span::default();
+    }
+    foreign::span(|| tracing::debug_span!(parent: None, "lockhound", operation = "drive", key = %key.shown()))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -132,7 +142,7 @@ mod tests {
             let Caller { owner, origin, .. } = Caller::blocking(Some(&Owner::task(1)), Reentry::Task);
             let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
             let (reply, _answer) = foreign::channel();
-            let waiter = Waiter { id, owner, since: now, call: Call { origin, terms, reply } };
+            let waiter = Waiter { id, owner, since: now, call: Call { origin, terms, span: Span::default(), reply } };
             assert!(matches!(session.lines.arrive(&key, waiter, now), Arrival::Queued));
             drop(Place { session: &session, key: &key, id, deadline: None, answered: false });
             assert_eq!(session.lines.leave(&key, id).is_some(), stays);

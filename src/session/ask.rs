@@ -1,6 +1,5 @@
 //! Acquires for the head of a line.
 
-use std::pin::pin;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +13,13 @@ use super::jobs;
 use super::state::{Asking, UnderWay};
 use crate::clock::Instant;
 use crate::command::Place;
-use crate::foreign::{self, log};
+use crate::foreign::log;
 use crate::lease;
 use crate::line::{Answer, Event};
 use crate::quorum::Order;
 
 /// Acquires for the waiter, and passes it the grant or the error.
 pub(super) async fn ask(asking: Asking) {
-    let span = jobs::span_of(&asking.under_way.session, "drive", &asking.under_way.key);
-    foreign::in_span(&span, pin!(run(asking))).await;
-}
-
-async fn run(asking: Asking) {
     let Asking { under_way, head, first_alone, listing, listens } = asking;
     let UnderWay { session, key, .. } = &under_way;
     let order = if first_alone { Order::FirstAlone } else { Order::AllAtOnce };
@@ -89,7 +83,7 @@ mod tests {
     use super::*;
     use crate::clock::Instant;
     use crate::error::Error;
-    use crate::foreign::poll_sickly;
+    use crate::foreign::{Span, poll_sickly};
     use crate::hold::Terms;
     use crate::identity::Caller;
     use crate::key::Key;
@@ -106,7 +100,12 @@ mod tests {
         let (reply, answer) = oneshot::channel();
         let Caller { owner, origin, .. } = Caller::blocking(Some(&Owner::task(task)), Reentry::Task);
         let id = session.lines.next_id();
-        let waiter = Waiter { id, owner, since: Instant::now(), call: Call { origin, terms: TERMS, reply } };
+        let waiter = Waiter {
+            id,
+            owner,
+            since: Instant::now(),
+            call: Call { origin, terms: TERMS, span: Span::default(), reply },
+        };
         assert!(matches!(session.lines.arrive(key, waiter, Instant::now()), Arrival::Queued));
         (id, answer)
     }
@@ -118,7 +117,7 @@ mod tests {
         assert_eq!(session.stats().waiters, 2);
         let owner = Owner::task(1);
         let Caller { origin, .. } = Caller::blocking(Some(&owner), Reentry::Task);
-        let head = Head { id: waits[0].0, owner, origin, terms: TERMS };
+        let head = Head { id: waits[0].0, owner, origin, terms: TERMS, span: Span::default() };
         let under_way = UnderWay::new(&session, &key);
         let asking = Asking { under_way, head, first_alone: false, listing: None, listens: false };
         let mut asking = Box::pin(ask(asking));

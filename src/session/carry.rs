@@ -69,7 +69,13 @@ impl World for Around {
         let under_way = || UnderWay::new(&session, key);
         match effect {
             Effect::Ask { head, first_alone, listing, listens } => {
-                jobs::ask(&session, Task::Ask(Asking { under_way: under_way(), head, first_alone, listing, listens }));
+                let asks = Task::Ask(Asking { under_way: under_way(), head, first_alone, listing, listens });
+                // A line that listens waits for others.
+                if listens {
+                    session.crew.give(asks)
+                } else {
+                    jobs::ask(&session, asks)
+                }
                 None
             }
             Effect::Release(released, head) => {

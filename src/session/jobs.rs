@@ -10,7 +10,7 @@ use super::Session;
 use super::state::{Task, UnderWay};
 use crate::engine::Work;
 use crate::error::Error;
-use crate::foreign::{self, Span, contained};
+use crate::foreign::{self, contained};
 use crate::key::Key;
 use crate::line::Event;
 
@@ -76,15 +76,6 @@ where
         }
     }
     async move { answer.await.unwrap_or(Err(Error::Closed)) }
-}
-
-/// Returns a span for what the engine does for a line.
-pub(super) fn span_of(session: &Session, operation: &'static str, key: &Key) -> Span {
-    // The ends of spans are always kept.
-    if session.engine.journal().is_behind() {
-        return Span::default();
-    }
-    foreign::span(|| tracing::debug_span!(parent: None, "lockhound", operation, key = %key.shown()))
 }
 
 /// Ends one waiter's wait with an error.

@@ -329,7 +329,8 @@ impl Fuzz {
                 let (reply, answer) = oneshot::channel();
                 let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
                 let id = self.lines.next_id();
-                let waiter = Waiter { id, owner, since: now, call: Call { origin, terms: TERMS, reply } };
+                let waiter =
+                    Waiter { id, owner, since: now, call: Call { origin, terms: TERMS, span: Span::default(), reply } };
                 let arrival = self.lines.arrive(&key, waiter, now);
                 self.log.push(format!("arrive {id} {arrival:?}"));
                 if let Arrival::Queued = arrival {
@@ -479,7 +480,7 @@ fn a_waker_that_blocks_a_caller_blocks_no_other_caller() {
     let arrives = |now| {
         let (reply, answer) = oneshot::channel();
         let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
-        let call = Call { origin, terms: TERMS, reply };
+        let call = Call { origin, terms: TERMS, span: Span::default(), reply };
         (Waiter { id: lines.next_id(), owner: Owner::new(), since: now, call }, answer)
     };
     let (first, _answer) = arrives(now);
