@@ -33,6 +33,8 @@ pub(super) struct Course {
     deaf: bool,
     /// Whether something has changed here since the last acquire began: what its answer says of others may be older.
     changed: bool,
+    /// Whether it has stopped waiting for its subscription: once that is there, a message may have been missed.
+    unsubscribed: bool,
     /// Whether a holder whose lock outlasts every lease has been logged.
     named: bool,
     /// Whether the last acquire asked for a place in the list.
@@ -145,11 +147,11 @@ impl<H: Held, C: Wants, R> Line<H, C, R> {
             (Event::Answered(answer), Phase::Asks { sent }) => self.answered(answer, sent, moment),
             (Event::Answered(answer), Phase::Granted) => self.answered(answer, now, moment),
             (Event::Subscribed, Phase::Listens { .. }) if moment.ears.confirmed => {
-                self.course.deaf = false;
+                (self.course.deaf, self.course.unsubscribed) = (false, false);
                 self.look(moment)
             }
             (Event::Due, Phase::Listens { until, in_turn }) if until <= now => {
-                self.course.deaf = in_turn;
+                (self.course.deaf, self.course.unsubscribed) = (in_turn, true);
                 self.look(moment)
             }
             (Event::Due, Phase::Listens { until, .. }) => Some(Effect::WakeAt { until, others: false }),
@@ -194,7 +196,12 @@ impl<H: Held, C: Wants, R> Line<H, C, R> {
     /// Takes in what was heard, whatever is under way. Returns what happens to the line by that.
     fn hear(&mut self, event: Event, moment: &Moment<'_>) -> Option<Event> {
         let now = moment.now;
+        let is_late = self.course.unsubscribed && !matches!(self.course.phase, Phase::Listens { .. });
         match (event, &mut self.seat) {
+            (Event::Subscribed, Some(_)) if is_late && moment.ears.confirmed => {
+                self.course.unsubscribed = false;
+                self.hear(Event::Missed, moment)
+            }
             (Event::Heard(node), Some(news)) => news.hear(node, moment.majority, now).then_some(Event::Due),
             (Event::Missed, Some(news)) => {
                 news.missed();
@@ -851,6 +858,22 @@ mod tests {
         assert_eq!(tested.on(Event::Due), Some(Effect::WakeAt { until, others: false }));
         tested.later(PATIENCE / 2);
         tested.asks(Event::Due, 1);
+    }
+
+    /// A message may have been missed since the last ask.
+    #[test]
+    fn a_line_asks_once_a_late_subscription_is_confirmed() {
+        let mut tested = Tested::with(&[1]);
+        tested.asks(Event::Changed, 1);
+        assert_eq!(tested.answered(HELD), tested.listens(PATIENCE));
+        tested.later(PATIENCE);
+        tested.asks(Event::Due, 1);
+        assert_eq!(tested.heard_held(Some(RECHECK)), tested.sleep(RECHECK, true));
+        assert_eq!(tested.on(Event::Subscribed), None, "not by a majority");
+        tested.confirmed();
+        tested.asks(Event::Subscribed, 1);
+        assert_eq!(tested.on(Event::Subscribed), None, "once");
+        assert_eq!(tested.heard_held(Some(RECHECK)), tested.sleep(RECHECK, true));
     }
 
     /// Each one's message says nothing by itself: the lock is not free on a majority.
