@@ -88,7 +88,7 @@ pub(crate) enum Wakes {
 }
 
 /// The locker that releases a lock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Releaser {
     pub(crate) locker: Arc<str>,
     /// Other callers of it wait, so it goes behind the other lockers of the list. A list with no other counts as none.
@@ -293,7 +293,7 @@ pub(crate) enum Count {
 }
 
 /// What a server answered to a release.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Release {
     /// Released, and this many clients got the message.
     Released(u64),

@@ -20,8 +20,8 @@
 //! - When a renewal is due and how many may fail: one may be sent, and a holder may give up, at any time.
 //! - Outcomes that are certain (*not executed*, *refused*), fences, the bound on pending undos, and that a release is
 //!   given up after a lease.
-//! - Several nodes: see `model/quorum`. Which locker is woken when: see `model/across`. Hand-overs within a process:
-//!   see `model/hand_over.rs`, which runs with the tests of `src/line`.
+//! - Several nodes: see `model/quorum`. Which locker is woken when, and hand-overs within a process: see `model/across`
+//!   and `model/hand_over.rs`, which run the real line with the tests of `src/line`.
 //!
 //! # Why the bounds suffice
 //! - Every promise concerns two clients at most: a holder and one that interferes. The third client shows that a third
@@ -35,8 +35,6 @@
 //! `cargo test --test model -- --nocapture` prints the numbers of states, and short traces of how the mutants fail. The
 //! feature `soak` adds a test with wider bounds: `cargo test --release --features soak --test model -- --nocapture`.
 
-#[path = "model/across/mod.rs"]
-mod across;
 #[path = "model/checked.rs"]
 mod checked;
 #[path = "model/client.rs"]

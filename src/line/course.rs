@@ -113,6 +113,20 @@ impl Course {
         matches!(self.phase, Phase::Looks | Phase::Granted | Phase::Blocked { .. })
     }
 
+    /// Returns each point in time that it remembers.
+    #[cfg(test)]
+    pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Instant> {
+        let time = match &mut self.phase {
+            Phase::Blocked { until }
+            | Phase::Listens { until, .. }
+            | Phase::Rests(Rest { until, .. })
+            | Phase::MakesWay { until } => Some(until),
+            Phase::Asks { sent } => Some(sent),
+            _ => None,
+        };
+        time.into_iter().chain(&mut self.outrun)
+    }
+
     /// Notes what an answer says about others that want the lock too.
     fn note(&mut self, answer: Answer, sent: Instant) {
         self.collisions = match answer {

@@ -107,6 +107,12 @@ impl Listed {
         self.0.is_some_and(|standing| standing.pass != Pass::None)
     }
 
+    /// Returns each point in time that it remembers.
+    #[cfg(test)]
+    pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Instant> {
+        self.0.iter_mut().map(|standing| &mut standing.until)
+    }
+
     /// Forgets a list that has expired. Returns until when the locker may be there.
     pub(super) fn forget(&mut self, now: Instant) -> Option<Instant> {
         self.0.take_if(|standing| standing.until <= now);

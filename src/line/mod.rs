@@ -43,6 +43,9 @@
 //! - Whether a hold is sound enough to be handed over: its releaser knows.
 //! - The outage clock, and the errors that callers get.
 
+#[path = "../../tests/model/across/mod.rs"]
+#[cfg(test)]
+mod across;
 #[path = "../../tests/model/checked.rs"]
 #[cfg(test)]
 mod checked;
@@ -162,6 +165,15 @@ impl<H, C, R> Line<H, C, R> {
     #[cfg(test)]
     pub(crate) fn holds_mut(&mut self) -> &mut [H] {
         &mut self.holds
+    }
+
+    /// Returns each point in time that it remembers, except when its waiters came: a model moves them.
+    #[cfg(test)]
+    fn times(&mut self) -> Vec<&mut Instant> {
+        let mut times: Vec<_> = self.course.times().chain(self.listed.times()).chain(self.turn.times()).collect();
+        times.extend(self.seat.iter_mut().flat_map(|news| news.times()));
+        times.extend(self.others.iter_mut().flat_map(|others| others.times()));
+        times
     }
 
     pub(crate) fn holds(&self) -> &[H] {

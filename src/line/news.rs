@@ -25,7 +25,7 @@ const LATEST: Duration = Duration::from_millis(200);
 const QUIET: u32 = 64;
 
 /// A wake-up of one locker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum WakeUp {
     Go,
     Watch,
@@ -115,6 +115,19 @@ pub(super) struct Begun {
 }
 
 impl News {
+    /// Returns each point in time that it remembers.
+    #[cfg(test)]
+    pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Instant> {
+        let (since, given) = match &mut self.turn {
+            Turn::Lasts(since) => (Some(since), None),
+            Turn::Given(given) => (None, Some(given)),
+            _ => (None, None),
+        };
+        let given = given.into_iter().flat_map(|given| [&mut given.since, &mut given.end]);
+        let strangers = [&mut self.strangers.lease, &mut self.strangers.quiet];
+        self.look.iter_mut().chain(since).chain(given).chain(strangers.into_iter().flatten())
+    }
+
     /// Begins an attempt. Messages from before it say nothing about its result.
     pub(super) fn begin(&mut self, now: Instant) -> Begun {
         let is_due = !self.go && self.look.is_some_and(|look| look <= now);

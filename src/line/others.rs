@@ -76,6 +76,13 @@ impl Others {
         Self { gap, length, next: None, passes: 0, listed, given: None, changed: now }
     }
 
+    /// Returns each point in time that it remembers.
+    #[cfg(test)]
+    pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Instant> {
+        let given = self.given.iter_mut().flat_map(|given| [&mut given.since, &mut given.end]);
+        given.chain(&mut self.next).chain([&mut self.changed])
+    }
+
     /// Returns until when its last change is remembered.
     pub(super) fn kept_until(&self) -> Instant {
         self.changed + KEPT

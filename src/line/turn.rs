@@ -67,6 +67,12 @@ impl Turn {
         (self.grants, self.since, self.last, self.waiting) = (0, None, last, waiting);
     }
 
+    /// Returns each point in time that it remembers.
+    #[cfg(test)]
+    pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Instant> {
+        self.since.iter_mut()
+    }
+
     /// Records a hand-over.
     pub(super) fn go_on(&mut self, now: Instant) {
         self.grants += 1;

@@ -1,19 +1,24 @@
-//! A locker of the model: the driver of one key, and what it has heard.
+//! A locker of the model: the real line of the lock, and what is around it.
 
-use super::Mutant;
-use super::Scheme;
+use std::mem::replace;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Phase {
-    /// No caller of this locker waits, holds or releases.
-    Idle,
-    /// The driver is about to ask.
-    Ready,
-    Asking,
-    Parked,
-    Holding,
-    Releasing,
-}
+use super::super::{Answer, Ears, Effect, Event, Held, Line, Moment, Stays, Waiter, WakeUp};
+use super::{Mutant, Scheme};
+use crate::clock::Instant;
+use crate::command::{Release, Releaser};
+use crate::error::Loss;
+use crate::owner::Owner;
+
+/// What happens within this time happens in the model; all else is a lease or the re-check.
+pub(super) const SOON: Duration = Duration::from_secs(2);
+/// The lease that a waiter is told.
+const LEASE: Duration = Duration::from_secs(1_000);
+/// The re-check never comes, nor does the end of a list.
+const NEVER: Duration = Duration::from_secs(1_000_000);
+/// Nothing that is longer ago than this makes a difference.
+const LONG_AGO: Duration = Duration::from_millis(40);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Health {
@@ -22,337 +27,443 @@ pub(super) enum Health {
     Dead,
 }
 
-/// The connection that messages come on.
+/// The connection that messages come on, and the lock's channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Ears {
-    Confirmed,
+pub(super) enum Channel {
+    /// It is not subscribed.
+    Off,
+    /// Its subscription is on its way.
+    Asked,
+    On,
     /// The connection is gone, and neither side knows.
     Deaf,
-    /// It is reconnected, and not subscribed yet.
+    /// It is reconnected, and nothing is subscribed yet.
     Joining,
 }
 
-/// A script on its way.
+/// A hold of a locker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Script {
-    Acquire { enlists: bool, looked: bool },
-    Release { enlists: bool },
+pub(super) enum Hold {
+    Inside,
+    Lost,
+    /// Its release has no answer.
+    Releasing,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Answer {
+impl Held for Hold {
+    /// A locker has one at the most.
+    fn is(&self, _: &Self) -> bool {
+        true
+    }
+
+    fn blocks(&self, _: Instant) -> bool {
+        *self != Self::Lost
+    }
+
+    /// Each caller has an owner of its own, and calls once.
+    fn loss_of(&self, _: &Owner, _: Instant) -> Option<Loss> {
+        None
+    }
+}
+
+/// A script on its way.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Script {
+    /// With a list, whether the locker has waited for those before it.
+    Acquire {
+        listing: Option<bool>,
+    },
+    Release(Releaser),
+}
+
+/// The answer to a script, on its way.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Said {
     Granted,
     /// With the place in the list.
-    Held(Option<u8>),
-    /// The lock is free, and no locker in the list was woken.
-    Released,
-    /// The same, and it is the turn of clients outside of the list.
-    Left,
-    /// Another locker was woken, and this one has a place in the list.
-    HandedOn(u8),
-    /// The same, and it is the turn of clients outside of the list.
-    HandedOver(u8),
+    Held(Option<u64>),
+    Released(Release),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Message {
-    Go,
-    Watch,
-    /// It is the turn of clients outside of the list, and the next message is for them.
-    Turn,
+    WakeUp(WakeUp),
     /// The message of the channel, which all subscribers hear.
     Zero,
 }
 
-/// A script that takes a locker off the list.
+/// The lease of a holder, as a waiting locker knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Lease {
+    /// It is renewed for as long as the locker waits, or another one has the lock by now.
+    Unknown,
+    /// It was told that one.
+    Told,
+    /// That one has ended.
+    Over,
+}
+
+/// A script that takes the locker off the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Pass {
     None,
-    UnderWay,
-    /// The locker asked to be put into the list again meanwhile. Which of the two is executed first is open.
-    Overtaken,
-    /// The same, and it has to be taken off once more.
-    Another,
+    Sent,
+    Executed,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Locker {
-    pub(super) waiting: u8,
+    pub(super) line: Line<Hold, (), ()>,
     /// How many callers come later, after a release.
     pub(super) later: u8,
-    pub(super) phase: Phase,
+    next_id: u64,
     pub(super) health: Health,
-    pub(super) ears: Ears,
-    pub(super) sent: Option<Script>,
-    pub(super) answer: Option<Answer>,
-    pub(super) pass: Pass,
-    /// It had a driver when it released the lock.
-    driven: bool,
+    pub(super) channel: Channel,
+    /// The message of its last release may be yet to come.
+    owed: bool,
     pub(super) inbox: Vec<Message>,
-    pub(super) go: bool,
-    /// A timer runs; the locker attempts when it ends.
-    pub(super) looks: bool,
-    /// The timer has ended.
-    pub(super) looked: bool,
-    pub(super) first: bool,
-    pub(super) listed: bool,
-    /// The next message of the channel is the one by which a turn began.
-    pub(super) skips: bool,
-    /// A message of the channel has arrived during its release: its own, or another's.
-    pub(super) heard: bool,
-    /// It knows the lease of the current holder.
-    pub(super) knows_lease: bool,
+    /// When the line has to be woken.
+    alarm: Option<Duration>,
+    /// The waiter for which it asks.
+    head: Option<u64>,
+    pub(super) sent: Option<Script>,
+    pub(super) answer: Option<Said>,
+    /// The release of a grant whose caller had gone, on its way.
+    pub(super) undo: bool,
+    pub(super) pass: Pass,
+    pub(super) lease: Lease,
+}
+
+/// It is always the same time.
+fn now() -> Instant {
+    static NOW: LazyLock<Instant> = LazyLock::new(Instant::now);
+    *NOW
 }
 
 impl Locker {
-    pub(super) fn new(waiting: u8, later: u8) -> Self {
-        Self {
-            waiting,
-            later,
-            phase: if waiting > 0 { Phase::Ready } else { Phase::Idle },
+    pub(super) fn new(callers: u8, later: u8, channel: Channel) -> Self {
+        let mut locker = Self {
+            line: Line::default(),
+            later: callers + later,
+            next_id: 0,
             health: Health::Fine,
-            ears: Ears::Confirmed,
+            channel,
+            owed: false,
+            inbox: Vec::new(),
+            alarm: None,
+            head: None,
             sent: None,
             answer: None,
+            undo: false,
             pass: Pass::None,
-            driven: false,
-            inbox: Vec::new(),
-            go: false,
-            looks: false,
-            looked: false,
-            first: false,
-            listed: false,
-            skips: false,
-            heard: false,
-            knows_lease: false,
-        }
+            lease: Lease::Unknown,
+        };
+        (0..callers).for_each(|_| locker.come());
+        locker
     }
 
-    /// Returns whether PUBLISH counts it as a subscriber.
-    pub(super) fn counts(&self) -> bool {
-        self.health != Health::Dead && self.ears != Ears::Joining
+    fn moment(&self) -> Moment<'static> {
+        static NAME: LazyLock<Arc<str>> = LazyLock::new(|| "locker".into());
+        let confirmed = matches!(self.channel, Channel::On | Channel::Deaf);
+        Moment {
+            now: now(),
+            chance: 0.5,
+            retry: Duration::from_millis(30),
+            recheck: NEVER,
+            lease: NEVER,
+            patience: Duration::from_secs(1),
+            majority: 1,
+            round_trip: Duration::from_millis(1),
+            is_told: true,
+            counts: true,
+            lister: Some(&NAME),
+            ears: Ears {
+                asked: self.channel != Channel::Off,
+                confirmed,
+                owed: self.owed,
+                named: self.channel != Channel::Joining,
+            },
+        }
     }
 
     pub(super) fn is_fine(&self) -> bool {
         self.health == Health::Fine
     }
 
+    /// Returns whether PUBLISH counts it as a subscriber of the lock's channel.
+    pub(super) fn listens(&self) -> bool {
+        self.health != Health::Dead && matches!(self.channel, Channel::On | Channel::Deaf)
+    }
+
+    /// Returns whether it can be woken by its name, as far as the server knows.
+    pub(super) fn is_named(&self) -> bool {
+        self.health != Health::Dead && self.channel != Channel::Joining
+    }
+
+    pub(super) fn is(&self, hold: Hold) -> bool {
+        self.line.holds().contains(&hold)
+    }
+
+    /// Returns whether callers of it wait for lockers elsewhere, and would hear of them.
+    pub(super) fn waits(&self) -> bool {
+        let hears = !matches!(self.channel, Channel::Deaf | Channel::Joining);
+        self.is_fine() && hears && !self.line.waiters().is_empty() && self.line.holds().is_empty()
+    }
+
+    /// Returns whether it has nothing to do any more, whatever happens.
+    pub(super) fn is_done(&self) -> bool {
+        let is_quiet = self.sent.is_none() && self.answer.is_none() && !self.undo && self.pass == Pass::None;
+        self.health == Health::Dead || (self.later == 0 && self.line.is_empty() && is_quiet)
+    }
+
+    /// Forgets what makes no difference any more.
+    pub(super) fn tidy(&mut self, scheme: &Scheme) {
+        // Only a release to come would ask for it.
+        if self.later == 0 && self.line.waiters().is_empty() && !self.is(Hold::Inside) {
+            (self.line.others, self.line.turn) = Default::default();
+        }
+        if self.line.is_idle() && self.line.stays(now()) == Stays::No {
+            self.line = Line::default();
+        }
+        if self.is_fine() && self.is_done() {
+            let channel = if scheme.subscribed { Channel::Off } else { self.channel };
+            *self = Self::new(0, 0, channel);
+        } else if scheme.subscribed && self.channel == Channel::Off {
+            self.channel = Channel::On;
+        }
+    }
+
+    /// Returns whether its channel may be given up: nobody listens, and no release needs it.
+    pub(super) fn lingers(&self) -> bool {
+        self.line.seat.is_none() && self.sent.is_none() && self.answer.is_none()
+    }
+
+    /// Returns whether a timer of it ends soon.
+    pub(super) fn looks(&self) -> bool {
+        self.alarm.is_some_and(|alarm| alarm <= SOON)
+    }
+
+    /// Returns whether it is about to ask since the lease is over that it was told.
+    pub(super) fn sees_end_of_lease(&self) -> bool {
+        self.lease == Lease::Over && self.alarm.is_some_and(|alarm| alarm > SOON)
+    }
+
     /// The server sends it a message.
     pub(super) fn tell(&mut self, message: Message) {
-        // The second of two equal messages adds nothing.
-        if self.ears == Ears::Confirmed && self.health != Health::Dead && self.inbox.last() != Some(&message) {
+        let hears = match message {
+            Message::Zero => self.channel == Channel::On,
+            _ => !matches!(self.channel, Channel::Deaf | Channel::Joining),
+        };
+        // The second of two equal wake-ups adds nothing.
+        let is_new = message == Message::Zero || self.inbox.last() != Some(&message);
+        if hears && is_new && !self.is_done() {
             self.inbox.push(message);
         }
     }
 
-    /// Forgets the messages before an acquire or a release, which say nothing about its outcome.
-    fn forget(&mut self) {
-        (self.go, self.looks, self.looked, self.first) = (false, false, false, false);
-        (self.skips, self.heard) = (false, false);
-    }
-
-    pub(super) fn ask(&mut self) {
-        let enlists = self.ears == Ears::Confirmed;
-        if enlists {
-            self.enter();
-        }
-        self.sent = Some(Script::Acquire { enlists, looked: self.looked });
-        self.phase = Phase::Asking;
-        self.forget();
-        self.listed = false;
-    }
-
-    /// Releases the lock, and goes into the list if a caller waits here.
-    pub(super) fn unlock(&mut self) {
-        self.release(self.waiting > 0 && self.ears == Ears::Confirmed);
-    }
-
-    fn release(&mut self, enlists: bool) {
-        self.sent = Some(Script::Release { enlists });
-        self.phase = Phase::Releasing;
-        self.driven = self.waiting > 0;
-        if enlists {
-            self.enter();
-        }
-        self.forget();
-    }
-
-    /// It asks to be put into the list.
-    fn enter(&mut self) {
-        if self.pass != Pass::None {
-            self.pass = Pass::Overtaken;
-        }
-    }
-
-    /// It has to be taken off the list.
-    fn begin_pass(&mut self) {
-        self.pass = match self.pass {
-            Pass::None | Pass::UnderWay => Pass::UnderWay,
-            Pass::Overtaken | Pass::Another => Pass::Another,
-        };
-    }
-
-    pub(super) fn end_pass(&mut self, scheme: &Scheme) {
-        match std::mem::replace(&mut self.pass, Pass::None) {
-            Pass::Another => self.pass = Pass::UnderWay,
-            Pass::Overtaken if !scheme.is(Mutant::PassesAreInOrder) => {
-                self.go = true;
-                self.look();
-            }
-            _ => {}
-        }
-    }
-
-    /// A caller comes after a release.
+    /// A caller comes.
     pub(super) fn come(&mut self) {
-        (self.later, self.waiting) = (self.later - 1, self.waiting + 1);
-        if self.phase == Phase::Idle {
-            self.drive();
+        self.later -= 1;
+        let waiter = Waiter { id: self.next_id, owner: Owner::task(self.next_id), since: now(), call: () };
+        self.next_id += 1;
+        if self.line.arrive(waiter) {
+            self.step(Event::Changed);
         }
     }
 
-    /// A driver begins.
-    fn drive(&mut self) {
-        self.phase = Phase::Ready;
-        self.listed = false;
-        self.forget();
+    /// The caller at the head leaves.
+    pub(super) fn leave(&mut self) {
+        let Some(id) = self.line.waiters().first().map(|head| head.id) else { return };
+        self.line.leave(id);
+        if self.line.waiters().is_empty() {
+            self.step(Event::Changed);
+        }
     }
 
-    /// Returns whether a driver waits for messages.
-    fn listens(&self) -> bool {
-        self.waiting > 0 && (self.phase != Phase::Releasing || self.driven)
+    pub(super) fn unlock(&mut self) {
+        self.line.holds_mut()[0] = Hold::Releasing;
+        let moment = self.moment();
+        self.owed = moment.ears.confirmed;
+        self.sent = self.line.begin_release(LEASE, &moment).map(Script::Release);
+    }
+
+    /// Its lease is over.
+    pub(super) fn lose(&mut self) {
+        self.line.holds_mut().iter_mut().filter(|hold| **hold == Hold::Inside).for_each(|hold| *hold = Hold::Lost);
+        self.notice();
+    }
+
+    /// It notices that its lease is over, if it is.
+    pub(super) fn notice(&mut self) {
+        if self.is_fine() && self.is(Hold::Lost) {
+            self.line.remove(&Hold::Lost);
+            self.step(Event::Changed);
+        }
+    }
+
+    pub(super) fn die(&mut self) {
+        let dead = Self { health: Health::Dead, pass: self.pass, undo: self.undo, ..Self::new(0, 0, self.channel) };
+        *self = Self { sent: self.sent.take(), ..dead };
+    }
+
+    /// The answer to an acquire arrives, and is still true.
+    pub(super) fn granted(&mut self) {
+        self.answer = None;
+        self.undo |= self.line.grant(Hold::Inside, self.head, now()).is_err();
+        self.step(Event::Answered(Answer::Granted));
+    }
+
+    /// Another answer arrives.
+    pub(super) fn hear_answer(&mut self, scheme: &Scheme) {
+        let Some(said) = self.answer.take() else { return };
+        let mut release = match said {
+            // The lease was over before.
+            Said::Granted => return self.step(Event::Answered(Answer::Split)),
+            Said::Held(place) => {
+                let ttl = (self.lease != Lease::Unknown).then_some(LEASE);
+                return self.step(Event::Answered(Answer::Held { ttl, place, contested: false, lasts: false }));
+            }
+            Said::Released(release) => release,
+        };
+        if let Release::PassedOn { place: Some(place), .. } = &mut release
+            && scheme.is(Mutant::SecondSleeps)
+        {
+            *place += 1;
+        }
+        if release != Release::Gone {
+            self.line.released(&release, &self.moment());
+            self.step(Event::Due);
+        }
+        self.line.remove(&Hold::Releasing);
+        self.step(Event::Changed);
+        if scheme.is(Mutant::EndlessTurnsAlone) && matches!(release, Release::Released(_)) {
+            self.alarm = None;
+        }
     }
 
     pub(super) fn hear(&mut self, scheme: &Scheme) {
         let message = self.inbox.remove(0);
-        let keeps = match self.phase {
-            Phase::Asking => !scheme.is(Mutant::ForgetsWhileAsking),
-            Phase::Releasing => !scheme.is(Mutant::ForgetsWhileReleasing),
-            _ => true,
+        let asks = matches!(self.sent, Some(Script::Acquire { .. }))
+            || matches!(self.answer, Some(Said::Granted | Said::Held(_)));
+        let forgets = match scheme.mutant {
+            Some(Mutant::ForgetsWhileAsking) => asks,
+            Some(Mutant::ForgetsWhileReleasing) => self.is(Hold::Releasing),
+            _ => false,
         };
-        // No caller waits here: a wake-up is passed on.
-        if !self.listens() && message != Message::Zero {
-            if !scheme.is(Mutant::SleepsOn) {
-                self.begin_pass();
-            }
-            return;
-        }
-        if !self.listens() {
-            return;
-        }
-        // Its next acquire or release forgets what it has heard.
-        if !keeps || matches!(self.phase, Phase::Ready | Phase::Holding) {
+        if forgets {
             return;
         }
         match message {
-            Message::Go if scheme.is(Mutant::GoIsAGrant) && self.phase == Phase::Parked => {
-                self.phase = Phase::Holding;
-                self.waiting -= 1;
+            Message::WakeUp(WakeUp::Go) if scheme.is(Mutant::GoIsAGrant) && self.waits() && !asks => {
+                self.head = self.line.waiters().first().map(|head| head.id);
+                self.granted();
             }
-            Message::Go => self.go = true,
-            Message::Watch => (self.first, self.looks) = (true, true),
-            Message::Turn => {
-                (self.first, self.skips) = (true, true);
-                self.looks |= !scheme.is(Mutant::EndlessTurns);
+            Message::WakeUp(WakeUp::Turn(_)) if scheme.is(Mutant::EndlessTurns) => {
+                self.step(Event::WokenUp(WakeUp::Turn(NEVER)));
             }
-            Message::Zero if self.skips => self.skips = false,
-            Message::Zero if self.phase == Phase::Releasing => self.heard = true,
-            Message::Zero if !self.listed || self.first => self.go = true,
-            Message::Zero => self.looks |= !scheme.is(Mutant::OnlyTheFirstHears),
-        }
-        self.look();
-    }
-
-    /// Attempts again if there is a reason.
-    fn look(&mut self) {
-        if self.phase == Phase::Parked && self.go {
-            self.phase = Phase::Ready;
-            self.forget();
+            Message::WakeUp(wake_up) => self.step(Event::WokenUp(wake_up)),
+            Message::Zero => {
+                self.owed = false;
+                self.step(Event::Heard(0));
+            }
         }
     }
 
-    /// The timer ends.
-    pub(super) fn time_is_over(&mut self) {
-        self.forget();
-        (self.phase, self.looked) = (Phase::Ready, true);
-    }
-
-    /// It is reconnected and subscribed. It may have missed messages, so it attempts.
+    /// The subscription is confirmed.
     pub(super) fn join(&mut self, scheme: &Scheme) {
-        self.ears = Ears::Confirmed;
-        self.go |= matches!(self.phase, Phase::Parked | Phase::Asking | Phase::Releasing)
-            && !scheme.is(Mutant::TrustsReconnects);
-        self.look();
-    }
-
-    /// A waiter leaves.
-    pub(super) fn leave(&mut self, scheme: &Scheme) {
-        self.waiting -= 1;
-        if self.waiting == 0 && matches!(self.phase, Phase::Parked | Phase::Ready) {
-            self.end(scheme);
+        let is_new = replace(&mut self.channel, Channel::On) == Channel::Joining;
+        if self.looks() || !scheme.is(Mutant::TrustsSubscriptions) {
+            self.step(Event::Subscribed);
+        }
+        if is_new && !scheme.is(Mutant::TrustsReconnects) {
+            self.step(Event::Missed);
         }
     }
 
-    /// The driver ends.
-    fn end(&mut self, scheme: &Scheme) {
-        self.phase = Phase::Idle;
-        if self.listed && !scheme.is(Mutant::SleepsOn) {
-            self.begin_pass();
-        }
-        self.listed = false;
-        self.forget();
+    /// The channel does not linger any longer.
+    pub(super) fn hush(&mut self) {
+        (self.channel, self.owed) = (Channel::Off, false);
     }
 
-    pub(super) fn hear_answer(&mut self, scheme: &Scheme, holds: bool) {
-        let Some(answer) = self.answer.take() else { return };
-        match answer {
-            // The caller is gone, or the lease was over before the answer arrived.
-            Answer::Granted if self.waiting == 0 || !holds => self.release(false),
-            Answer::Granted => {
-                self.waiting -= 1;
-                self.phase = Phase::Holding;
-                self.forget();
-            }
-            Answer::Held(place) => {
-                (self.phase, self.listed) = (Phase::Parked, place.is_some());
-                self.first |= place == Some(0);
-            }
-            Answer::Released => {
-                self.phase = if self.driven { Phase::Ready } else { Phase::Idle };
-                self.forget();
-            }
-            Answer::Left if self.driven => {
-                // Nobody else times the turn.
-                self.phase = Phase::Parked;
-                self.looks |= !scheme.is(Mutant::EndlessTurnsAlone);
-                self.skips |= !self.heard;
-                self.heard = false;
-            }
-            Answer::Left => self.phase = Phase::Idle,
-            Answer::HandedOn(_) | Answer::HandedOver(_) if !self.driven => {
-                // It was called meanwhile.
-                self.phase = Phase::Idle;
-                self.enter();
-                self.begin_pass();
-            }
-            Answer::HandedOn(place) | Answer::HandedOver(place) => {
-                self.phase = Phase::Parked;
-                self.listed = true;
-                self.looks |= place == 1 && !scheme.is(Mutant::SecondSleeps);
-                let turn = matches!(answer, Answer::HandedOver(_));
-                self.skips |= turn && !self.heard;
-                self.looks |= self.heard && !turn;
-                self.heard = false;
+    pub(super) fn end_pass(&mut self) {
+        self.pass = Pass::None;
+        self.step(Event::Passed(true));
+    }
+
+    /// What it waits for in time has come.
+    pub(super) fn time_is_over(&mut self) {
+        let Some(time) = self.alarm.take() else { return };
+        self.let_pass(time);
+        self.step(Event::Due);
+    }
+
+    /// It is always the same time, so all that its line remembers moves back.
+    pub(super) fn let_pass(&mut self, time: Duration) {
+        for at in self.line.times() {
+            // What is far away stays there.
+            if now().until(*at) <= 2 * LEASE {
+                *at = at.before(time).max(now().before(LONG_AGO));
             }
         }
-        if self.phase == Phase::Idle && self.waiting > 0 {
-            return self.drive();
+    }
+
+    /// Has the locker taken off the list, if it has to be.
+    pub(super) fn take_pass(&mut self, scheme: &Scheme) {
+        if !self.line.take_pass() {
+            return;
         }
-        if matches!(self.phase, Phase::Parked | Phase::Ready) {
-            if self.waiting == 0 {
-                return self.end(scheme);
+        match scheme.mutant {
+            Some(Mutant::SleepsOn) => self.step(Event::Passed(true)),
+            // The line is told before the server has executed it.
+            Some(Mutant::PassesAreInOrder) => {
+                self.pass = Pass::Sent;
+                self.step(Event::Passed(true));
             }
-            self.look();
+            _ => {
+                assert_eq!(self.pass, Pass::None, "one at a time");
+                self.pass = Pass::Sent;
+            }
         }
+    }
+
+    /// Passes an event to the line, and carries out what follows.
+    fn step(&mut self, mut event: Event) {
+        while let Some(effect) = self.line.on(event, &self.moment()) {
+            match effect {
+                Effect::WakeAt { until, .. } => self.plan(until),
+                Effect::Listen { until } => {
+                    self.plan(until);
+                    match self.channel {
+                        Channel::On | Channel::Deaf => {
+                            event = Event::Subscribed;
+                            continue;
+                        }
+                        Channel::Off => self.channel = Channel::Asked,
+                        Channel::Asked | Channel::Joining => {}
+                    }
+                }
+                Effect::Hush { lingers } => {
+                    self.alarm = None;
+                    if !lingers && matches!(self.channel, Channel::On | Channel::Asked) {
+                        self.hush();
+                    }
+                }
+                Effect::Ask { head, listing, .. } => {
+                    self.alarm = None;
+                    self.head = Some(head);
+                    self.sent = Some(Script::Acquire { listing: listing.map(|listing| listing.looked) });
+                }
+                effect => unreachable!("nothing is handed over, and no server is away: {effect:?}"),
+            }
+            break;
+        }
+        if self.sent.is_none() && self.answer.is_none() {
+            self.head = None;
+        }
+    }
+
+    /// Has the line woken at this time, unless that is the re-check.
+    fn plan(&mut self, until: Instant) {
+        self.alarm = Some(now().until(until)).filter(|alarm| *alarm <= 2 * LEASE);
     }
 }

@@ -2,31 +2,40 @@
 //! single fault no waiter is left waiting for a free lock until the re-check.
 //!
 //! # What is modelled
-//! - The server: who holds the key, and the list. A refused acquire enlists its locker; a grant takes it off. A release
-//!   wakes the first locker that is subscribed and tells the next one to watch; or gives clients outside of the list a
-//!   turn; or, without a list, tells all, and perhaps leaves them a turn.
-//! - Three lockers with a driver each, as `session/driver.rs` and `line/news.rs` have it: what is heard while an
-//!   acquire is under way, the place that a release returns, timers, a driver that ends while its locker is in the list
-//!   (`pass`).
-//! - A client of Redisson, which hears only the messages of the channel, and does not poll.
+//! - The lockers: the real [`Line`](super::Line) of each, and what is done with its effects.
+//! - The server: who holds the key, and the list, with what the scripts do to them (`state.rs`): an acquire that puts
+//!   its locker into the list, a release that wakes the next one or gives clients outside of the list a turn, a `pass`,
+//!   and an undo.
+//! - Three lockers at the most, and a client of Redisson, which hears only the messages of the channel and does not
+//!   poll. A channel may be subscribed when its line begins to listen, and linger.
 //! - The wire: scripts, answers and messages take any time. Messages of one connection keep their order.
-//! - Waiters that leave, at any time. And one fault: a locker dies, is suspended for a while, or loses its connection
-//!   without noticing, or a lease ends under its holder.
+//! - Callers that come later, or leave while they wait or are asked for. And one fault: a locker dies, is suspended for
+//!   a while, or loses its connection without noticing, or a lease ends under its holder.
+//!
+//! # Time
+//! Each locker has a clock of its own, which goes on only when a timer of its line ends: then all that the line
+//! remembers moves back, so that it is always the same time. A timer that runs may end at any time, and the lock may be
+//! held for any time.
 //!
 //! # What is abstracted away
 //! - Fields, generations, counts and validity: see the model of one server. A holder knows when its lease is over.
-//! - How long timers take, and the order of two of them: a running timer may end at any time.
-//! - Hand-overs within a process: the lock is not free meanwhile, and no message is sent (`hand_over.rs`).
-//! - The re-check: here it never happens.
+//! - Hand-overs within a process: the lock is not free meanwhile, and no message is sent (`hand_over.rs`). A release is
+//!   always sent by itself.
+//! - A channel that is given up while a release of its locker is on its way: it lingers for longer than that.
+//! - The re-check: here it never happens. A line asks at the end of a lease only if that has ended, and if it was told
+//!   of it: one whose own release put it into the list learns of a lease by its re-check, which comes before that ends.
+//! - What a line forgets after a minute, and lists that expire.
+//!
+//! The lockers are in an order of their own in each state, so that equal situations are one state: the number of a
+//! locker in a trace is its place in that order.
 
 mod locker;
 mod state;
 
 use stateright::{Model, Property};
 
-use self::locker::Phase;
 use self::state::{Action, Foreign, State};
-use crate::{breaks, keeps_its_promises};
+use super::checked::{Checked, breaks, keeps_its_promises};
 
 const LOCKERS: usize = 3;
 
@@ -39,23 +48,49 @@ const LISTED: &str = "without a fault a locker that waits is in the list";
 
 /// The scheme within bounds, perhaps with a mistake.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Scheme {
+struct Scheme {
     /// How many callers of each locker want the lock.
     callers: [u8; LOCKERS],
     /// How many more of each come after a release.
     later: [u8; LOCKERS],
     /// How often the client of Redisson wants it.
     foreign: u8,
+    /// Whether lockers are subscribed from the beginning to the end; otherwise from when they wait to some time after.
+    subscribed: bool,
     leaves: u8,
-    faults: u8,
+    /// The kinds of faults of which one may come.
+    faults: &'static [Fault],
     mutant: Option<Mutant>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Fault {
+    /// A locker dies.
+    Death,
+    /// A locker is suspended for a while.
+    Pause,
+    /// The connection that messages come on is gone, and neither side knows.
+    Cut,
+    /// A lease ends under its holder.
+    Expiry,
+}
+
+const ANY: &[Fault] = &[Fault::Death, Fault::Pause, Fault::Cut, Fault::Expiry];
+
 /// Three lockers, with one caller each.
-const LOCKERS_ONLY: Scheme =
-    Scheme { callers: [1, 1, 1], later: [0; LOCKERS], foreign: 0, leaves: 0, faults: 1, mutant: None };
+const LOCKERS_ONLY: Scheme = Scheme {
+    callers: [1, 1, 1],
+    later: [0; LOCKERS],
+    foreign: 0,
+    subscribed: true,
+    leaves: 0,
+    faults: &[],
+    mutant: None,
+};
 /// One locker releases, and waits again.
 const AGAIN: Scheme = Scheme { callers: [2, 1, 1], ..LOCKERS_ONLY };
+/// The same with two lockers.
+const TWO_AGAIN: Scheme = Scheme { callers: [2, 1, 0], ..LOCKERS_ONLY };
 /// A caller comes after a release.
 const COMES_LATER: Scheme = Scheme { callers: [1, 1, 0], later: [1, 0, 0], ..LOCKERS_ONLY };
 /// One locker has another caller, beside a client in no list.
@@ -64,7 +99,7 @@ const WITH_FOREIGN: Scheme = Scheme { callers: [1, 1, 0], foreign: 2, ..LOCKERS_
 
 /// One mistake each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mutant {
+enum Mutant {
     /// A wake-up is taken for a grant.
     GoIsAGrant,
     /// No locker watches the one that is woken.
@@ -77,6 +112,8 @@ pub(crate) enum Mutant {
     SleepsOn,
     /// No locker attempts after a reconnect.
     TrustsReconnects,
+    /// No locker attempts when a subscription is confirmed for which it no longer waits.
+    TrustsSubscriptions,
     /// Only the first of the list heeds the messages of the channel.
     OnlyTheFirstHears,
     /// A turn of clients outside of the list has no end.
@@ -112,7 +149,7 @@ impl Model for Scheme {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        state.actions(actions);
+        state.actions(self, actions);
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
@@ -123,11 +160,11 @@ impl Model for Scheme {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always(EXCLUSION, |_, state: &State| state.inside().all(|at| state.holder == Some(at))),
+            Property::always(EXCLUSION, |_, state: &State| state.is_exclusive()),
             Property::always(PROGRESS, |_, state: &State| !state.is_stuck()),
-            Property::always(LISTED, |scheme: &Self, state: &State| scheme.faults > 0 || state.is_listed()),
+            Property::always(LISTED, |scheme: &Self, state: &State| !scheme.faults.is_empty() || state.is_listed()),
             Property::sometimes("all have had it", |_, state: &State| {
-                state.lockers.iter().all(|locker| locker.phase == Phase::Idle && locker.waiting + locker.later == 0)
+                state.lockers.iter().all(|locker| locker.is_fine() && locker.is_done())
                     && state.foreign == Foreign::Done
                     && state.left == 0
             }),
@@ -135,41 +172,68 @@ impl Model for Scheme {
     }
 }
 
-impl crate::Checked for Scheme {}
+impl Checked for Scheme {}
+
+// ---- The lines and the scripts ----
 
 #[test]
-fn nobody_waits_for_a_free_lock_after_one_fault() {
-    keeps_its_promises(LOCKERS_ONLY);
+fn nobody_waits_for_a_free_lock_after_a_death_or_an_end_of_lease() {
+    keeps_its_promises(Scheme { faults: &[Fault::Death], ..LOCKERS_ONLY });
+    keeps_its_promises(Scheme { faults: &[Fault::Expiry], ..LOCKERS_ONLY });
+}
+
+#[test]
+fn nobody_waits_for_a_free_lock_after_a_locker_stood_still() {
+    keeps_its_promises(Scheme { faults: &[Fault::Pause], ..LOCKERS_ONLY });
+}
+
+#[test]
+fn nobody_waits_for_a_free_lock_after_a_lost_connection() {
+    keeps_its_promises(Scheme { faults: &[Fault::Cut], ..LOCKERS_ONLY });
 }
 
 #[test]
 fn nobody_waits_for_a_free_lock_when_a_locker_releases_and_waits_again() {
-    keeps_its_promises(Scheme { callers: [2, 1, 0], leaves: 1, ..AGAIN });
+    keeps_its_promises(Scheme { faults: ANY, ..TWO_AGAIN });
+    keeps_its_promises(Scheme { leaves: 1, faults: &[Fault::Death], ..TWO_AGAIN });
 }
 
 #[test]
 fn nobody_waits_for_a_free_lock_next_to_a_redisson_client() {
-    keeps_its_promises(WITH_FOREIGN);
+    keeps_its_promises(Scheme { foreign: 1, faults: ANY, ..WITH_FOREIGN });
+    keeps_its_promises(Scheme { faults: &[Fault::Death], ..WITH_FOREIGN });
+    keeps_its_promises(Scheme { leaves: 1, ..WITH_FOREIGN });
 }
 
 #[test]
 fn nobody_waits_for_a_free_lock_beside_a_locker_whose_caller_comes_later() {
-    keeps_its_promises(COMES_LATER);
-    keeps_its_promises(Scheme { faults: 0, leaves: 1, ..COMES_LATER });
-    keeps_its_promises(Scheme { faults: 0, callers: [1, 1, 1], ..COMES_LATER });
+    keeps_its_promises(Scheme { faults: ANY, ..COMES_LATER });
+    keeps_its_promises(Scheme { leaves: 1, ..COMES_LATER });
+}
+
+/// The lock may have been released before a subscription was confirmed.
+#[test]
+fn nobody_waits_for_a_free_lock_after_a_late_subscription() {
+    keeps_its_promises(Scheme { subscribed: false, faults: &[Fault::Cut], ..COMES_LATER });
+    keeps_its_promises(Scheme { subscribed: false, leaves: 1, ..COMES_LATER });
+    keeps_its_promises(Scheme { subscribed: false, faults: ANY, ..ALONE });
+    keeps_its_promises(Scheme { subscribed: false, foreign: 1, faults: &[Fault::Death], ..WITH_FOREIGN });
 }
 
 #[cfg(feature = "soak")]
 #[test]
 fn wider_bounds_of_the_list_find_no_more() {
     keeps_its_promises(AGAIN);
-    keeps_its_promises(Scheme { leaves: 1, ..LOCKERS_ONLY });
-    keeps_its_promises(Scheme { leaves: 1, ..WITH_FOREIGN });
-    keeps_its_promises(Scheme { callers: [1, 1, 1], foreign: 2, ..LOCKERS_ONLY });
+    keeps_its_promises(Scheme { leaves: 1, faults: ANY, ..TWO_AGAIN });
+    keeps_its_promises(Scheme { foreign: 2, ..TWO_AGAIN });
+    keeps_its_promises(Scheme { subscribed: false, foreign: 1, ..TWO_AGAIN });
+    keeps_its_promises(Scheme { leaves: 1, faults: ANY, ..WITH_FOREIGN });
+    keeps_its_promises(Scheme { subscribed: false, foreign: 1, faults: ANY, ..WITH_FOREIGN });
     keeps_its_promises(Scheme { callers: [1, 1, 1], ..COMES_LATER });
-    keeps_its_promises(Scheme { foreign: 1, ..COMES_LATER });
-    keeps_its_promises(Scheme { later: [1, 1, 0], leaves: 1, ..COMES_LATER });
+    keeps_its_promises(Scheme { subscribed: false, faults: ANY, ..COMES_LATER });
 }
+
+// ---- Their mutants ----
 
 #[test]
 fn a_wake_up_must_not_be_taken_for_a_grant() {
@@ -178,64 +242,72 @@ fn a_wake_up_must_not_be_taken_for_a_grant() {
 
 #[test]
 fn a_locker_that_is_woken_has_to_be_watched() {
-    breaks(LOCKERS_ONLY.with(Mutant::NobodyWatches), &[PROGRESS]);
+    breaks(Scheme { faults: &[Fault::Death], ..LOCKERS_ONLY.with(Mutant::NobodyWatches) }, &[PROGRESS]);
 }
 
 #[test]
 fn a_wake_up_during_an_acquire_has_to_be_kept() {
-    breaks(Scheme { faults: 0, ..LOCKERS_ONLY.with(Mutant::ForgetsWhileAsking) }, &[PROGRESS]);
+    breaks(LOCKERS_ONLY.with(Mutant::ForgetsWhileAsking), &[PROGRESS]);
 }
 
 #[test]
 fn a_wake_up_before_the_answer_of_a_release_has_to_be_kept() {
-    breaks(Scheme { faults: 0, ..AGAIN.with(Mutant::ForgetsWhileReleasing) }, &[PROGRESS]);
+    breaks(AGAIN.with(Mutant::ForgetsWhileReleasing), &[PROGRESS]);
 }
 
-/// The waiters of one locker have left, and the locker that it should watch is suspended.
+/// The waiters of the locker that is woken have left, and those of the one that should watch it.
 #[test]
 fn a_wake_up_without_a_waiter_has_to_be_passed_on() {
-    breaks(Scheme { leaves: 1, ..AGAIN.with(Mutant::SleepsOn) }, &[PROGRESS]);
+    breaks(Scheme { leaves: 2, ..AGAIN.with(Mutant::SleepsOn) }, &[PROGRESS]);
 }
 
 #[test]
 fn every_waiter_has_to_attempt_after_a_reconnect() {
-    breaks(LOCKERS_ONLY.with(Mutant::TrustsReconnects), &[PROGRESS]);
+    breaks(Scheme { faults: &[Fault::Cut], ..LOCKERS_ONLY.with(Mutant::TrustsReconnects) }, &[PROGRESS]);
+}
+
+#[test]
+fn every_waiter_has_to_attempt_after_a_late_subscription() {
+    let broken = LOCKERS_ONLY.with(Mutant::TrustsSubscriptions);
+    breaks(Scheme { callers: [1, 1, 0], subscribed: false, ..broken }, &[PROGRESS]);
 }
 
 #[test]
 fn every_locker_has_to_heed_the_messages_of_the_channel() {
-    breaks(WITH_FOREIGN.with(Mutant::OnlyTheFirstHears), &[PROGRESS]);
+    breaks(Scheme { faults: &[Fault::Death], ..WITH_FOREIGN.with(Mutant::OnlyTheFirstHears) }, &[PROGRESS]);
 }
 
 #[test]
 fn a_turn_of_others_has_to_end() {
-    breaks(Scheme { faults: 0, leaves: 1, ..WITH_FOREIGN.with(Mutant::EndlessTurns) }, &[PROGRESS]);
+    breaks(Scheme { leaves: 1, ..WITH_FOREIGN.with(Mutant::EndlessTurns) }, &[PROGRESS]);
 }
 
 #[test]
 fn a_turn_that_a_lone_locker_gives_to_others_has_to_end() {
-    breaks(Scheme { faults: 0, leaves: 1, ..ALONE.with(Mutant::EndlessTurnsAlone) }, &[PROGRESS]);
-    keeps_its_promises(ALONE);
+    breaks(Scheme { leaves: 1, ..ALONE.with(Mutant::EndlessTurnsAlone) }, &[PROGRESS]);
+    keeps_its_promises(Scheme { faults: ANY, ..ALONE });
+    keeps_its_promises(Scheme { leaves: 1, ..ALONE });
 }
 
 #[test]
 fn a_list_without_subscribers_counts_as_no_list() {
-    breaks(WITH_FOREIGN.with(Mutant::MuteWithoutList), &[PROGRESS]);
+    breaks(Scheme { faults: &[Fault::Death], ..WITH_FOREIGN.with(Mutant::MuteWithoutList) }, &[PROGRESS]);
 }
 
 /// The client of Redisson would wait for the whole lease that it was told.
 #[test]
 fn clients_outside_of_the_list_do_not_depend_on_one_locker() {
-    breaks(WITH_FOREIGN.with(Mutant::OneDecidesForAll), &[PROGRESS]);
+    let broken = WITH_FOREIGN.with(Mutant::OneDecidesForAll);
+    breaks(Scheme { leaves: 1, faults: &[Fault::Death], ..broken }, &[PROGRESS]);
 }
 
 #[test]
 fn a_locker_watches_the_one_that_its_release_woke() {
-    breaks(AGAIN.with(Mutant::SecondSleeps), &[PROGRESS]);
+    breaks(Scheme { faults: &[Fault::Death], ..TWO_AGAIN.with(Mutant::SecondSleeps) }, &[PROGRESS]);
 }
 
 /// The other locker would pass the lock on to itself until the re-check.
 #[test]
 fn a_pass_may_come_after_the_next_acquire_of_its_locker() {
-    breaks(Scheme { faults: 0, leaves: 1, ..COMES_LATER.with(Mutant::PassesAreInOrder) }, &[LISTED]);
+    breaks(Scheme { leaves: 1, ..COMES_LATER.with(Mutant::PassesAreInOrder) }, &[LISTED]);
 }

@@ -1,25 +1,35 @@
 //! The states of the model of the list, and what each action does to them.
 
-use super::locker::{Answer, Ears, Health, Locker, Message, Pass, Phase, Script};
-use super::{LOCKERS, Mutant, Scheme};
+use std::hash::{BuildHasher, BuildHasherDefault};
+use std::sync::Arc;
 
-/// The client of Redisson, as a holder.
-const FOREIGN: usize = LOCKERS;
+use super::super::WakeUp;
+use super::super::queue::Neighbours;
+use super::locker::{Channel, Health, Hold, Lease, Locker, Message, Pass, SOON, Said, Script};
+use super::{Fault, LOCKERS, Mutant, Scheme};
+use crate::command::{Release, Releaser};
 
 /// Everything at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct State {
+pub(super) struct State {
     /// As the server has it.
-    pub(super) holder: Option<usize>,
-    pub(super) list: Vec<usize>,
-    pub(super) lockers: [Locker; LOCKERS],
+    pub(super) holder: Option<Holder>,
+    list: Vec<usize>,
+    pub(super) lockers: [Arc<Locker>; LOCKERS],
     pub(super) foreign: Foreign,
     /// How often it will want the lock after this.
     pub(super) left: u8,
     leaves: u8,
-    faults: u8,
-    /// The lock is free because a lease has ended: no message was sent.
-    ended: bool,
+    /// The kinds of faults of which one may come.
+    faults: &'static [Fault],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Holder {
+    Locker(usize),
+    /// A grant of this locker, whose caller had gone.
+    Unwanted(usize),
+    Foreign,
 }
 
 /// The client of Redisson: it asks, waits for a message, and asks again.
@@ -32,22 +42,21 @@ pub(super) enum Foreign {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Action {
-    Ask(usize),
+pub(super) enum Action {
     Execute(usize),
-    /// A `pass` is executed.
-    Pass(usize),
-    /// An answer arrives.
+    ExecuteUndo(usize),
+    ExecutePass(usize),
     Answer(usize),
+    /// The answer to a `pass` arrives.
+    Passed(usize),
     Hear(usize),
     TimerEnds(usize),
     /// The lease that it was told is over.
     LeaseEnds(usize),
+    /// The lock is held for a while.
+    Keep(usize),
     Unlock(usize),
-    /// A caller comes.
     Come(usize),
-    /// A release is executed that gives clients outside of the list a turn.
-    ExecuteTurn(usize),
     Leave(usize),
     ForeignAsks,
     ForeignUnlocks,
@@ -61,34 +70,38 @@ pub(crate) enum Action {
     Cut(usize),
     /// The loss is noticed, and there is a new connection.
     Reconnect(usize),
+    /// A subscription is confirmed.
     Join(usize),
+    /// A channel without a listener is not subscribed any longer.
+    Hush(usize),
 }
 
 impl State {
     pub(super) fn new(scheme: &Scheme) -> Self {
-        Self {
+        let channel = if scheme.subscribed { Channel::On } else { Channel::Off };
+        let mut state = Self {
             holder: None,
             list: Vec::new(),
-            lockers: std::array::from_fn(|at| Locker::new(scheme.callers[at], scheme.later[at])),
+            lockers: std::array::from_fn(|at| Locker::new(scheme.callers[at], scheme.later[at], channel).into()),
             foreign: if scheme.foreign > 0 { Foreign::Asks } else { Foreign::Done },
             left: scheme.foreign.saturating_sub(1),
             leaves: scheme.leaves,
             faults: scheme.faults,
-            ended: false,
-        }
+        };
+        state.settle(scheme);
+        state
     }
 
-    /// Returns the lockers that believe to hold the lock.
-    pub(super) fn inside(&self) -> impl Iterator<Item = usize> {
-        self.lockers.iter().enumerate().filter(|(_, locker)| locker.phase == Phase::Holding).map(|(at, _)| at)
+    /// Returns whether each locker that believes to hold the lock holds it.
+    pub(super) fn is_exclusive(&self) -> bool {
+        let inside = (0..LOCKERS).filter(|&at| self.lockers[at].is(Hold::Inside));
+        inside.map(Holder::Locker).all(|holder| self.holder == Some(holder))
     }
 
     /// Returns whether the lock is free, a client waits for it, and nothing will happen before the re-check.
     pub(super) fn is_stuck(&self) -> bool {
         // A locker that has lost its connection waits until it notices.
-        let waits =
-            |locker: &Locker| locker.is_fine() && locker.ears == Ears::Confirmed && locker.phase == Phase::Parked;
-        let is_waited_for = self.lockers.iter().any(waits) || self.foreign == Foreign::Parked;
+        let is_waited_for = self.lockers.iter().any(|locker| locker.waits()) || self.foreign == Foreign::Parked;
         if self.holder.is_some() || !is_waited_for || self.foreign == Foreign::Asks {
             return false;
         }
@@ -97,122 +110,132 @@ impl State {
 
     /// Returns whether each locker that waits, and for which nothing is about to happen, is in the list.
     pub(super) fn is_listed(&self) -> bool {
-        let quiet =
-            |locker: &Locker| locker.phase == Phase::Parked && locker.ears == Ears::Confirmed && !self.moves(locker);
+        let quiet = |locker: &Locker| locker.waits() && !self.moves(locker);
         (0..LOCKERS).all(|at| !quiet(&self.lockers[at]) || self.list.contains(&at))
     }
 
     fn moves(&self, locker: &Locker) -> bool {
-        if locker.sent.is_some() || locker.pass != Pass::None {
+        if locker.sent.is_some() || locker.undo || locker.pass == Pass::Sent {
             return true;
         }
-        let is_parked = locker.phase == Phase::Parked;
         locker.is_fine()
             && (locker.answer.is_some()
-                || matches!(locker.phase, Phase::Ready | Phase::Holding)
-                || locker.ears == Ears::Joining
+                || locker.pass == Pass::Executed
+                || locker.is(Hold::Inside)
+                || matches!(locker.channel, Channel::Asked | Channel::Joining)
                 || !locker.inbox.is_empty()
-                || (is_parked && (locker.looks || (self.ended && locker.knows_lease))))
+                || locker.looks()
+                || locker.sees_end_of_lease())
     }
 
-    pub(super) fn actions(&self, actions: &mut Vec<Action>) {
+    pub(super) fn actions(&self, scheme: &Scheme, actions: &mut Vec<Action>) {
         for (at, locker) in self.lockers.iter().enumerate() {
-            if let Some(script) = locker.sent {
-                actions.push(Action::Execute(at));
-                if matches!(script, Script::Release { .. }) && self.foreign == Foreign::Parked {
-                    actions.push(Action::ExecuteTurn(at));
-                }
-            }
-            if locker.pass != Pass::None {
-                actions.push(Action::Pass(at));
-            }
+            let sent = [
+                locker.sent.as_ref().map(|_| Action::Execute(at)),
+                locker.undo.then_some(Action::ExecuteUndo(at)),
+                (locker.pass == Pass::Sent).then_some(Action::ExecutePass(at)),
+            ];
+            actions.extend(sent.into_iter().flatten());
             match locker.health {
-                Health::Fine => self.actions_of(at, locker, actions),
+                Health::Fine => self.actions_of(scheme, at, actions),
                 Health::Suspended => actions.push(Action::GoOn(at)),
                 Health::Dead => {}
             }
         }
         match self.foreign {
             Foreign::Asks => actions.push(Action::ForeignAsks),
-            Foreign::Holding if self.holder == Some(FOREIGN) => actions.push(Action::ForeignUnlocks),
+            Foreign::Holding if self.holder == Some(Holder::Foreign) => actions.push(Action::ForeignUnlocks),
             _ => {}
         }
         if self.leaves > 0 && matches!(self.foreign, Foreign::Asks | Foreign::Parked) {
             actions.push(Action::ForeignLeaves);
         }
-        let is_away = |at: usize| self.lockers.get(at).is_some_and(|locker| !locker.is_fine());
-        if self.holder.is_some_and(|at| is_away(at) || (at < LOCKERS && self.faults > 0)) {
-            actions.push(Action::Expire);
-        }
+        actions.extend(self.may_expire().then_some(Action::Expire));
     }
 
-    fn actions_of(&self, at: usize, locker: &Locker, actions: &mut Vec<Action>) {
-        if locker.answer.is_some() {
-            actions.push(Action::Answer(at));
-        }
-        if !locker.inbox.is_empty() {
-            actions.push(Action::Hear(at));
-        }
-        match locker.phase {
-            Phase::Ready => actions.push(Action::Ask(at)),
-            Phase::Holding => actions.push(Action::Unlock(at)),
-            Phase::Idle | Phase::Releasing if locker.later > 0 && locker.waiting == 0 => actions.push(Action::Come(at)),
-            _ => {}
-        }
-        if locker.phase == Phase::Parked && locker.looks {
-            actions.push(Action::TimerEnds(at));
-        }
-        if locker.phase == Phase::Parked && self.ended && locker.knows_lease {
-            actions.push(Action::LeaseEnds(at));
-        }
-        if locker.ears == Ears::Joining {
-            actions.push(Action::Join(at));
-        }
-        if locker.ears == Ears::Deaf {
-            actions.push(Action::Reconnect(at));
-        }
-        if self.leaves > 0 && locker.waiting > 0 {
-            actions.push(Action::Leave(at));
-        }
-        if self.faults > 0 {
-            actions.extend([Action::Die(at), Action::Suspend(at)]);
-            if locker.ears == Ears::Confirmed {
-                actions.push(Action::Cut(at));
-            }
-        }
+    /// Returns whether the holder's lease may end now. Elsewhere it is renewed.
+    fn may_expire(&self) -> bool {
+        self.ends_with(|fault| *fault == Fault::Expiry)
+    }
+
+    /// Returns whether the holder's lease ends, or may end after such a fault.
+    fn ends_with(&self, such: impl Fn(&Fault) -> bool) -> bool {
+        let Some(Holder::Locker(at) | Holder::Unwanted(at)) = self.holder else { return false };
+        !self.lockers[at].is_fine() || self.faults.iter().any(such)
+    }
+
+    fn actions_of(&self, scheme: &Scheme, at: usize, actions: &mut Vec<Action>) {
+        let locker = &self.lockers[at];
+        let is_empty = locker.line.waiters().is_empty();
+        let is_heard = locker.channel == Channel::On;
+        let may = [
+            (locker.answer.is_some(), Action::Answer(at)),
+            (locker.pass == Pass::Executed, Action::Passed(at)),
+            (!locker.inbox.is_empty(), Action::Hear(at)),
+            (locker.looks(), Action::TimerEnds(at)),
+            (locker.sees_end_of_lease(), Action::LeaseEnds(at)),
+            (locker.is(Hold::Inside) && scheme.foreign > 0, Action::Keep(at)),
+            (locker.is(Hold::Inside), Action::Unlock(at)),
+            (locker.later > 0 && is_empty && !locker.is(Hold::Inside), Action::Come(at)),
+            (matches!(locker.channel, Channel::Asked | Channel::Joining), Action::Join(at)),
+            (locker.channel == Channel::Deaf, Action::Reconnect(at)),
+            (is_heard && !scheme.subscribed && locker.lingers(), Action::Hush(at)),
+            (self.leaves > 0 && !is_empty, Action::Leave(at)),
+        ];
+        actions.extend(may.into_iter().filter_map(|(may, action)| may.then_some(action)));
+        let faults = self.faults.iter().filter(|_| !locker.is_done()).filter_map(|fault| match fault {
+            Fault::Death => Some(Action::Die(at)),
+            Fault::Pause => Some(Action::Suspend(at)),
+            Fault::Cut => is_heard.then_some(Action::Cut(at)),
+            Fault::Expiry => None,
+        });
+        actions.extend(faults);
     }
 
     pub(super) fn act(&mut self, scheme: &Scheme, action: Action) {
         match action {
-            Action::Ask(at) => self.lockers[at].ask(),
-            Action::Execute(at) => self.execute(scheme, at, false),
-            Action::ExecuteTurn(at) => self.execute(scheme, at, true),
-            Action::Pass(at) => {
+            Action::Execute(at) => self.execute(scheme, at),
+            Action::ExecuteUndo(at) => {
+                self.locker(at).undo = false;
+                if self.holder == Some(Holder::Unwanted(at)) {
+                    self.free(scheme, None);
+                }
+            }
+            Action::ExecutePass(at) => {
+                self.locker(at).pass = if scheme.is(Mutant::PassesAreInOrder) { Pass::None } else { Pass::Executed };
                 self.list.retain(|&other| other != at);
                 if self.holder.is_none() {
-                    self.wake(scheme, None, false);
+                    self.free(scheme, None);
                 }
-                self.lockers[at].end_pass(scheme);
             }
             Action::Answer(at) => {
-                let holds = self.holder == Some(at);
-                self.lockers[at].hear_answer(scheme, holds);
+                let is_held = self.holder == Some(Holder::Locker(at));
+                let locker = self.locker(at);
+                if locker.answer != Some(Said::Granted) || !is_held {
+                    locker.hear_answer(scheme);
+                } else {
+                    locker.granted();
+                    if !locker.is(Hold::Inside) {
+                        self.holder = Some(Holder::Unwanted(at));
+                    }
+                }
             }
-            Action::Hear(at) => self.lockers[at].hear(scheme),
-            Action::TimerEnds(at) => self.lockers[at].time_is_over(),
-            Action::LeaseEnds(at) => self.lockers[at].phase = Phase::Ready,
-            Action::Unlock(at) => self.lockers[at].unlock(),
-            Action::Come(at) => self.lockers[at].come(),
+            Action::Passed(at) => self.locker(at).end_pass(),
+            Action::Hear(at) => self.locker(at).hear(scheme),
+            Action::TimerEnds(at) | Action::LeaseEnds(at) => self.locker(at).time_is_over(),
+            Action::Keep(at) => self.locker(at).let_pass(SOON),
+            Action::Unlock(at) => self.locker(at).unlock(),
+            Action::Come(at) => self.locker(at).come(),
             Action::Leave(at) => {
                 self.leaves -= 1;
-                self.lockers[at].leave(scheme);
+                self.locker(at).leave();
             }
             Action::ForeignAsks => {
-                self.foreign = if self.take(FOREIGN) { Foreign::Holding } else { Foreign::Parked };
+                self.foreign = if self.take(Holder::Foreign) { Foreign::Holding } else { Foreign::Parked };
             }
             Action::ForeignUnlocks => {
                 self.holder = None;
-                self.tell_all();
+                self.tell_all(scheme);
                 self.foreign = if self.left > 0 { Foreign::Asks } else { Foreign::Done };
                 self.left = self.left.saturating_sub(1);
             }
@@ -221,137 +244,205 @@ impl State {
                 (self.foreign, self.left) = (Foreign::Done, 0);
             }
             Action::Expire => self.expire(),
-            Action::Die(at) => self.fault(at).health = Health::Dead,
+            Action::Die(at) => self.fault(at).die(),
             Action::Suspend(at) => self.fault(at).health = Health::Suspended,
-            Action::GoOn(at) => self.lockers[at].health = Health::Fine,
+            Action::GoOn(at) => {
+                self.locker(at).health = Health::Fine;
+                self.locker(at).notice();
+            }
             Action::Cut(at) => {
                 let locker = self.fault(at);
-                locker.ears = Ears::Deaf;
+                locker.channel = Channel::Deaf;
                 locker.inbox.clear();
             }
-            Action::Reconnect(at) => self.lockers[at].ears = Ears::Joining,
-            Action::Join(at) => self.lockers[at].join(scheme),
+            Action::Reconnect(at) => self.locker(at).channel = Channel::Joining,
+            Action::Join(at) => self.locker(at).join(scheme),
+            Action::Hush(at) => self.locker(at).hush(),
         }
+        self.settle(scheme);
+    }
+
+    /// Has passes sent, and makes equal what differs only in the order of the lockers.
+    fn settle(&mut self, scheme: &Scheme) {
+        // Those that have changed are not shared with the state before.
+        for locker in self.lockers.iter_mut().filter_map(Arc::get_mut) {
+            locker.take_pass(scheme);
+            locker.tidy(scheme);
+        }
+        let hasher = BuildHasherDefault::<Neighbours>::default();
+        let mut order: [usize; LOCKERS] = std::array::from_fn(|at| at);
+        order.sort_by_cached_key(|&at| {
+            let is_holder = matches!(self.holder, Some(Holder::Locker(by) | Holder::Unwanted(by)) if by == at);
+            (hasher.hash_one(&self.lockers[at]), self.place(at), is_holder)
+        });
+        let now_at = |before: usize| order.iter().position(|&at| at == before).unwrap_or(before);
+        self.list.iter_mut().for_each(|at| *at = now_at(*at));
+        if let Some(Holder::Locker(by) | Holder::Unwanted(by)) = &mut self.holder {
+            *by = now_at(*by);
+        }
+        self.lockers = order.map(|at| Arc::clone(&self.lockers[at]));
+    }
+
+    fn locker(&mut self, at: usize) -> &mut Locker {
+        Arc::make_mut(&mut self.lockers[at])
     }
 
     fn fault(&mut self, at: usize) -> &mut Locker {
-        self.faults -= 1;
-        &mut self.lockers[at]
+        self.faults = &[];
+        self.locker(at)
     }
 
     fn expire(&mut self) {
-        let Some(holder) = self.holder.take() else { return };
-        self.ended = true;
+        let Some(Holder::Locker(at) | Holder::Unwanted(at)) = self.holder.take() else { return };
+        // No message is sent.
+        self.leases(Lease::Told, Lease::Over);
         // The client of Redisson knows the lease too, and asks when that is over.
         if self.foreign == Foreign::Parked {
             self.foreign = Foreign::Asks;
         }
-        let locker = &mut self.lockers[holder];
-        if locker.is_fine() {
-            self.faults -= 1;
+        if self.lockers[at].is_fine() {
+            self.faults = &[];
         }
         // The holder's clock tells it before anybody else can enter, or when it goes on if it was suspended.
-        if locker.phase == Phase::Holding {
-            locker.unlock();
-        }
+        self.locker(at).lose();
     }
 
     /// Takes the lock if it is free. Waiters do not know the lease of the new holder.
-    fn take(&mut self, by: usize) -> bool {
+    fn take(&mut self, by: Holder) -> bool {
         if self.holder.is_some() {
             return false;
         }
-        (self.holder, self.ended) = (Some(by), false);
-        self.lockers.iter_mut().for_each(|locker| locker.knows_lease = false);
+        self.holder = Some(by);
+        self.leases(Lease::Told, Lease::Unknown);
         true
+    }
+
+    fn leases(&mut self, from: Lease, to: Lease) {
+        for locker in self.lockers.iter_mut().filter(|locker| locker.lease == from) {
+            Arc::make_mut(locker).lease = to;
+        }
     }
 }
 
-/// What the server does.
+/// What the server does, as `acquire.lua`, `enlist.lua`, `release.lua`, `pass.lua` and `wake.lua` have it.
 impl State {
-    fn execute(&mut self, scheme: &Scheme, at: usize, turn: bool) {
-        let Some(script) = self.lockers[at].sent.take() else { return };
-        let answer = match script {
-            Script::Acquire { looked, .. } if self.take(at) => {
-                let place = self.list.iter().position(|&other| other == at);
-                self.list.retain(|&other| other != at);
-                // The lockers ahead in the list were woken, or heard the message of the channel, and did not come.
-                for other in self.list.drain(..place.filter(|_| looked).unwrap_or(0).min(2)) {
-                    self.lockers[other].tell(Message::Go);
+    fn execute(&mut self, scheme: &Scheme, at: usize) {
+        let said = match self.locker(at).sent.take() {
+            None => return,
+            Some(Script::Acquire { listing }) if self.take(Holder::Locker(at)) => {
+                if let Some(looked) = listing {
+                    self.leave_list(at, looked);
                 }
-                Answer::Granted
+                Said::Granted
             }
-            Script::Acquire { enlists, .. } => {
-                if enlists && !self.list.contains(&at) {
+            Some(Script::Acquire { listing }) => {
+                let ends = self.ends_with(|fault| *fault != Fault::Cut);
+                self.locker(at).lease = if ends { Lease::Told } else { Lease::Unknown };
+                if listing.is_some() && !self.list.contains(&at) {
                     self.list.push(at);
                 }
-                self.lockers[at].knows_lease = true;
-                Answer::Held(if enlists { self.place(at) } else { None })
+                Said::Held(listing.and_then(|_| self.place(at)))
             }
             // The lease was over before.
-            Script::Release { .. } if self.holder != Some(at) => Answer::Released,
-            Script::Release { enlists } => {
-                self.holder = None;
-                let woken = self.wake(scheme, enlists.then_some(at), turn);
-                match self.place(at).filter(|_| woken && enlists) {
-                    Some(place) if turn => Answer::HandedOver(place),
-                    Some(place) => Answer::HandedOn(place),
-                    None if turn && !woken => Answer::Left,
-                    None => Answer::Released,
-                }
-            }
+            Some(Script::Release(_)) if self.holder != Some(Holder::Locker(at)) => Said::Released(Release::Gone),
+            Some(Script::Release(releaser)) => Said::Released(self.free(scheme, Some((at, &releaser)))),
         };
-        self.lockers[at].answer = Some(answer);
+        if self.lockers[at].health != Health::Dead {
+            self.locker(at).answer = Some(said);
+        }
     }
 
-    fn place(&self, at: usize) -> Option<u8> {
+    /// Takes a locker off the list, to which the lock was granted. If it `looked`, those before it were woken, or heard
+    /// the message of the channel, and did not come.
+    fn leave_list(&mut self, at: usize, looked: bool) {
+        let before = self.list.iter().position(|&other| other == at).filter(|_| looked).unwrap_or(0);
+        self.list.retain(|&other| other != at);
+        for other in self.list.drain(..before.min(2)).collect::<Vec<_>>() {
+            self.locker(other).tell(Message::WakeUp(WakeUp::Go));
+        }
+    }
+
+    fn place(&self, at: usize) -> Option<u64> {
         self.list.iter().position(|&other| other == at).and_then(|place| place.try_into().ok())
     }
 
-    /// Wakes the next of the list, and puts the releasing locker last. Returns whether there was one.
-    fn wake(&mut self, scheme: &Scheme, releases: Option<usize>, turn: bool) -> bool {
-        if let Some(at) = releases {
-            self.list.retain(|&other| other != at);
-        }
+    /// Returns how many clients are subscribed to the channel.
+    fn subscribed(&self) -> usize {
+        self.lockers.iter().filter(|locker| locker.listens()).count() + usize::from(self.foreign == Foreign::Parked)
+    }
+
+    /// The lock is free: wakes the next locker, or tells all.
+    fn free(&mut self, scheme: &Scheme, releases: Option<(usize, &Releaser)>) -> Release {
+        self.holder = None;
         let had_list = !self.list.is_empty();
-        while let Some(&first) = self.list.first() {
-            if !self.lockers[first].counts() {
+        if let Some(woken) = self.wake(scheme, releases) {
+            return woken;
+        }
+        let told = self.subscribed();
+        if !(had_list && scheme.is(Mutant::MuteWithoutList)) {
+            self.tell_all(scheme);
+        }
+        Release::Released(told.try_into().unwrap_or(u64::MAX))
+    }
+
+    /// Wakes the next of the list, and puts the releasing locker last. Returns `None` if there was none.
+    fn wake(&mut self, scheme: &Scheme, releases: Option<(usize, &Releaser)>) -> Option<Release> {
+        if self.list.is_empty() {
+            return None;
+        }
+        let me = releases.map(|(at, _)| at);
+        self.list.retain(|&other| Some(other) != me);
+        self.list.extend(releases.filter(|(_, releaser)| releaser.enlists).map(|(at, _)| at));
+        loop {
+            let first = *self.list.first()?;
+            if Some(first) == me || !self.lockers[first].is_named() {
                 self.list.remove(0);
+                if Some(first) == me {
+                    return None;
+                }
                 continue;
             }
-            if turn {
-                self.lockers[first].tell(Message::Turn);
-                self.tell_all();
-            } else {
-                self.lockers[first].tell(Message::Go);
-                let mut is_watched = releases.is_some();
-                while let Some(&next) = self.list.get(1) {
-                    if self.lockers[next].counts() {
-                        if !scheme.is(Mutant::NobodyWatches) {
-                            self.lockers[next].tell(Message::Watch);
-                        }
-                        is_watched = true;
-                        break;
-                    }
-                    self.list.remove(1);
-                }
-                // Clients outside of the list must not depend on the one that is woken.
-                if self.foreign == Foreign::Parked && !is_watched && !scheme.is(Mutant::OneDecidesForAll) {
-                    self.tell_all();
-                }
+            let waiting = self.list.len();
+            let counted = waiting + usize::from(releases.is_some_and(|(_, releaser)| releaser.listens));
+            let others = self.subscribed().saturating_sub(counted);
+            let turn = releases.and_then(|(_, releaser)| releaser.offers).filter(|_| others > 0);
+            self.locker(first).tell(Message::WakeUp(turn.map_or(WakeUp::Go, WakeUp::Turn)));
+            let next = if turn.is_none() { self.watch(scheme, me) } else { None };
+            // Clients outside of the list must not depend on the one that is woken.
+            let is_watched = me.is_some() && next.is_some();
+            if turn.is_some() || (others > 0 && !is_watched && !scheme.is(Mutant::OneDecidesForAll)) {
+                self.tell_all(scheme);
             }
-            self.list.extend(releases);
-            return true;
+            let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+            let place = me.and_then(|me| self.place(me));
+            return Some(Release::PassedOn { place, turn, others: count(others), waiting: count(waiting) });
         }
-        if !(had_list && scheme.is(Mutant::MuteWithoutList)) {
-            self.tell_all();
+    }
+
+    /// Has the next locker of the list watch the first one, unless it is the one that releases. Returns it.
+    fn watch(&mut self, scheme: &Scheme, me: Option<usize>) -> Option<usize> {
+        while let Some(&next) = self.list.get(1) {
+            if Some(next) == me {
+                return me;
+            }
+            if self.lockers[next].is_named() {
+                if !scheme.is(Mutant::NobodyWatches) {
+                    self.locker(next).tell(Message::WakeUp(WakeUp::Watch));
+                }
+                return Some(next);
+            }
+            self.list.remove(1);
         }
-        false
+        None
     }
 
     /// Sends the message of the channel.
-    fn tell_all(&mut self) {
-        self.lockers.iter_mut().for_each(|locker| locker.tell(Message::Zero));
+    fn tell_all(&mut self, scheme: &Scheme) {
+        for at in 0..LOCKERS {
+            if !scheme.is(Mutant::OnlyTheFirstHears) || self.place(at).unwrap_or(0) == 0 {
+                self.locker(at).tell(Message::Zero);
+            }
+        }
         if self.foreign == Foreign::Parked {
             self.foreign = Foreign::Asks;
         }
