@@ -185,19 +185,13 @@ impl<H: Held, C: Wants, R> Line<H, C, R> {
             (Event::Changed, Phase::Idle | Phase::Looks | Phase::Blocked { .. } | Phase::Rests(_)) => self.look(moment),
             // Callers that are left after an outage still have time of their own, so the wait goes on: otherwise each
             // announcement would cost a round.
-            (Event::Due | Event::GaveUp(_), Phase::Blocked { until }) => {
+            (Event::Due | Event::GaveUp(_), Phase::Blocked { until } | Phase::MakesWay { until }) => {
                 if until <= now {
                     return self.look(moment);
                 }
                 Some(Effect::WakeAt { until, others: false })
             }
             (Event::Due | Event::GaveUp(_), Phase::Rests(rest)) => self.go_on(rest, moment),
-            (Event::Due, Phase::MakesWay { until }) => {
-                if until <= now {
-                    return self.look(moment);
-                }
-                Some(Effect::WakeAt { until, others: false })
-            }
             // Something else is under way, and the line looks when that has ended.
             (Event::Changed, _) => {
                 self.course.changed = true;

@@ -72,9 +72,9 @@ impl World for Around {
                 let asks = Task::Ask(Asking { under_way: under_way(), head, first_alone, listing, listens });
                 // A line that listens waits for others.
                 if listens {
-                    session.crew.give(asks)
+                    session.crew.give(asks);
                 } else {
-                    jobs::ask(&session, asks)
+                    jobs::ask(&session, asks);
                 }
                 None
             }
