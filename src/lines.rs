@@ -24,6 +24,7 @@ mod crowd;
 mod fuzz;
 mod slot;
 mod timers;
+mod world;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -35,6 +36,7 @@ use tokio::sync::oneshot;
 
 use self::slot::Slot;
 pub(crate) use self::timers::{Timed, Timers};
+pub(crate) use self::world::World;
 use crate::clock::Instant;
 use crate::command::{Release, Releaser};
 use crate::error::{Error, Loss};
@@ -42,34 +44,8 @@ use crate::foreign::Span;
 use crate::hold::{Hold, Terms};
 use crate::identity::Origin;
 use crate::key::{Key, OfKeys};
-use crate::line::{self, Effect, Event, LastRound, Line, Moment, Stays, Wants};
+use crate::line::{self, Effect, Event, LastRound, Line, Stays, Wants};
 use crate::owner::Owner;
-
-/// What is around the lines.
-pub(crate) trait World {
-    /// A waiter's grant: the proof of one guard.
-    type Grip;
-    /// A release that is to be sent.
-    type Release;
-
-    /// Returns the present moment for a line. It is called under the shard's lock, and so are the next four.
-    fn moment(&self, key: &Key) -> Moment<'_>;
-
-    /// Listens to the channel of a lock, if it does not yet. Returns whether the subscription is confirmed.
-    fn listen(&self, key: &Key) -> bool;
-
-    /// Stops listening. The subscription may linger for the next caller.
-    fn stop_listening(&self, key: &Key, lingers: bool);
-
-    /// Records that a lock is about to be released, whose message may be heard.
-    fn begin_release(&self, key: &Key);
-
-    /// Records that a line begins to wait for lockers elsewhere.
-    fn waits_for_others(&self);
-
-    /// Carries out any other effect. Returns the event that follows, if it is there at once.
-    fn carry(&self, key: &Key, effect: Effect<Self::Release, Head>) -> Option<Event>;
-}
 
 /// All slots of a locker.
 pub(crate) struct Lines<W: World> {
@@ -352,8 +328,11 @@ impl<W: World> Lines<W> {
     pub(crate) fn released(&self, key: &Key, release: &Release) {
         let mut slot = self.slots.entry(key.clone()).or_default();
         slot.line.released(release, &self.world.moment(key));
-        let next = self.run(key, slot, Event::Due);
-        self.go_on(key, next);
+        // Without waiters, the hold that is released is all that the line has.
+        if slot.line.holds().is_empty() || !slot.line.waiters().is_empty() || slot.line.has_pass() {
+            let next = self.run(key, slot, Event::Due);
+            self.go_on(key, next);
+        }
     }
 
     /// Returns whether others have a turn that this locker gave them, and whose outcome is not known, or had it at that
@@ -387,6 +366,10 @@ impl<W: World> Lines<W> {
         let taken = slot.line.remove(hold);
         if taken.is_some() {
             self.holds.fetch_sub(1, Ordering::Relaxed);
+        }
+        if slot.line.is_idle() && !slot.line.has_pass() {
+            self.let_go(key, slot, self.world.now());
+            return;
         }
         let next = self.run(key, slot, Event::Changed);
         drop(taken);
@@ -475,7 +458,7 @@ mod tests {
 
     use super::*;
     use crate::identity::{Known, Place};
-    use crate::line::{Answer, Ears};
+    use crate::line::{Answer, Ears, Moment};
     use crate::sync::Mutex;
 
     const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
@@ -491,6 +474,10 @@ mod tests {
     impl World for Recorder {
         type Grip = ();
         type Release = u8;
+
+        fn now(&self) -> Instant {
+            self.now
+        }
 
         fn moment(&self, _: &Key) -> Moment<'_> {
             let ms = Duration::from_millis(1);

@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -33,6 +33,9 @@ const AT_ONCE: usize = 16;
 
 /// How many jobs end before other tasks have their turn.
 const ENDS: usize = 64;
+
+/// How many rooms stay after a peak.
+const ROOMS: usize = 64;
 
 /// What a crew does.
 pub(crate) trait Job: Send + 'static {
@@ -103,18 +106,24 @@ impl<J> Drop for Hand<J> {
     }
 }
 
+/// The room of a job under way. Rooms are used again: the futures are too large for the allocator's caches.
+type Room<F> = Pin<Box<Option<F>>>;
+
 /// A job under way. Dropping it with the engine may wake its caller, whose waker may panic: the other jobs are dropped
 /// all the same.
-struct Running<F>(Option<Pin<Box<F>>>);
+struct Running<F>(Option<Room<F>>);
 
 impl<F: Future> Future for Running<F> {
-    type Output = F::Output;
+    type Output = Option<Room<F>>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        match &mut self.0 {
-            Some(job) => job.as_mut().poll(cx),
-            None => Poll::Pending,
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(room) = &mut self.0 {
+            if let Some(job) = room.as_mut().as_pin_mut() {
+                ready!(job.poll(cx));
+            }
+            room.set(None);
         }
+        Poll::Ready(self.0.take())
     }
 }
 
@@ -126,20 +135,32 @@ impl<F> Drop for Running<F> {
 
 /// Runs jobs. Started with the crew; ends with the engine; nobody awaits it.
 async fn work<J: Job>(hand: Hand<J>) {
-    let (mut under_way, mut begun, mut ended) = (FuturesUnordered::new(), 0, 0);
+    let (mut under_way, mut rooms) = (FuturesUnordered::new(), Vec::new());
+    let (mut begun, mut ended) = (0, 0);
     loop {
-        tokio::select! {
+        let left = tokio::select! {
             biased;
             // By then the panic hook has reported a panic.
-            Some(_) = under_way.next() => ended += 1,
+            Some(left) = under_way.next() => left,
             () = hand.0.news.notified() => {
                 let jobs = hand.take();
                 begun += jobs.len();
-                under_way.extend(jobs.into_iter().map(|job| Running(Some(Box::pin(survive(job.run()))))));
+                under_way.extend(jobs.into_iter().map(|job| {
+                    let mut room: Room<_> = rooms.pop().unwrap_or_else(|| Box::pin(None));
+                    room.set(Some(survive(job.run())));
+                    Running(Some(room))
+                }));
                 // They begin now.
-                if futures_util::poll!(under_way.next()).is_ready() {
-                    ended += 1;
+                match futures_util::poll!(under_way.next()) {
+                    Poll::Ready(Some(left)) => left,
+                    Poll::Ready(None) | Poll::Pending => None,
                 }
+            }
+        };
+        if let Some(room) = left {
+            ended += 1;
+            if rooms.len() < ROOMS {
+                rooms.push(room);
             }
         }
         if begun >= AT_ONCE || ended >= ENDS {

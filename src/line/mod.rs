@@ -227,7 +227,12 @@ impl<H, C, R> Line<H, C, R> {
         self.queue.remove(id)
     }
 
-    /// Returns whether the locker has to be taken off the list now, once.
+    /// Returns whether the locker has to be taken off the list now.
+    pub(crate) fn has_pass(&self) -> bool {
+        self.passes
+    }
+
+    /// The same, once.
     pub(crate) fn take_pass(&mut self) -> bool {
         std::mem::take(&mut self.passes)
     }

@@ -25,6 +25,10 @@ impl World for Around {
     type Grip = Grip;
     type Release = Unconfirmed;
 
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
     fn moment(&self, key: &Key) -> Moment<'_> {
         let (settings, quorum) = (&self.settings, &self.quorum);
         let is_told = Kind::from(settings.format).is_told_of();

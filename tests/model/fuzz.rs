@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::identity::{Known, Place};
-use crate::line::{Answer, Ears, WakeUp};
+use crate::line::{Answer, Ears, Moment, WakeUp};
 use crate::sync::Mutex;
 
 const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
@@ -58,6 +58,10 @@ impl Owed {
 impl World for Wild {
     type Grip = ();
     type Release = Unsent;
+
+    fn now(&self) -> Instant {
+        *self.now.lock()
+    }
 
     fn moment(&self, _: &Key) -> Moment<'_> {
         Moment {

@@ -1,0 +1,34 @@
+//! What the lines need of what is around them: a session, or a test.
+
+use super::Head;
+use crate::clock::Instant;
+use crate::key::Key;
+use crate::line::{Effect, Event, Moment};
+
+/// What is around the lines.
+pub(crate) trait World {
+    /// A waiter's grant: the proof of one guard.
+    type Grip;
+    /// A release that is to be sent.
+    type Release;
+
+    fn now(&self) -> Instant;
+
+    /// Returns the present moment for a line. It is called under the shard's lock, and so are the next four.
+    fn moment(&self, key: &Key) -> Moment<'_>;
+
+    /// Listens to the channel of a lock, if it does not yet. Returns whether the subscription is confirmed.
+    fn listen(&self, key: &Key) -> bool;
+
+    /// Stops listening. The subscription may linger for the next caller.
+    fn stop_listening(&self, key: &Key, lingers: bool);
+
+    /// Records that a lock is about to be released, whose message may be heard.
+    fn begin_release(&self, key: &Key);
+
+    /// Records that a line begins to wait for lockers elsewhere.
+    fn waits_for_others(&self);
+
+    /// Carries out any other effect. Returns the event that follows, if it is there at once.
+    fn carry(&self, key: &Key, effect: Effect<Self::Release, Head>) -> Option<Event>;
+}
