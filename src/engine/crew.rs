@@ -35,7 +35,7 @@ const AT_ONCE: usize = 16;
 const ENDS: usize = 64;
 
 /// How many rooms stay after a peak.
-const ROOMS: usize = 64;
+const ROOMS: usize = 16;
 
 /// What a crew does.
 pub(crate) trait Job: Send + 'static {

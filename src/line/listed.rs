@@ -8,8 +8,8 @@
 use crate::clock::Instant;
 
 /// What a line knows of its locker's place in the list.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub(super) struct Listed(Option<Standing>);
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Listed(Option<Box<Standing>>);
 
 /// A list in which the locker may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,7 +45,7 @@ pub(super) enum AfterPass {
 impl Listed {
     /// Records that the locker may be put into a list, which is kept until then.
     pub(super) fn enter(&mut self, until: Instant) {
-        let standing = self.0.get_or_insert(Standing { until, pass: Pass::None, waits: true });
+        let standing = self.0.get_or_insert_with(|| Box::new(Standing { until, pass: Pass::None, waits: true }));
         standing.until = standing.until.max(until);
         if standing.pass != Pass::None {
             standing.pass = Pass::Overtaken;
@@ -55,7 +55,7 @@ impl Listed {
 
     /// Records that a grant took the locker off.
     pub(super) fn leave(&mut self) {
-        match &mut self.0 {
+        match self.0.as_deref_mut() {
             Some(Standing { pass: Pass::None, .. }) => self.0 = None,
             Some(standing) => standing.pass = Pass::UnderWay,
             None => {}
@@ -71,13 +71,13 @@ impl Listed {
 
     /// Returns whether the locker asked to be put into the list and has no grant since.
     pub(super) fn waits(&self) -> bool {
-        self.0.is_some_and(|standing| standing.waits)
+        self.0.as_ref().is_some_and(|standing| standing.waits)
     }
 
     /// Called when nobody waits here for a lock in whose list the locker may be. Returns whether it has to be taken off
     /// now.
     pub(super) fn begin_pass(&mut self) -> bool {
-        let Some(Standing { pass, .. }) = &mut self.0 else { return false };
+        let Some(Standing { pass, .. }) = self.0.as_deref_mut() else { return false };
         let begins = *pass == Pass::None;
         *pass = match *pass {
             Pass::None | Pass::UnderWay => Pass::UnderWay,
@@ -104,7 +104,7 @@ impl Listed {
 
     /// Returns whether a pass is under way.
     pub(super) fn passes(&self) -> bool {
-        self.0.is_some_and(|standing| standing.pass != Pass::None)
+        self.0.as_ref().is_some_and(|standing| standing.pass != Pass::None)
     }
 
     /// Returns each point in time that it remembers.
@@ -116,7 +116,7 @@ impl Listed {
     /// Forgets a list that has expired. Returns until when the locker may be there.
     pub(super) fn forget(&mut self, now: Instant) -> Option<Instant> {
         self.0.take_if(|standing| standing.until <= now);
-        self.0.map(|standing| standing.until)
+        self.0.as_ref().map(|standing| standing.until)
     }
 }
 
