@@ -178,9 +178,8 @@ impl Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        // Copies of it, and events in the journal, end nothing.
-        if let Some(last) = self.0.take().and_then(Arc::into_inner) {
-            contained(|| journal::end(Arc::new(last)));
+        if let Some(span) = self.0.take() {
+            contained(|| journal::end(span));
         }
     }
 }
