@@ -95,7 +95,8 @@ pub(crate) fn hang_up<T>(reply: oneshot::Sender<T>) {
 
 /// Makes a span, or none if the subscriber panics.
 pub(crate) fn span(make: impl FnOnce() -> tracing::Span) -> Span {
-    Span(caught(make).filter(|span| !span.is_disabled()).map(Arc::new))
+    let span = caught(make).filter(|span| !span.is_disabled());
+    Span(span.map(|span| Arc::new(Ending(Some(Arc::new(span))))))
 }
 
 /// How many calls in a row an executor without a budget runs before its other tasks have a turn.
@@ -152,20 +153,28 @@ pub(crate) fn in_span<T>(span: &Span, mut future: Pin<&mut impl Future<Output = 
 }
 
 /// A span whose calls to the subscriber are contained, its end included. On the thread of an engine the journal makes
-/// these calls.
+/// these calls. It ends with its last copy.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Span(Option<Arc<tracing::Span>>);
+pub(crate) struct Span(Option<Arc<Ending>>);
+
+/// What all copies of a span share.
+#[derive(Debug)]
+struct Ending(Option<Arc<tracing::Span>>);
 
 impl Span {
+    fn inner(&self) -> Option<&Arc<tracing::Span>> {
+        self.0.as_ref()?.0.as_ref()
+    }
+
     /// Records a field of it, on the thread of a caller.
     pub(crate) fn record(&self, field: &'static str, value: &dyn fmt::Display) {
-        if let Some(span) = &self.0 {
+        if let Some(span) = self.inner() {
             contained(|| _ = span.record(field, tracing::field::display(value)));
         }
     }
 
     fn enter(&self) -> Entered<'_> {
-        let Some(span) = &self.0 else { return Entered::Nothing };
+        let Some(span) = self.inner() else { return Entered::Nothing };
         match journal::enter(span) {
             Some(earlier) => Entered::Noted(earlier),
             None => {
@@ -176,7 +185,7 @@ impl Span {
     }
 }
 
-impl Drop for Span {
+impl Drop for Ending {
     fn drop(&mut self) {
         if let Some(span) = self.0.take() {
             contained(|| journal::end(span));
