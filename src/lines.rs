@@ -12,8 +12,8 @@
 //! - A slot exists while its key has a hold, a waiter, something under way, or something to remember: memory does not
 //!   grow with the number of keys ever used.
 //! - At most one hold of an owner is in a slot; at most one hold of a slot is neither lost nor being released.
-//! - Listening, timers and the subscriptions of a line change under the shard's lock, in the order of its steps. All
-//!   else is carried out after it is released: holds and waiters are dropped and woken, tokens fire, jobs are given.
+//! - The subscription and the timer of a line change under the shard's lock, in the order of its steps. All else is
+//!   carried out after it is released: holds and waiters are dropped and woken, tokens fire, jobs are given.
 //! - Tokens of holds that were found lost fire last: their wakers may block, and what the line wants is then under way.
 //! - The mutexes of a hold, the timers, the channels, the lists that were refused and the engine's watch are taken
 //!   after the shard's lock, and nothing under them.
@@ -150,12 +150,18 @@ impl<W: World> Lines<W> {
         while let Some(event) = next.take()
             && let Some(slot) = self.slots.get_mut(key)
         {
-            next = self.run(key, slot, event);
+            next = self.run_once(key, slot, event);
         }
     }
 
+    /// The same for a line whose shard is locked already.
+    fn run(&self, key: &Key, slot: RefMut<'_, Key, Slot<W>>, event: Event) {
+        let next = self.run_once(key, slot, event);
+        self.go_on(key, next);
+    }
+
     /// Passes an event to a line, and carries out what follows. Returns the next event.
-    fn run(&self, key: &Key, mut slot: RefMut<'_, Key, Slot<W>>, event: Event) -> Option<Event> {
+    fn run_once(&self, key: &Key, mut slot: RefMut<'_, Key, Slot<W>>, event: Event) -> Option<Event> {
         let (mut effect, now) = self.advance(key, &mut slot, event);
         let lost = slot.found_lost();
         if !lost.is_empty() && effect.is_none() {
@@ -177,8 +183,12 @@ impl<W: World> Lines<W> {
         None
     }
 
-    /// Passes an event to a line. Returns what has to be done without the shard's lock, and the time.
+    /// Passes an event to a line, if it matters there. Returns what has to be done without the shard's lock, and the
+    /// time.
     fn advance(&self, key: &Key, slot: &mut Slot<W>, mut event: Event) -> (Option<Effect<W::Release, Head>>, Instant) {
+        if !slot.line.heeds(event) {
+            return (None, self.world.now());
+        }
         loop {
             let moment = self.world.moment(key);
             let now = moment.now;
@@ -238,8 +248,7 @@ impl<W: World> Lines<W> {
     pub(crate) fn wake(&self, key: &Key, id: u64) {
         let Some(mut slot) = self.slots.get_mut(key) else { return };
         if slot.alarm.take_if(|(_, planned)| *planned == id).is_some() {
-            let next = self.run(key, slot, Event::Due);
-            self.go_on(key, next);
+            self.run(key, slot, Event::Due);
         }
     }
 
@@ -247,10 +256,11 @@ impl<W: World> Lines<W> {
     pub(crate) fn enter(&self, key: &Key, owner: &Owner, now: Instant) -> Entry {
         let Some(slot) = self.slots.get(key) else { return Entry::Open };
         let entry = slot.enter(owner, now);
-        let lost = !slot.found_lost().is_empty();
+        let lost = slot.found_lost();
         drop(slot);
-        if lost {
+        if !lost.is_empty() {
             self.step(key, Event::Changed);
+            fire(&lost);
         }
         entry
     }
@@ -266,9 +276,9 @@ impl<W: World> Lines<W> {
                 (Arrival::Queued, slot.line.arrive(waiter))
             }
         };
-        let looks = starts || !slot.found_lost().is_empty();
-        let next = if looks { self.run(key, slot, Event::Changed) } else { None };
-        self.go_on(key, next);
+        if starts || !slot.found_lost().is_empty() {
+            self.run(key, slot, Event::Changed);
+        }
         arrival
     }
 
@@ -304,8 +314,7 @@ impl<W: World> Lines<W> {
         let Some(mut slot) = self.slots.get_mut(key) else { return Some(release) };
         let unsent = slot.line.release(hold, release, now);
         if unsent.is_none() {
-            let next = self.run(key, slot, Event::Changed);
-            self.go_on(key, next);
+            self.run(key, slot, Event::Changed);
         }
         unsent
     }
@@ -315,7 +324,7 @@ impl<W: World> Lines<W> {
     pub(crate) fn begin_release(&self, key: &Key, lease: Duration) -> Option<Releaser> {
         let mut slot = self.slots.get_mut(key);
         let moment = self.world.moment(key);
-        if moment.lister.is_some() || moment.counts {
+        if moment.heeds_releases() {
             self.world.begin_release(key);
         }
         match &mut slot {
@@ -328,11 +337,7 @@ impl<W: World> Lines<W> {
     pub(crate) fn released(&self, key: &Key, release: &Release) {
         let mut slot = self.slots.entry(key.clone()).or_default();
         slot.line.released(release, &self.world.moment(key));
-        // Without waiters, the hold that is released is all that the line has.
-        if slot.line.holds().is_empty() || !slot.line.waiters().is_empty() || slot.line.has_pass() {
-            let next = self.run(key, slot, Event::Due);
-            self.go_on(key, next);
-        }
+        self.run(key, slot, Event::Due);
     }
 
     /// Returns whether others have a turn that this locker gave them, and whose outcome is not known, or had it at that
@@ -367,13 +372,8 @@ impl<W: World> Lines<W> {
         if taken.is_some() {
             self.holds.fetch_sub(1, Ordering::Relaxed);
         }
-        if slot.line.is_idle() && !slot.line.has_pass() {
-            self.let_go(key, slot, self.world.now());
-            return;
-        }
-        let next = self.run(key, slot, Event::Changed);
+        self.run(key, slot, Event::Changed);
         drop(taken);
-        self.go_on(key, next);
     }
 
     /// Takes out a waiter whose caller is gone or gets an answer.
@@ -387,8 +387,7 @@ impl<W: World> Lines<W> {
     /// Tells a line that waiters have left, if none is there any more.
     fn left(&self, key: &Key, slot: RefMut<'_, Key, Slot<W>>) {
         if slot.line.waiters().is_empty() {
-            let next = self.run(key, slot, Event::Changed);
-            self.go_on(key, next);
+            self.run(key, slot, Event::Changed);
         }
     }
 

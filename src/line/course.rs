@@ -155,6 +155,9 @@ impl Course {
 impl<H: Held, C: Wants, R> Line<H, C, R> {
     /// Takes in an event. Returns what has to be done now.
     pub(crate) fn on(&mut self, event: Event, moment: &Moment<'_>) -> Option<Effect<R>> {
+        if !self.heeds(event) {
+            return None;
+        }
         let now = moment.now;
         match (self.hear(event, moment)?, self.course.phase) {
             (Event::Stopped, _) => self.stop(moment),
@@ -181,7 +184,6 @@ impl<H: Held, C: Wants, R> Line<H, C, R> {
             },
             (Event::Outage, Phase::Blocked { .. } | Phase::Rests(_)) => Some(Effect::GiveUp { came_by: None }),
             (Event::Changed, Phase::Rests(rest)) if !self.queue.is_empty() => self.end(rest, moment),
-            (Event::Changed, Phase::Idle) if self.queue.is_empty() && self.passed.is_none() => None,
             (Event::Changed, Phase::Idle | Phase::Looks | Phase::Blocked { .. } | Phase::Rests(_)) => self.look(moment),
             // Callers that are left after an outage still have time of their own, so the wait goes on: otherwise each
             // announcement would cost a round.

@@ -170,6 +170,12 @@ impl Moment<'_> {
         if self.is_told { self.recheck } else { self.recheck.min(self.retry) }
     }
 
+    /// Returns whether what follows a release of this locker says something: there is a list, or subscribers are
+    /// counted.
+    pub(crate) fn heeds_releases(&self) -> bool {
+        self.lister.is_some() || self.counts
+    }
+
     /// Returns how long a list is kept for a caller with this lease, so that it still exists when the locker checks
     /// again.
     pub(super) fn lifetime(&self, lease: Duration) -> Duration {

@@ -227,12 +227,13 @@ impl<H, C, R> Line<H, C, R> {
         self.queue.remove(id)
     }
 
-    /// Returns whether the locker has to be taken off the list now.
-    pub(crate) fn has_pass(&self) -> bool {
-        self.passes
+    /// Returns whether this event may matter: a line without waiters and anything under way has nothing to look at.
+    pub(crate) fn heeds(&self, event: Event) -> bool {
+        let is_at_rest = self.queue.is_empty() && self.course.phase == Phase::Idle;
+        !(is_at_rest && matches!(event, Event::Changed | Event::Due))
     }
 
-    /// The same, once.
+    /// Returns whether the locker has to be taken off the list now, once.
     pub(crate) fn take_pass(&mut self) -> bool {
         std::mem::take(&mut self.passes)
     }
@@ -251,7 +252,7 @@ impl<H, C, R> Line<H, C, R> {
     /// Called when a release of this locker is about to be sent: messages from before it say nothing. Returns what the
     /// server has to know of those who wait, if there is a list.
     pub(crate) fn begin_release(&mut self, lease: Duration, moment: &Moment<'_>) -> Option<Releaser> {
-        if moment.lister.is_none() && !moment.counts {
+        if !moment.heeds_releases() {
             return None;
         }
         let waits = self.seat.is_some() && !self.queue.is_empty();
@@ -262,8 +263,7 @@ impl<H, C, R> Line<H, C, R> {
         if enlists {
             self.listed.enter(moment.now + lifetime);
         }
-        let offers = self.others.as_ref().map_or(Some(SHORT), |others| others.offer(moment.now));
-        Some(Releaser { locker, enlists, listens: confirmed && !enlists, offers, lifetime })
+        Some(Releaser { locker, enlists, listens: confirmed && !enlists, offers: self.offer(moment.now), lifetime })
     }
 
     /// Takes in a server's answer to a release that has notified others.
@@ -312,8 +312,7 @@ impl<H, C, R> Line<H, C, R> {
         if others == 0 {
             return WhoElse::Nobody;
         }
-        let offered = self.others.as_ref().map_or(Some(SHORT), |others| others.offer(now));
-        let given = offered.map(|length| Given { since: now, end: now + length, alone: true });
+        let given = self.offer(now).map(|length| Given { since: now, end: now + length, alone: true });
         let turns = self.give_turn(1, others, given, now);
         if let (Some(given), Some(news)) = (given, &mut self.seat) {
             news.give_turn(given, confirmed, now);
@@ -326,7 +325,7 @@ impl<H, C, R> Line<H, C, R> {
     }
 
     fn give_turn(&mut self, lockers: u64, others: u64, given: Option<Given>, now: Instant) -> Turns {
-        let known = self.others.get_or_insert_with(|| Box::new(Others::new(now)));
+        let known = self.known(now);
         known.release(now, lockers, others, given);
         known.turns(now)
     }
@@ -337,8 +336,18 @@ impl<H, C, R> Line<H, C, R> {
 
     fn end_turn(&mut self, ended: Option<Ended>, now: Instant) {
         if let Some(ended) = ended {
-            self.others.get_or_insert_with(|| Box::new(Others::new(now))).end_turn(now, ended);
+            self.known(now).end_turn(now, ended);
         }
+    }
+
+    /// Returns how long a turn would last that is offered to others now, if one may be.
+    fn offer(&self, now: Instant) -> Option<Duration> {
+        self.others.as_ref().map_or(Some(SHORT), |others| others.offer(now))
+    }
+
+    /// Returns what is known of others, for a turn that begins or ends.
+    fn known(&mut self, now: Instant) -> &mut Others {
+        self.others.get_or_insert_with(|| Box::new(Others::new(now)))
     }
 
     /// Has the locker taken off the list, in which it may be although nobody waits.

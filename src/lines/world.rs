@@ -12,6 +12,7 @@ pub(crate) trait World {
     /// A release that is to be sent.
     type Release;
 
+    /// Returns the time of the locker.
     fn now(&self) -> Instant;
 
     /// Returns the present moment for a line. It is called under the shard's lock, and so are the next four.
