@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use super::reentries;
-use super::release;
-use super::try_lock;
-use super::{Grip, Session};
+use super::{Grip, Session, reentries, release, try_lock};
 use crate::clock::Instant;
 use crate::error::Error;
 use crate::foreign::{self, Span, contained};

@@ -6,9 +6,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::oneshot::error::RecvError;
 
-use super::closing;
-use super::connect;
-use super::{Session, panicked};
+use super::{Session, closing, connect, panicked};
 use crate::alarm::Alarm;
 use crate::engine::Engine;
 use crate::error::{Error, NodeFailure};

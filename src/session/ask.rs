@@ -6,11 +6,9 @@ use std::time::Duration;
 
 use tokio::task::yield_now;
 
-use super::Session;
-use super::attempt;
-use super::attempt::Attempt;
-use super::jobs;
+use super::attempt::{self, Attempt};
 use super::state::{Asking, UnderWay};
+use super::{Session, jobs};
 use crate::clock::Instant;
 use crate::command::Place;
 use crate::foreign::log;
@@ -31,7 +29,7 @@ pub(super) async fn ask(asking: Asking) {
             Answer::Granted
         }
         Attempt::Refused(error) => {
-            jobs::answer(session, key, head.id, error);
+            jobs::refuse(session.lines.leave(key, head.id), &error);
             Answer::Refused
         }
         Attempt::Held { ttl, contested, place } => {

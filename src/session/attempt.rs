@@ -4,10 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::labels;
-use super::reentries;
-use super::release;
-use super::{Grip, Session};
+use super::{Grip, Session, labels, reentries, release};
 use crate::clock::{self, Instant};
 use crate::command::{Claim, Listing};
 use crate::engine::{Debt, Work};

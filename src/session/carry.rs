@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use tokio::task::yield_now;
 
-use super::jobs;
 use super::outage::Verdict;
 use super::state::{Around, Asking, HandingOver, Task, Unconfirmed, UnderWay};
-use super::waits;
-use super::{Grip, Session};
+use super::{Grip, Session, jobs, waits};
 use crate::clock::Instant;
 use crate::command::Kind;
 use crate::engine::Work;
@@ -96,7 +94,7 @@ impl World for Around {
                 None
             }
             Effect::Lost(id, loss) => {
-                jobs::answer(&session, key, id, Error::lost(key, loss));
+                jobs::refuse(session.lines.leave(key, id), &Error::lost(key, loss));
                 Some(Event::Changed)
             }
             Effect::GiveUp { came_by } => Some(Event::GaveUp(give_up(&session, key, came_by))),
@@ -143,9 +141,7 @@ fn give_up(session: &Session, key: &Key, came_by: Option<Instant>) -> Option<Dur
         }
         due
     };
-    for waiter in session.lines.drain(key, due) {
-        foreign::answer(waiter.call.reply, Err(error.clone()));
-    }
+    jobs::refuse(session.lines.drain(key, due), &error);
     next
 }
 

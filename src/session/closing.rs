@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::Session;
-use super::labels;
+use super::{Session, jobs, labels};
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
 use crate::foreign::{self, contained};
@@ -44,9 +43,7 @@ pub(super) async fn wind_down(session: &Arc<Session>) {
 
 /// Ends all waits and all holds.
 pub(super) fn end_all(session: &Session) {
-    for waiter in session.lines.drain_all() {
-        foreign::answer(waiter.call.reply, Err(Error::Closed));
-    }
+    jobs::refuse(session.lines.drain_all(), &Error::Closed);
     for hold in session.lines.holds() {
         hold.lose(Loss::Closed);
     }

@@ -12,12 +12,12 @@ use super::outage::Outage;
 use super::refusals::Refusals;
 use super::state::{Around, Session};
 use super::warned::Warned;
-use super::{carry, labels, leave, levels, losses};
+use super::{carry, jobs, labels, leave, levels, losses};
 use crate::alarm::Alarm;
 use crate::clock::Instant;
 use crate::engine::{Crew, Engine};
 use crate::error::{Error, Loss};
-use crate::foreign::{self, log};
+use crate::foreign::log;
 use crate::hold::{Ledger, Lost};
 use crate::key::Key;
 use crate::lines::Lines;
@@ -125,7 +125,7 @@ pub(super) fn over(
 }
 
 /// Returns the calls for what is heard, while the session exists.
-pub(super) fn hooks(session: &Weak<Session>) -> Hooks {
+fn hooks(session: &Weak<Session>) -> Hooks {
     let (lines, holds) = (Weak::clone(session), Weak::clone(session));
     let line = move |key: &Key, event| {
         if let Some(session) = lines.upgrade() {
@@ -155,13 +155,11 @@ pub(super) fn judge(session: &Arc<Session>, verdict: Verdict) {
 
 /// Ends everything, since nothing renews leases any more: no lock is granted from here on, waits end, every token
 /// fires.
-pub(super) fn fail(session: &Arc<Session>, message: String) {
+fn fail(session: &Arc<Session>, message: String) {
     // First: a caller that sees a loss and asks again gets this error.
     let message = session.failure.get_or_init(|| message);
     session.turns.close();
-    for waiter in session.lines.drain_all() {
-        foreign::answer(waiter.call.reply, Err(Error::WatchdogPanicked { message: message.clone() }));
-    }
+    jobs::refuse(session.lines.drain_all(), &Error::WatchdogPanicked { message: message.clone() });
     for hold in session.lines.holds() {
         // Code that panicked may panic again; the other holds have to be lost all the same.
         let _: Result<_, _> = catch_unwind(AssertUnwindSafe(|| hold.lose(Loss::RenewalFailed)));
@@ -171,7 +169,7 @@ pub(super) fn fail(session: &Arc<Session>, message: String) {
 
 /// Handles a message for a key. If the key is held here, somebody may have deleted it. The message of our own
 /// release before that is no reason to check.
-pub(super) fn message(session: &Session, key: &Key) {
+fn message(session: &Session, key: &Key) {
     let now = Instant::now();
     for hold in session.lines.holds_of(key) {
         if hold.is_held() && now.since(hold.since) > session.settings.command_timeout {

@@ -9,8 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Session;
-use super::jobs;
+use super::{Session, jobs};
 use crate::clock::Instant;
 use crate::error::Error;
 use crate::hold::Hold;

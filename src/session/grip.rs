@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Session;
-use super::extending;
-use super::leave;
-use super::reentries;
+use super::{Session, extending, leave, reentries};
 use crate::error::{Error, Loss};
 use crate::foreign::Answer;
 use crate::hold::{self, Entrance, Hold, HoldState};

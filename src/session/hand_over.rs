@@ -14,8 +14,7 @@ use std::sync::Arc;
 
 use tokio::time::timeout;
 
-use super::attempt;
-use super::attempt::{Asked, Granted};
+use super::attempt::{self, Asked, Granted};
 use super::release::release;
 use super::state::Unconfirmed;
 use crate::clock::Instant;

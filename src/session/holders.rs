@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Session;
-use super::jobs;
-use super::labels;
+use super::{Session, jobs, labels};
 use crate::command::sha1;
 use crate::error::{Error, Loss};
 use crate::hold::Hold;

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::foreign::{self, contained};
 use crate::key::Key;
 use crate::line::Event;
+use crate::lines::Waiter;
 
 impl UnderWay {
     pub(super) fn new(session: &Arc<Session>, key: &Key) -> Self {
@@ -30,9 +31,7 @@ impl Drop for UnderWay {
         if !self.ended {
             let Self { session, key, .. } = self;
             contained(|| {
-                for waiter in session.lines.drain(key, |_| true) {
-                    foreign::answer(waiter.call.reply, Err(stopped(session)));
-                }
+                refuse(session.lines.drain(key, |_| true), &stopped(session));
                 session.lines.step(key, Event::Stopped);
             });
         }
@@ -78,15 +77,15 @@ where
     async move { answer.await.unwrap_or(Err(Error::Closed)) }
 }
 
-/// Ends one waiter's wait with an error.
-pub(super) fn answer(session: &Session, key: &Key, id: u64, error: Error) {
-    if let Some(waiter) = session.lines.leave(key, id) {
-        foreign::answer(waiter.call.reply, Err(error));
+/// Ends the waits of these callers with an error.
+pub(super) fn refuse<G>(waiters: impl IntoIterator<Item = Waiter<G>>, error: &Error) {
+    for waiter in waiters {
+        foreign::answer(waiter.call.reply, Err(error.clone()));
     }
 }
 
 /// Returns why what was under way has no outcome.
-pub(super) fn stopped(session: &Session) -> Error {
+fn stopped(session: &Session) -> Error {
     session.check_open().err().unwrap_or_else(|| session.panicked("the panic hook was told why"))
 }
 

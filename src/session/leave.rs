@@ -4,11 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::Session;
-use super::jobs;
-use super::reentries;
 use super::state::{Task, Unconfirmed};
-use super::unconfirmed;
+use super::{Session, jobs, reentries, unconfirmed};
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
 use crate::foreign::{self, Answer, log};

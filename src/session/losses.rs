@@ -6,8 +6,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep_until};
 
-use super::Session;
-use super::leave;
+use super::{Session, leave};
 use crate::error::Loss;
 use crate::foreign::log;
 use crate::hold::{Hold, Lost};

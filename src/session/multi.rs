@@ -10,8 +10,7 @@
 
 use std::sync::Arc;
 
-use super::waits;
-use super::{Grip, Session};
+use super::{Grip, Session, waits};
 use crate::clock::Instant;
 use crate::error::Error;
 use crate::hold::Terms;

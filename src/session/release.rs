@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::Session;
-use super::jobs;
 use super::state::Unconfirmed;
+use super::{Session, jobs};
 use crate::clock::Instant;
 use crate::command::{Release, Wakes};
 use crate::engine::Work;

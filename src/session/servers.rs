@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Session;
-use super::jobs;
+use super::{Session, jobs};
 use crate::error::Error;
 use crate::foreign;
 use crate::lease::NodeIndex;

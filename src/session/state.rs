@@ -63,6 +63,7 @@ pub(super) struct Around {
     pub(super) settings: Settings,
 }
 
+/// A job of the crew.
 pub(super) enum Task {
     /// Acquires for the head of a line.
     Ask(Asking),

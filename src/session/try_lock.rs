@@ -2,12 +2,8 @@
 
 use std::sync::Arc;
 
-use super::attempt;
-use super::attempt::Attempt;
-use super::jobs;
-use super::reentries;
-use super::release;
-use super::{Grip, Session};
+use super::attempt::{self, Attempt};
+use super::{Grip, Session, jobs, reentries, release};
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
 use crate::hold::{HoldState, Terms};
