@@ -197,7 +197,7 @@ impl Command {
     }
 
     /// Returns whether it is about no lock, but about what a locker calls itself.
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(feature = "testing")]
     pub(crate) fn is_of_a_label(&self) -> bool {
         matches!(self, Self::Label { .. } | Self::LabelOf(_))
     }

@@ -41,8 +41,6 @@ mod sync;
 mod tasks;
 #[cfg(feature = "testing")]
 pub mod testing;
-#[cfg(all(test, not(feature = "testing")))]
-mod testing;
 mod watchdog;
 
 pub use credentials::{CredentialProvider, Credentials};

@@ -1,7 +1,5 @@
 //! Commands as Lua scripts, on a node that is a Redis. Nothing else includes or knows the scripts.
 
-#[cfg(test)]
-mod differential;
 mod reading;
 mod refusal;
 mod slots;
@@ -39,7 +37,15 @@ async fn run(node: &Node, lane: Lane, command: &Command) -> Outcome<Answer> {
         // part, and each lock and each release moves one several times.
         Server::Cluster(cluster) => Box::pin(slots::run(cluster, node, lane, command.clone())).await,
         #[cfg(feature = "testing")]
-        Server::Memory(memory) => Box::pin(memory.run(command.clone())).await,
+        Server::Memory(memory) => {
+            let ask = async |call| memory.call(&call, command.is_of_a_label()).await;
+            let reply = ask(call(command, Words::of(command, Topology::OneServer))).await;
+            let answer = read(node.name(), command, reply);
+            if !refusal::is_vague(&answer) {
+                return answer;
+            }
+            Box::pin(refusal::explain(answer, command, Topology::OneServer, ask)).await
+        }
     }
 }
 

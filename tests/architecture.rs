@@ -32,7 +32,17 @@ const LAYERS: [Layer; 6] = [
     Layer {
         name: "wire",
         modules: &["node", "testing"],
-        libraries: &["fred", "tokio", "tokio_util", "futures_util", "uuid", "url", "percent_encoding", "socket2"],
+        libraries: &[
+            "fred",
+            "tokio",
+            "tokio_util",
+            "futures_util",
+            "uuid",
+            "url",
+            "percent_encoding",
+            "socket2",
+            "mlua",
+        ],
     },
     Layer {
         name: "pure",
@@ -483,9 +493,9 @@ fn manners(source: &Source) -> Vec<String> {
         } else if next.is("!")
             && token.is("include_str")
             && !source.is_root()
-            && !matches!(source.module(), Some("script" | "guide" | "ask"))
+            && !matches!(source.module(), Some("script" | "guide" | "testing" | "ask"))
         {
-            "only `script` and `guide` include files, and `ask` of the doctor"
+            "only `script`, `guide` and `testing` include files, and `ask` of the doctor"
         } else {
             continue;
         };
@@ -1135,7 +1145,11 @@ fn unfinished_work_and_printing_are_found() {
     for banned in ["x.unwrap()", "x.map(Option::unwrap)", "todo!()", "unimplemented!()", "println!(\"x\")", "dbg!(x)"] {
         assert_complaint("lines.rs", &format!("fn f() {{\n    {banned};\n}}"), "src/lines.rs:3: `");
     }
-    assert_complaint("lines.rs", "const X: &str = include_str!(\"x\");", "only `script` and `guide` include files");
+    assert_complaint(
+        "lines.rs",
+        "const X: &str = include_str!(\"x\");",
+        "only `script`, `guide` and `testing` include files",
+    );
     assert_fine("script.rs", "const X: &str = include_str!(\"x\");");
 }
 

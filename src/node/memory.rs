@@ -9,15 +9,14 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use self::wire::{Misplaced, Wire};
-use super::reply::{self, Outcome, Reply as Answered};
-use super::{Events, Wiring};
+use super::reply::{self, Outcome, Reply};
+use super::{Call, Events, Step, Wiring};
 use crate::clock::{Instant, wall_micros};
-use crate::command::{Answer, Command};
 use crate::error::{Error, NodeFailure};
 use crate::presence::Presence;
 use crate::sync::{Arc, Mutex};
 use crate::tasks;
-use crate::testing::{Failure, Reply, Request, Server};
+use crate::testing::{Request, Resp, Server};
 
 /// A connection to a server in memory.
 pub(crate) struct Memory {
@@ -87,20 +86,18 @@ impl Memory {
         self.command_timeout / 2
     }
 
-    /// Runs a command, once, behind all commands that were polled before it. While the server is silent, no command is
-    /// sent that may take something.
-    pub(crate) async fn run(&self, command: Command) -> Outcome<Answer> {
-        if command.takes()
+    /// Runs a script, once, behind all that were polled before it. While the server is silent, no script is sent that
+    /// may take something.
+    pub(crate) async fn call(&self, call: &Call, is_of_a_label: bool) -> Outcome<Reply> {
+        if matches!(call, Call::Step(Step { takes: true, .. }))
             && let Err(failure) = self.heard().await
         {
             return Outcome::NotExecuted(failure);
         }
-        match self.ask(Request::Run(command)).await {
-            Ok(Ok(Some(answer))) => Outcome::Done(answer),
-            Ok(Err(Failure::Refused(message))) => reply::sort_error(self.server.name(), &message),
-            Ok(Ok(None) | Err(Failure::Unreadable)) => {
-                Outcome::Unknown(self.failure("answered what no script returns".to_owned()))
-            }
+        let owned = |words: Vec<&str>| words.into_iter().map(str::to_owned).collect();
+        let (text, keys, args) = (call.lua().text(), owned(call.keys()), owned(call.args()));
+        match self.ask(Request::Run { text, keys, args, is_of_a_label }).await {
+            Ok(answer) => replied(answer).into_outcome(self.server.name()),
             Err(failure) => Outcome::Unknown(failure),
         }
     }
@@ -113,13 +110,13 @@ impl Memory {
     }
 
     /// Answers a tool as a Redis would that has no users, no disk, no replicas and no limit of its memory.
-    pub(super) async fn tell(&self, words: &[String]) -> Outcome<Answered> {
+    pub(super) async fn tell(&self, words: &[String]) -> Outcome<Reply> {
         let (asked, here) = (Instant::now(), wall_micros());
         if let Err(failure) = self.ask(Request::Ping).await {
             return Outcome::Unknown(failure);
         }
-        let text = |text: &str| Answered::Bytes(text.to_owned().into());
-        let list = |words: &[&str]| Answered::Array(words.iter().map(|word| text(word)).collect());
+        let text = |text: &str| Reply::Bytes(text.to_owned().into());
+        let list = |words: &[&str]| Reply::Array(words.iter().map(|word| text(word)).collect());
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         Outcome::Done(match &words[..] {
             ["PING"] => text("PONG"),
@@ -147,9 +144,9 @@ impl Memory {
     ///
     /// # Errors
     /// Why there is no answer: it is unknown whether the request was executed.
-    async fn ask(&self, request: Request) -> Result<Reply, NodeFailure> {
+    async fn ask(&self, request: Request) -> Result<Resp, NodeFailure> {
         match timeout(self.command_timeout, self.send(request)).await {
-            Ok(Ok(Ok(reply))) => Ok(reply),
+            Ok(Ok(Ok(answer))) => Ok(answer),
             Ok(Ok(Err(Misplaced))) => {
                 Err(self.failure("gave the answer to another command: its connection is given up".to_owned()))
             }
@@ -161,10 +158,10 @@ impl Memory {
         }
     }
 
-    fn send(&self, request: Request) -> oneshot::Receiver<Result<Reply, Misplaced>> {
+    fn send(&self, request: Request) -> oneshot::Receiver<Result<Resp, Misplaced>> {
         let _in_order = self.sending.lock();
         // Faults are for the answers to locks' commands: a label is written at any time, and a test does not count it.
-        let is_of_a_label = matches!(&request, Request::Run(command) if command.is_of_a_label());
+        let is_of_a_label = matches!(request, Request::Run { is_of_a_label: true, .. });
         let (number, answer) = if is_of_a_label { self.wire.expect_beside() } else { self.wire.expect() };
         self.server.send(self.ear, number, request);
         answer
@@ -215,5 +212,16 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         self.quit();
+    }
+}
+
+/// Returns an answer as it would come from a network.
+fn replied(answer: Resp) -> Reply {
+    match answer {
+        Resp::Nil => Reply::Nil,
+        Resp::Int(number) => Reply::Int(number),
+        Resp::Text(text) => Reply::Bytes(text.into()),
+        Resp::Array(items) => Reply::Array(items.into_iter().map(replied).collect()),
+        Resp::Error(error) => Reply::Error(error),
     }
 }

@@ -53,8 +53,6 @@ pub(crate) use self::link::{LinkEvent, hear_during};
 pub(crate) use self::login::Provider;
 #[cfg(feature = "testing")]
 use self::memory::Memory;
-#[cfg(test)]
-pub(crate) use self::number::returned;
 pub(crate) use self::redis::Redis;
 pub(crate) use self::replica_acks::ReplicaAck;
 pub(crate) use self::reply::{Outcome, Reply, is_forbidden, is_of_server};

@@ -49,12 +49,6 @@ impl Number {
     }
 }
 
-/// Returns what a script that was sent with this number returned, for tests that talk to a server themselves.
-#[cfg(test)]
-pub(crate) fn returned(number: &str, packed: Vec<u8>) -> Option<Reply> {
-    Number(number.to_owned()).take(Reply::Bytes(packed.into()))
-}
-
 /// Wraps a body into a script that returns its last argument, a number, together with what the body returns or the
 /// error that it raises. The body's lines keep their line numbers, since errors name them.
 pub(super) fn numbered(body: &str) -> String {

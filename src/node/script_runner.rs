@@ -30,14 +30,9 @@ impl Lua {
         Self { body, sha }
     }
 
-    #[cfg(test)]
+    #[cfg(feature = "testing")]
     pub(crate) fn text(&self) -> &str {
         &self.body
-    }
-
-    #[cfg(test)]
-    pub(crate) fn digest(&self) -> &str {
-        &self.sha
     }
 }
 

@@ -9,11 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::keyspace::Keyspace;
-use super::store::{Ears, Failure, Store};
+use super::interpreter::{Ears, Interpreter, Keys, Resp};
 use crate::clock::wall_micros;
-use crate::command::{Answer, Command};
-use crate::key::Key;
 use crate::random;
 use crate::sync::{Arc, Mutex, MutexGuard};
 
@@ -21,7 +18,8 @@ use crate::sync::{Arc, Mutex, MutexGuard};
 pub(super) struct Machine(Mutex<State>);
 
 struct State {
-    store: Store,
+    interpreter: Interpreter,
+    connections: Arc<Connections>,
     /// How often it was restarted.
     starts: u64,
     clock_offset_us: i64,
@@ -34,8 +32,10 @@ struct State {
     /// How many of the next answers to commands come twice.
     repeats: u32,
     delay: RangeInclusive<Duration>,
-    ears: BTreeMap<u64, Ear>,
 }
+
+/// The connections to a server. Scripts publish to them: their mutex is taken while that of the state is held.
+struct Connections(Mutex<BTreeMap<u64, Ear>>);
 
 /// A request on its way to a server.
 pub(super) struct Sent {
@@ -49,12 +49,16 @@ pub(super) struct Sent {
 /// A request to a server.
 #[derive(Debug)]
 pub(crate) enum Request {
-    Run(Command),
-    /// Changes what a connection is subscribed to.
-    Resubscribe {
-        add: Vec<String>,
-        remove: Vec<String>,
+    /// Runs a script. Its last argument is the number of the send.
+    Run {
+        text: &'static str,
+        keys: Vec<String>,
+        args: Vec<String>,
+        /// Faults that a test counts are for the scripts of locks: a label, which is written at any time, has none.
+        is_of_a_label: bool,
     },
+    /// Changes what a connection is subscribed to.
+    Resubscribe { add: Vec<String>, remove: Vec<String> },
     /// Asks for an answer and nothing else.
     Ping,
 }
@@ -67,14 +71,11 @@ pub(crate) struct Number {
     pub(crate) request: u64,
 }
 
-/// An answer; `None` for a request that is not a command.
-pub(crate) type Reply = Result<Option<Answer>, Failure>;
-
 /// An event on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum News {
     /// An answer, which arrives `after` this time. Without a reply it is lost on its way.
-    Answer { number: Number, reply: Option<Reply>, after: Duration },
+    Answer { number: Number, reply: Option<Resp>, after: Duration },
     /// A message on a channel.
     Message { channel: String, text: String },
     /// It was reconnected: no channel is subscribed, and requests that were under way get no answer.
@@ -97,6 +98,10 @@ impl Ear {
         Self { route, tell, channels: BTreeSet::new() }
     }
 
+    fn hears(&self, channel: &[u8]) -> bool {
+        self.channels.iter().any(|heard| heard.as_bytes() == channel)
+    }
+
     fn is_connected_anew(&mut self) {
         self.channels.clear();
         (self.tell)(News::Anew);
@@ -105,8 +110,10 @@ impl Ear {
 
 impl Machine {
     pub(super) fn new() -> Arc<Self> {
+        let connections = Arc::new(Connections(Mutex::default()));
         Arc::new(Self(Mutex::new(State {
-            store: empty(),
+            interpreter: Interpreter::new(&run_id(), NEVER_A_REPLICA, Arc::clone(&connections)),
+            connections,
             starts: 0,
             clock_offset_us: 0,
             is_stopped: false,
@@ -115,7 +122,6 @@ impl Machine {
             loses: 0,
             repeats: 0,
             delay: Duration::ZERO..=Duration::ZERO,
-            ears: BTreeMap::new(),
         })))
     }
 
@@ -140,24 +146,25 @@ impl Machine {
     }
 
     /// Returns a copy of the data.
-    pub(super) fn snapshot(&self) -> Keyspace {
-        self.state().store.keys.clone()
+    pub(super) fn snapshot(&self) -> Keys {
+        let state = self.state();
+        state.interpreter.keys(state.now_us())
     }
 
     /// Restarts with these data: what was sent and not executed is lost, and the run id is another one.
-    pub(super) fn restart(&self, keys: Keyspace) {
+    pub(super) fn restart(&self, keys: &Keys) {
         let mut state = self.state();
-        state.store = empty();
-        state.store.keys = keys;
+        state.interpreter.name(&run_id(), NEVER_A_REPLICA);
+        state.interpreter.restore(keys);
         state.starts += 1;
         state.is_stopped = false;
         state.waiting.clear();
-        state.ears.values_mut().for_each(Ear::is_connected_anew);
+        state.connections.all().values_mut().for_each(Ear::is_connected_anew);
     }
 
     /// Deletes all keys.
     pub(super) fn flush(&self) {
-        self.state().store.keys = Keyspace::default();
+        self.state().interpreter.restore(&Keys::none());
     }
 
     pub(super) fn lose_replies(&self, count: u32) {
@@ -173,14 +180,13 @@ impl Machine {
     }
 
     pub(super) fn delete(&self, key: &str) {
-        self.state().store.keys.delete(key);
+        self.state().interpreter.delete(key);
     }
 
     /// Returns the owner in a lock's key.
     pub(super) fn owner(&self, key: &str) -> Option<Vec<u8>> {
-        let inspect = Command::Inspect(Key::from(key));
-        let standing = self.state().run(&inspect).ok().and_then(Answer::inspect).flatten();
-        standing.map(|standing| standing.owner)
+        let state = self.state();
+        state.interpreter.owner(state.now_us(), key)
     }
 
     pub(super) fn set_clock_offset(&self, micros: i64) {
@@ -192,27 +198,27 @@ impl Machine {
     }
 
     pub(super) fn connect(&self, number: u64, ear: Ear) {
-        self.state().ears.insert(number, ear);
+        self.state().connections.all().insert(number, ear);
     }
 
     /// Ends a connection.
     pub(super) fn disconnect(&self, number: u64) {
         // It is dropped after the mutex is released.
-        let _gone = self.state().ears.remove(&number);
+        let _gone = self.state().connections.all().remove(&number);
     }
 
     /// Removes the connections that came by this route, and returns them for the server to which the route leads now.
     pub(super) fn give_up(&self, route: u64) -> Vec<(u64, Ear)> {
-        let mut state = self.state();
-        state.ears.extract_if(.., |_, ear| ear.route == route).collect()
+        let state = self.state();
+        state.connections.all().extract_if(.., |_, ear| ear.route == route).collect()
     }
 
     /// Takes over connections that led to another server.
     pub(super) fn take_over(&self, ears: Vec<(u64, Ear)>) {
-        let mut state = self.state();
+        let state = self.state();
         for (number, mut ear) in ears {
             ear.is_connected_anew();
-            state.ears.insert(number, ear);
+            state.connections.all().insert(number, ear);
         }
     }
 
@@ -243,22 +249,25 @@ impl State {
             return;
         }
         let (reply, is_command) = match request {
-            // Faults are for the commands of locks: a label, which is written at any time, has none of its own.
-            Request::Run(command) => (self.run(&command).map(Some), !command.is_of_a_label()),
+            Request::Run { text, keys, mut args, is_of_a_label } => {
+                args.push(number.request.to_string());
+                (self.interpreter.run(self.now_us(), text, &keys, &args), !is_of_a_label)
+            }
             Request::Resubscribe { add, remove } => {
-                if let Some(Ear { channels, .. }) = self.ears.get_mut(&ear) {
+                if let Some(Ear { channels, .. }) = self.connections.all().get_mut(&ear) {
                     remove.iter().for_each(|channel| _ = channels.remove(channel));
                     channels.extend(add);
                 }
-                (Ok(None), false)
+                (Resp::Nil, false)
             }
-            Request::Ping => (Ok(None), false),
+            Request::Ping => (Resp::Nil, false),
         };
         let reply = if is_command && take_one(&mut self.loses) { None } else { Some(reply) };
         let comes_twice = is_command && reply.is_some() && take_one(&mut self.repeats);
         let after = random::duration(&self.delay);
         // The connection is gone if its node is gone, or if its address leads to another server.
-        let Some(ear) = self.ears.get(&ear) else { return };
+        let connections = self.connections.all();
+        let Some(ear) = connections.get(&ear) else { return };
         let news = News::Answer { number, reply, after };
         if comes_twice {
             (ear.tell)(news.clone());
@@ -266,31 +275,31 @@ impl State {
         (ear.tell)(news);
     }
 
-    fn run(&mut self, command: &Command) -> Result<Answer, Failure> {
-        let now_us = wall_micros().saturating_add_signed(self.clock_offset_us);
-        self.store.run(now_us, command, &mut Listeners(&self.ears))
+    fn now_us(&self) -> i64 {
+        wall_micros().cast_signed().saturating_add(self.clock_offset_us)
     }
 }
 
-/// The connections as subscribers.
-struct Listeners<'a>(&'a BTreeMap<u64, Ear>);
-
-impl Listeners<'_> {
-    fn to(&self, channel: &str) -> impl Iterator<Item = &Ear> {
-        self.0.values().filter(move |ear| ear.channels.contains(channel))
+impl Connections {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, Ear>> {
+        self.0.lock()
     }
 }
 
-impl Ears for Listeners<'_> {
-    fn publish(&mut self, channel: &str, text: &str) -> u64 {
-        let message = || News::Message { channel: channel.to_owned(), text: text.to_owned() };
-        self.to(channel).map(|ear| (ear.tell)(message())).count() as u64
+impl Ears for Connections {
+    fn publish(&self, channel: &[u8], text: &[u8]) -> usize {
+        let word = |word| String::from_utf8_lossy(word).into_owned();
+        let message = || News::Message { channel: word(channel), text: word(text) };
+        self.all().values().filter(|ear| ear.hears(channel)).map(|ear| (ear.tell)(message())).count()
     }
 
-    fn listening(&self, channel: &str) -> u64 {
-        self.to(channel).count() as u64
+    fn listening(&self, channel: &[u8]) -> usize {
+        self.all().values().filter(|ear| ear.hears(channel)).count()
     }
 }
+
+/// The id of the replication to which a server belonged before, if there was none.
+const NEVER_A_REPLICA: &str = "0000000000000000000000000000000000000000";
 
 /// Decrements a counter, and returns whether it was above zero.
 fn take_one(left: &mut u32) -> bool {
@@ -299,7 +308,7 @@ fn take_one(left: &mut u32) -> bool {
     is_left
 }
 
-/// Returns the store of a server that has just started.
-fn empty() -> Store {
-    Store::new(&random::uuid().simple().to_string(), &"0".repeat(40))
+/// Returns a run id that no other server has.
+fn run_id() -> String {
+    random::uuid().simple().to_string()
 }

@@ -6,15 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::keyspace::Keyspace;
+use super::interpreter::Keys;
 use super::machine::{Machine, News, Number, Request};
 use super::route::Route;
 
 /// A server in memory, for tests of code that takes locks. It needs no Redis.
 ///
 /// Lockers of this process connect to it with [`LockerBuilder::memory`](crate::LockerBuilder::memory): several lockers
-/// to one server, or one locker to several. It does what the scripts do on a Redis; a test compares the two. Clones
-/// refer to the same server.
+/// to one server, or one locker to several. It runs the scripts that a Redis runs, in the interpreter that a Redis has;
+/// a test compares the commands that they call with those of a Redis. Clones refer to the same server.
+///
+/// That interpreter is Lua 5.1, which is built from its C sources: a program with the feature `testing` needs a C
+/// compiler.
 ///
 /// # Time
 /// A locker over servers in memory lives in the runtime in which [`connect`](crate::LockerBuilder::connect) is called,
@@ -187,7 +190,7 @@ impl Server {
 
     /// Restarts the server: it loses all data, and all lockers reconnect.
     pub fn restart(&self) {
-        self.route.machine().restart(Keyspace::default());
+        self.route.machine().restart(&Keys::none());
     }
 
     /// Takes a snapshot of the data, as `BGSAVE` does. The server can [restart](Self::restore) with it later.
@@ -223,7 +226,7 @@ impl Server {
     /// }
     /// ```
     pub fn restore(&self, snapshot: &Snapshot) {
-        self.route.machine().restart(snapshot.0.clone());
+        self.route.machine().restart(&snapshot.0);
     }
 
     /// Deletes all data, as `FLUSHALL` does. Lockers stay connected, and notice it from the next answers.
@@ -373,7 +376,7 @@ impl fmt::Debug for Server {
 
 /// The data of a server at one time: see [`Server::snapshot`].
 #[derive(Clone)]
-pub struct Snapshot(Keyspace);
+pub struct Snapshot(Keys);
 
 impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

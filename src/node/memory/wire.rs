@@ -18,14 +18,14 @@ use crate::clock::{Clock, Instant};
 use crate::stats;
 use crate::sync::{Arc, Mutex, Weak};
 use crate::tasks;
-use crate::testing::{News, Number, Reply};
+use crate::testing::{News, Number, Resp};
 
 /// The answer belonged to another request.
 #[derive(Debug)]
 pub(super) struct Misplaced;
 
 /// The caller that waits for an answer. It is dropped if the connection ends first.
-type Waiter = oneshot::Sender<Result<Reply, Misplaced>>;
+type Waiter = oneshot::Sender<Result<Resp, Misplaced>>;
 
 /// The one connection of a node.
 pub(super) struct Wire {
@@ -34,7 +34,7 @@ pub(super) struct Wire {
     epoch: AtomicU64,
     misplaced: stats::Misplaced,
     /// Answers that are delayed, and when they are due.
-    delayed: UnboundedSender<(Instant, Number, Option<Reply>)>,
+    delayed: UnboundedSender<(Instant, Number, Option<Resp>)>,
     subscriber: UnboundedSender<LinkEvent>,
     ups: UnboundedSender<LinkEvent>,
     reconnected: UnboundedSender<LinkEvent>,
@@ -84,7 +84,7 @@ impl Wire {
     }
 
     /// Registers a request and returns its number. Requests have to be registered in the order in which they are sent.
-    pub(super) fn expect(&self) -> (Number, oneshot::Receiver<Result<Reply, Misplaced>>) {
+    pub(super) fn expect(&self) -> (Number, oneshot::Receiver<Result<Resp, Misplaced>>) {
         let (waiter, answer) = oneshot::channel();
         let mut state = self.state.lock();
         let number = self.next_number(&mut state);
@@ -98,7 +98,7 @@ impl Wire {
 
     /// Does the same for a request whose answer comes beside those of the others: a copy of one of theirs is not taken
     /// for it.
-    pub(super) fn expect_beside(&self) -> (Number, oneshot::Receiver<Result<Reply, Misplaced>>) {
+    pub(super) fn expect_beside(&self) -> (Number, oneshot::Receiver<Result<Resp, Misplaced>>) {
         let (waiter, answer) = oneshot::channel();
         let mut state = self.state.lock();
         let number = self.next_number(&mut state);
@@ -123,7 +123,7 @@ impl Wire {
         }
     }
 
-    fn delay(&self, number: Number, reply: Option<Reply>, after: Duration) {
+    fn delay(&self, number: Number, reply: Option<Resp>, after: Duration) {
         let mut state = self.state.lock();
         if state.delayed == 0 && after.is_zero() {
             return self.arrive(&mut state, number, reply);
@@ -135,7 +135,7 @@ impl Wire {
         let _: Result<_, _> = self.delayed.send((due, number, reply));
     }
 
-    fn arrive(&self, state: &mut State, number: Number, reply: Option<Reply>) {
+    fn arrive(&self, state: &mut State, number: Number, reply: Option<Resp>) {
         if number.epoch != self.epoch() {
             return;
         }
@@ -183,7 +183,7 @@ fn send(events: &UnboundedSender<LinkEvent>, event: LinkEvent) {
 }
 
 /// Delivers delayed answers when they are due. Ends with the connection, or with the engine; nobody awaits it.
-async fn carry(wire: Weak<Wire>, mut road: UnboundedReceiver<(Instant, Number, Option<Reply>)>) {
+async fn carry(wire: Weak<Wire>, mut road: UnboundedReceiver<(Instant, Number, Option<Resp>)>) {
     while let Some((due, number, reply)) = road.recv().await {
         sleep(Instant::now().until(due)).await;
         let Some(wire) = wire.upgrade() else { return };

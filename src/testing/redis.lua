@@ -1,0 +1,347 @@
+-- What a Redis is for the scripts: keys, and the commands that the scripts call, each as Redis has it. Only what the
+-- scripts use is there: another command, or an option that is not here, is an error. Rights of users, a limit of the
+-- memory, and replicas are not modelled. Integers are exact up to 2^53, and larger ones are refused.
+-- Called once, with functions to hash a text, to publish a message, and to count the subscribers of a channel.
+local sha1hex, publish, subscribers = ...
+
+-- By key: its kind, its value, and when it expires, in milliseconds, or nil.
+local entries = {}
+-- Set when a script begins: as in Redis, the clock stands still while it runs.
+local now_us, now_ms = 0, 0
+local about = {}
+
+local function refuse(text)
+  error({err = text})
+end
+
+-- A key still exists in the millisecond in which its lease ends, and is gone in the next one.
+local function find(key, kind)
+  local entry = entries[key]
+  if entry and entry.expires and now_ms > entry.expires then
+    entries[key], entry = nil, nil
+  end
+  if entry and kind and entry.kind ~= kind then
+    refuse('WRONGTYPE Operation against a key holding the wrong kind of value')
+  end
+  return entry
+end
+
+local function integer(text)
+  local number = string.find(text, '^-?[1-9]%d*$') and tonumber(text) or text == '0' and 0
+  if not number or math.abs(number) > 9007199254740992 then
+    refuse('ERR value is not an integer or out of range')
+  end
+  return number
+end
+
+local function spelled(number)
+  return string.format('%.0f', number)
+end
+
+-- An argument of a command as Redis reads it.
+local function word(value)
+  if type(value) == 'number' then
+    return string.format('%.17g', value)
+  elseif type(value) ~= 'string' then
+    refuse('ERR Lua redis lib command arguments must be strings or integers')
+  end
+  return value
+end
+
+-- A hash keeps its fields in the order in which they were added, as Redis does while it is small.
+local function hash(key)
+  local entry = find(key, 'hash') or {kind = 'hash', fields = {}, order = {}}
+  entries[key] = entry
+  return entry
+end
+
+-- Writes a field, and returns 1 if it is new.
+local function write(entry, field, value)
+  local is_new = entry.fields[field] == nil
+  if is_new then
+    entry.order[#entry.order + 1] = field
+  end
+  entry.fields[field] = value
+  return is_new and 1 or 0
+end
+
+local function rank(entry, name)
+  for at, member in ipairs(entry and entry.members or {}) do
+    if member.name == name then
+      return at
+    end
+  end
+end
+
+local commands = {
+  GET = function(key)
+    local entry = find(key, 'string')
+    return entry and entry.text or false
+  end,
+  MGET = function(...)
+    local texts = {}
+    for i, key in ipairs({...}) do
+      -- A key of another type does not exist for it.
+      local entry = find(key)
+      texts[i] = entry and entry.text or false
+    end
+    return texts
+  end,
+  SET = function(key, text, option, lifetime)
+    local expires, reply = nil, {ok = 'OK'}
+    if option == 'GET' then
+      local before = find(key, 'string')
+      reply = before and before.text or false
+    elseif option == 'PX' then
+      expires = now_ms + integer(lifetime)
+      if expires <= now_ms then
+        refuse("ERR invalid expire time in 'set' command")
+      end
+    elseif option then
+      refuse('ERR syntax error')
+    end
+    entries[key] = {kind = 'string', text = text, expires = expires}
+    return reply
+  end,
+  INCR = function(key)
+    local entry = find(key, 'string') or {kind = 'string', text = '0'}
+    local number = integer(entry.text) + 1
+    entries[key], entry.text = entry, spelled(number)
+    return number
+  end,
+  TYPE = function(key)
+    local entry = find(key)
+    return {ok = entry and entry.kind or 'none'}
+  end,
+  EXISTS = function(key)
+    return find(key) and 1 or 0
+  end,
+  DEL = function(key)
+    local found = find(key)
+    entries[key] = nil
+    return found and 1 or 0
+  end,
+  PTTL = function(key)
+    local entry = find(key)
+    return not entry and -2 or entry.expires and entry.expires - now_ms or -1
+  end,
+  PEXPIRE = function(key, lifetime)
+    local expires, entry = now_ms + integer(lifetime), find(key)
+    if not entry then
+      return 0
+    end
+    entry.expires = expires
+    if expires <= now_ms then
+      entries[key] = nil
+    end
+    return 1
+  end,
+  HEXISTS = function(key, field)
+    local entry = find(key, 'hash')
+    return entry and entry.fields[field] and 1 or 0
+  end,
+  HMGET = function(key, ...)
+    local entry, values = find(key, 'hash'), {}
+    for i, field in ipairs({...}) do
+      values[i] = entry and entry.fields[field] or false
+    end
+    return values
+  end,
+  HGETALL = function(key)
+    local entry, words = find(key, 'hash'), {}
+    for i, field in ipairs(entry and entry.order or {}) do
+      words[2 * i - 1], words[2 * i] = field, entry.fields[field]
+    end
+    return words
+  end,
+  HSET = function(key, ...)
+    local pairs, added = {...}, 0
+    if #pairs == 0 or #pairs % 2 == 1 then
+      refuse("ERR wrong number of arguments for 'hset' command")
+    end
+    local entry = hash(key)
+    for i = 1, #pairs, 2 do
+      added = added + write(entry, pairs[i], pairs[i + 1])
+    end
+    return added
+  end,
+  HSETNX = function(key, field, value)
+    local entry = hash(key)
+    return entry.fields[field] and 0 or write(entry, field, value)
+  end,
+  ZADD = function(key, score, name)
+    if not tonumber(score) then
+      refuse('ERR value is not a valid float')
+    end
+    local entry = find(key, 'zset') or {kind = 'zset', members = {}}
+    entries[key] = entry
+    local at = rank(entry, name)
+    entry.members[at or #entry.members + 1] = {name = name, score = tonumber(score)}
+    table.sort(entry.members, function(one, other)
+      return one.score < other.score or (one.score == other.score and one.name < other.name)
+    end)
+    return at and 0 or 1
+  end,
+  ZREM = function(key, name)
+    local entry = find(key, 'zset')
+    local at = rank(entry, name)
+    if not at then
+      return 0
+    end
+    table.remove(entry.members, at)
+    if #entry.members == 0 then
+      entries[key] = nil
+    end
+    return 1
+  end,
+  ZCARD = function(key)
+    local entry = find(key, 'zset')
+    return entry and #entry.members or 0
+  end,
+  ZRANK = function(key, name)
+    local at = rank(find(key, 'zset'), name)
+    return at and at - 1 or false
+  end,
+  ZRANGE = function(key, first, last, option)
+    if option and option ~= 'WITHSCORES' then
+      refuse('ERR syntax error')
+    end
+    first, last = integer(first), integer(last)
+    local entry, words = find(key, 'zset'), {}
+    local members = entry and entry.members or {}
+    first, last = first < 0 and math.max(first + #members, 0) or first, last < 0 and last + #members or last
+    for at = first + 1, math.min(last + 1, #members) do
+      words[#words + 1] = members[at].name
+      words[#words + 1] = option and word(members[at].score)
+    end
+    return words
+  end,
+  PUBLISH = function(channel, text)
+    return publish(channel, text)
+  end,
+  PUBSUB = function(what, ...)
+    if what ~= 'NUMSUB' then
+      refuse("ERR unknown subcommand '" .. what .. "'")
+    end
+    local counts = {}
+    for i, channel in ipairs({...}) do
+      counts[2 * i - 1], counts[2 * i] = channel, subscribers(channel)
+    end
+    return counts
+  end,
+  TIME = function()
+    local seconds = math.floor(now_us / 1000000)
+    return {spelled(seconds), spelled(now_us - seconds * 1000000)}
+  end,
+  INFO = function(section)
+    return about[section] or refuse('ERR a server in memory has no such section')
+  end,
+}
+
+local function call(name, ...)
+  local words = {...}
+  for i = 1, select('#', ...) do
+    words[i] = word(words[i])
+  end
+  local command = commands[name] or refuse('ERR a server in memory does not have the command ' .. tostring(name))
+  return command(unpack(words))
+end
+
+redis = {
+  call = call,
+  pcall = function(...)
+    local ok, reply = pcall(call, ...)
+    if not ok and type(reply) ~= 'table' then
+      error(reply, 0)
+    end
+    return reply
+  end,
+  error_reply = function(text)
+    return {err = text}
+  end,
+  status_reply = function(text)
+    return {ok = text}
+  end,
+  sha1hex = sha1hex,
+}
+
+-- Nothing goes over a network, so nothing is packed.
+cmsgpack = {
+  pack = function(...)
+    return ...
+  end,
+}
+
+-- Lua would take a name that is misspelt, or a missing `local`, for a global variable. Redis does not.
+setmetatable(_G, {
+  __index = function(_, name)
+    error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+  end,
+  __newindex = function(_, name)
+    error("Attempt to modify a readonly table: global variable '" .. tostring(name) .. "'", 2)
+  end,
+})
+
+-- What the server itself can do.
+local server = {}
+
+function server.set_clock(us)
+  now_us, now_ms = us, math.floor(us / 1000)
+end
+
+function server.run(script, us, keys, args)
+  server.set_clock(us)
+  rawset(_G, 'KEYS', keys)
+  rawset(_G, 'ARGV', args)
+  return script()
+end
+
+-- Begins with these keys, as `snapshot` returns them.
+function server.restore(snapshot)
+  entries = {}
+  for _, kept in ipairs(snapshot) do
+    local key, kind, expires, words = unpack(kept)
+    local entry = {kind = kind, expires = expires or nil, text = kind == 'string' and words[1] or nil}
+    if kind == 'hash' then
+      entry.fields, entry.order = {}, {}
+      for i = 1, #words, 2 do
+        write(entry, words[i], words[i + 1])
+      end
+    elseif kind == 'zset' then
+      entry.members = {}
+      for i = 1, #words, 2 do
+        entry.members[(i + 1) / 2] = {name = words[i], score = tonumber(words[i + 1])}
+      end
+    end
+    entries[key] = entry
+  end
+end
+
+function server.snapshot()
+  local snapshot, read = {}, {string = 'GET', hash = 'HGETALL', zset = 'ZRANGE'}
+  for key, entry in pairs(entries) do
+    if find(key) then
+      local words = commands[read[entry.kind]](key, '0', '-1', 'WITHSCORES')
+      snapshot[#snapshot + 1] = {key, entry.kind, entry.expires or false, type(words) == 'table' and words or {words}}
+    end
+  end
+  return snapshot
+end
+
+function server.delete(key)
+  entries[key] = nil
+end
+
+-- Returns the owner in a lock's key.
+function server.owner(key)
+  local entry = find(key)
+  return entry and (entry.text or entry.order and entry.order[1]) or false
+end
+
+-- Sets who the server is: the id of this run, and of the replication to which it belonged before.
+function server.name(run_id, second_id)
+  about['server'] = '# Server\r\nredis_mode:standalone\r\nrun_id:' .. run_id .. '\r\n'
+  about['replication'] = '# Replication\r\nrole:master\r\nmaster_replid2:' .. second_id .. '\r\n'
+end
+
+return server
