@@ -1,5 +1,20 @@
 //! The book of what may stand on the servers and must not: what was taken for nobody, what may have been taken, and
-//! locks whose release has no answer.
+//! locks whose release has no answer. It sends releases until they are answered, with one list and one pause for each
+//! node.
+//!
+//! | what may stand | since | how it ends |
+//! |---|---|---|
+//! | `Granted` | an attempt failed, its caller is gone, or a vote came after the release | one answer, or the lease |
+//! | `MayCome` | an acquire, a retake or a hand-over has no answer | an answer, and one more a command timeout later |
+//! | `Held` | a server that voted did not answer a release | one answer, which goes to the release, or the lease |
+//!
+//! Not in the book:
+//! - The first send of a release. Most are answered, and the task of the release needs no other task for that. Its
+//!   answer shows who waits; the answer to a repeated one does not.
+//! - The wait for late answers (`Book::follow`). Until one comes, it is not known whether anything stands there. The
+//!   book gets what they leave.
+//! - Whom a release wakes, and what it means for the line. That depends on a majority or on a command timeout, and not
+//!   on the last server.
 //!
 //! # Invariants
 //! - What is new in the book is sent at once, to a silent server too: an undo is then behind its acquire on the same
