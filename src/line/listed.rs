@@ -1,5 +1,8 @@
 //! Whether this locker may be in the waiting list of a lock, and the passes that take it off.
 //!
+//! The server may execute a pass after the next acquire of the same locker, which would then wait and be in no list. So
+//! a line that asked while a pass was in flight asks once more after it.
+//!
 //! # Invariants
 //! - It may be there only if it asked to be put in, and no answer since has shown that it is off. Messages, which
 //!   anybody can send, do not count.

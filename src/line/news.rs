@@ -1,9 +1,12 @@
 //! The messages that a line has got since it asked for a lock, and when it has to check the lock by itself.
 //!
 //! A locker in the list of a lock is woken by name: *go* when it is its turn, *watch* when it is that of the one before
-//! it, and *turn* when clients outside of the list have one; their message follows. Messages of the channel come from
-//! clients that know no list: the first in the list goes, and the others check the lock if nothing follows, each a
-//! little later than the one before it.
+//! it, and *turn* when clients outside of the list have one; their message follows. Messages that come while a command
+//! is in flight are kept.
+//!
+//! Messages of the channel come from clients that use no list. The first in the list asks immediately. The others give
+//! that, and a turn of others, time: they ask 60 ms later, and 2 ms more for each locker before them, unless another
+//! message comes. When a lease ends for which all of them wait, they ask 2 ms apart.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,10 +1,24 @@
 //! How often clients outside of a waiting list are given a turn, and for how long.
 //!
-//! Clients of Redisson and earlier versions of this crate subscribe to a channel and are in no list. If a channel has
-//! more subscribers than the list has members, there may be such clients, or just one that never takes the lock: a
-//! locker that stays subscribed for a moment, a stopped process, a monitor. So the outcome of turns decides. While they
-//! are taken, such clients get as many as if they were in the list. Turns that nobody takes are offered less and less
-//! often, since each delays the lockers of the list, and last longer: the client may be far away.
+//! If a channel has more subscribers than the list has members, there may be other clients: Redisson's, or lockers
+//! without rights to lists. Or there is just one that never takes the lock: a locker that stays subscribed for a
+//! moment, a stopped process, a monitor, a waiter for the same name in another database. So the outcome of turns
+//! decides.
+//!
+//! In a turn, the release publishes on the lock's channel, and tells the first of the list to leave the lock to the
+//! others until the turn ends, after 10 ms or more. The locker that gave the turn asks 2 ms after that. If no other
+//! locker is in the list, it times the turn itself. A message during the turn says that it was taken; the lock still
+//! free at its end, or a wake-up by name after it, that it was not. Each line remembers that for a minute, and decides
+//! for itself how often it offers a turn: the list does not store the end of a turn.
+//!
+//! - While turns are taken, nothing is handed over within a locker, and each client outside of the list has as many
+//!   turns as each locker.
+//! - Each turn that is not taken doubles the pause before the next, up to 512 ms for each locker of the list, since
+//!   each delays those lockers. It lengthens turns up to 40 ms: the client may be far away.
+//! - If no locker of the list watches, and at undos, the others get the message each time: they must not depend on one
+//!   locker.
+//! - A caller whose time is over during a turn makes one attempt past the line: the lock may be free, and no other
+//!   client asks.
 
 use std::time::Duration;
 

@@ -11,6 +11,22 @@
 //! server ran meanwhile and that found nothing to do: an acquire was told "held" because the release before it had not
 //! been executed.
 //!
+//! # When a script is sent
+//! - With fewer than [`FLIGHTS`] scripts in flight, or for a cluster, immediately. Otherwise once there are [`ENOUGH`]
+//!   steps, once fewer scripts are in flight, or after [`PATIENCE`]. So far from the server a step waits for a
+//!   millisecond at most, and on a busy locker most steps share a script.
+//! - While the connection is down, nothing is handed to fred. A step waits for half a command timeout and is then *not
+//!   executed* rather than unknown, so an outage leaves nothing to undo. While the connection is silent
+//!   (`link/heartbeat.rs`), no step is sent that may take a lock; with at most [`MOST_FLIGHTS`] scripts in flight this
+//!   bounds what has to be undone on a server that hangs.
+//! - What the server answers to a script as a whole (`LOADING`, silence, a lost connection) is the answer to each of
+//!   its steps, with one exception: it checks all keys before it runs anything, so one key that the user may not use,
+//!   or of another slot, would refuse the others. Then each step is sent alone.
+//!
+//! In a shared script each step is a function of `batch.lua`, made from the text of its own script and called by
+//! `pcall`. Acquires of several locks, and releases that keep the lock, have their place among the steps but share no
+//! script. Counts, renewals and retakes do not come here: none of them depends on a step without an answer.
+//!
 //! # Invariants
 //! - Steps are executed in the order in which they were put in: an undo never overtakes its acquire. One exception: if
 //!   a step overtook one that has to be sent again, and changed something, that counts. Neither had been answered by

@@ -2,10 +2,29 @@
 //!
 //! A message is a hint. SUBSCRIBE returns before the server has processed it, a connection can fall silent, and
 //! messages can be dropped. So a subscription is confirmed only behind a barrier, all lines that listen are told after
-//! a reconnect or a lag (behind the barrier too), and a line checks the lock by itself after a while in any case.
+//! a reconnect or a lag (behind the barrier too), and a line checks the lock by itself after a sixth of its lease in
+//! any case. `line/news.rs` has what messages mean to a line.
 //!
-//! On one server, a locker also has a channel of its own, on which it is woken by name if it is in a lock's waiting
-//! list. `line/news.rs` has what messages mean to a line.
+//! # From a release to the next attempt
+//! On one server, a release wakes one of the waiting lockers, whose line has a place in the lock's list
+//! (`quorum/waiting.rs`). Passing the lock on costs two scripts then, however many wait.
+//! 1. A line that was refused subscribes to the lock's channel, and with its locker's first wait to the locker's own
+//!    channel, `lockhound_wake:<uuid>`, which serves all locks. Once both are confirmed, it asks with `enlist.lua`. A
+//!    refusal puts its locker into the list and returns its place; a grant takes it off.
+//! 2. A release (`wake.lua`) finds the first locker of the list that is subscribed. It sends *go* to that one and
+//!    *watch* to the next. If the releasing locker has other waiters, the same script puts it at the end of the list,
+//!    and its line asks for nothing until it is woken.
+//! 3. *Go*: the line asks, since a wake-up is no grant. *Watch*: it asks if it hears nothing for 20 ms. If that is
+//!    granted, the script drops the lockers before it from the list and has them ask, so a locker that stands still
+//!    costs one such wait and not one for each release. If both stand still, they cost one re-check.
+//! 4. A line without waiters has its locker taken off (`pass.lua`), which wakes the next one if the lock is free; while
+//!    the locker closes, too.
+//! 5. Over several servers, in a cluster, and without a list, a release publishes on the lock's channel. Over several
+//!    servers, the messages of a majority are a reason to ask.
+//!
+//! Consecutive hand-overs within a locker change no list, since the lock is never free; the release that ends them
+//! wakes the next. A lock that a `min_hold` keeps wakes nobody. Only the first send of a release speaks for its locker:
+//! a repeated one and an undo may be late, and wake the next without a word about the locker that sends them.
 //!
 //! # Invariants
 //! - One task for each node sends all changes, one batch at a time, so that replies cannot be mixed up.

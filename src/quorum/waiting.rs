@@ -1,6 +1,18 @@
 //! The lists of lockers that wait for a lock, by which a release wakes the next one and not all of them.
 //!
-//! A locker of one server has them. Over several servers, and in a cluster, a release notifies all waiters.
+//! The list is a sorted set, `lockhound_waiting:{name}`, in the order in which lockers came. It lives for three leases
+//! of the lock or of the locker, whichever is longer, and a locker that waits asks again within a sixth of its own.
+//! `try_lock` does not use it, nor does the script that takes several locks at once; a `lock` of several waits for each
+//! of them alone, and is in that lock's list.
+//!
+//! The list is a hint. If it expires, is deleted or is replaced, lockers are not woken by name until they ask again,
+//! and nothing else is lost. The scripts do not declare it as a key, since a user without rights to it has to be able
+//! to release: if using it fails, the script catches the error and notifies all. A locker that lacks the right to one
+//! list no longer uses that one; without the right to a command or a channel that all need, it uses none.
+//!
+//! A locker of one server has lists. In a cluster, and over several servers, a release notifies all waiters. Lists over
+//! several servers were built and removed: they made twenty contenders on one machine 2.3 times as fast and gained
+//! nothing where servers are apart, and they needed a model and eight rules of their own.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
