@@ -1,5 +1,10 @@
 //! The alarm: one plain thread of the process, which fires the tokens of each hold before its validity ends, no matter
-//! what the engines are doing.
+//! what the engines are doing. A recorder or 100,000 answers may keep an engine from that.
+//!
+//! A hold comes through an inbox, as a weak reference, and gets a place in a line of time a tenth of a second before
+//! its end. When that line is due, most holds have been renewed and get a later place. One that has not goes into a
+//! line of its own millisecond. If many end together, firing begins 5 us earlier for each. The thread reads the clock
+//! every tenth of the shortest lease, since its timers stand still while the machine is suspended.
 //!
 //! # Invariants
 //! - Only its own sleep and the wakers of tokens make this thread wait: no I/O, log, recorder, line or runtime does. If

@@ -1,4 +1,13 @@
 //! How long a lock stays on the servers after its release: `min_hold`.
+//!
+//! The time is set when a caller is handed its guard; a lock without a guard is given back immediately. Each release
+//! that is sent before it is over, also by an undo, becomes a `keep.lua`: it sets the rest as the lease, and replaces
+//! the field by one that no command names. A renewal that is still in flight, with a lease that may be shorter, finds
+//! nothing, and neither does a second copy.
+//!
+//! No message is sent, since the lock is not free. Callers that ask from then on, here too, get the rest as the
+//! holder's lease. Waiters that asked before ask again at the end of the lease that they know of, or after a sixth of
+//! their own.
 
 use std::time::Duration;
 

@@ -1,4 +1,15 @@
 //! Keeps the locker's label on the servers, so that people find the process that holds a lock.
+//!
+//! No lock depends on a label, and only `holder()` waits for one. It is the key `lockhound_label:<uuid>`, which lives
+//! for an hour.
+//! - The first grant of a locker has it written, on all nodes; connecting writes nothing, so a locker that never has a
+//!   lock leaves no key. The job asks for that before the caller has its grip, so the label is sent before the first
+//!   release.
+//! - Every 20 minutes it is written again. A node that was away, refused it or lost its data gets it then: no reconnect
+//!   and no failure is worth a write of its own.
+//! - `holder()` asks all nodes (`quorum/labels.rs`), since in a cluster the label is in another slot than the lock. At
+//!   most 512 bytes leave the server, and they are shown cut and escaped: the text is foreign.
+//! - Closing sends the deletion right before the QUIT. After a crash the key stays for an hour at most.
 
 use std::future::pending;
 use std::sync::atomic::Ordering;

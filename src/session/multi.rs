@@ -1,12 +1,15 @@
 //! Acquires several locks at once, all or none.
 //!
-//! One script takes them if all are free. If one is held, they are taken one after the other through their lines, as
-//! single locks are, so that messages wake the waiters and nobody starves. They are taken in the order of their names:
-//! two callers that want the same locks never wait for each other.
+//! One script takes them if all are free, unless a caller waits for one of them here, who came first. If one is held,
+//! they are taken one after the other through their lines, as single locks are, so that messages wake the waiters and
+//! nobody starves. They are taken in the order of their names: two callers that want the same locks never wait for each
+//! other. The locks taken so far are grips in the caller's future, whose drop gives them back. If one is lost before
+//! the last is granted, the caller starts again.
 //!
 //! Several locks are not one hold: each has a generation, a field, a fence and terms of its own, so undo, renewal and
-//! release treat them as single locks, and a lock that was held before keeps its terms. The script does not say which
-//! of them is held: servers of a quorum may name different ones, and a waiter starts with the first in any case.
+//! release treat them as single locks, and a lock that was held before keeps its terms. The tokens of the guard are
+//! those of a `Joint`, which each hold fires with its own. The script does not say which of the locks is held: servers
+//! of a quorum may name different ones, and a waiter starts with the first in any case.
 
 use std::sync::Arc;
 

@@ -1,6 +1,27 @@
 //! The watchdog: one task that renews every lease at a third of its length (by default), and fires the tokens of lost
 //! holds.
 //!
+//! # A renewal
+//! 1. [`Watchdog::watch`] leaves a weak reference in the inbox. The wheel gets it within the width of the grid, a
+//!    hundredth of the lease. Most locks are released before that, and cost the watchdog nothing more.
+//! 2. Entries stand in lines of time (`schedule.rs`). A line of ticks is due as a whole. If it is long, its batches are
+//!    spread over the width of the grid: 100,000 holds with a lease of 30 s are four scripts every forty milliseconds.
+//! 3. The tick of an entry begins (`wheel.rs`): the entry moves to the end of the tick, or of its validity, and its
+//!    hold goes into a batch.
+//! 4. `batch.rs` sends up to a hundred keys to each node (`renew.lua`), and repeats that until the tick is over. A
+//!    batch that a server refuses as a whole is sent key by key.
+//! 5. The reply names only the keys that were not renewed, and counts the others. A reply that does not account for
+//!    every key counts as none. Validity counts from before the send, and the next tick begins a third of the lease
+//!    after that.
+//!
+//! A reconnect of the connection for renewals renews everything, spread over a second. A message for a held key renews
+//! that key immediately: another client may have deleted it.
+//!
+//! # A panic here
+//! Other tasks start again after a panic, and this one does not. Only a bug of this crate causes one, and it may come
+//! in the middle of a step of the wheel, whose table is then not complete. The table of lines is: the session ends all
+//! waits with `Error::WatchdogPanicked`, and makes every hold in that table lost.
+//!
 //! # Invariants
 //! - Every hold that is held for longer than a grid's width is in the wheel until it is released or lost.
 //! - Only one task touches the wheel; others leave orders.
