@@ -1,5 +1,33 @@
 //! A Redis cluster: its masters, each with its own connections, and which master has which slot.
 //!
+//! A cluster is one node, and has to be the only one: memory, votes and epochs do not apply.
+//!
+//! # A script in a cluster
+//! 1. A command is cut by slots before it comes here. A locker's renewals are sent all at once, and
+//!    a slot that fails delays no other. An acquire of several locks takes one slot after the other.
+//! 2. [`Cluster::call`] sends the script to the master in the map. After `MOVED`, the map is changed, and asked for
+//!    again. After `ASK`, `ASKING` and the script are sent one behind the other on one connection; with `replicas` the
+//!    locker waits instead, since it could not say what was acknowledged. `TRYAGAIN` is waited out for half a command
+//!    timeout, and is then *not executed*.
+//! 3. The masters tell the map (`masters.rs`). Each connection asks which cluster its server is in before its first
+//!    script (`link/membership.rs`): another cluster's node may have the address of a dead one. The answer to a script
+//!    counts only if its connection is still the one that was asked.
+//! 4. A release publishes its message by `PUBLISH` and by `SPUBLISH`, since Redisson listens to one or the other,
+//!    depending on its settings. This crate listens to the sharded message at the master of the slot, and on Redis 6 to
+//!    the other (`ears.rs`). Servers end the subscriptions of a slot that leaves them, so all channels are subscribed
+//!    again whenever the cluster counts a change.
+//! 5. All locks of a slot share one mark, which is in the slot. A lock whose channel would be in another slot, because
+//!    of odd braces in its name, is refused.
+//! 6. fred gives up a connection that gets `CLUSTERDOWN`. Nothing is sent then for a thirtieth of a lease, a second at
+//!    most.
+//!
+//! The outage clock and the book of undos belong to the whole locker, not to a master: an answer of any master ends an
+//! outage, and an undo for one master may wait for another one that is silent.
+//!
+//! One window remains in Redis itself. A master that stood still for longer than `cluster-node-timeout` believes that
+//! it is the master until the others tell it. In these milliseconds it may grant or renew a lock that its replica has
+//! granted to another caller.
+//!
 //! # Invariants
 //! - A script is sent to one server at a time. It is sent to another only if the one before answered that it has not
 //!   executed it (`MOVED`, `ASK`).

@@ -1,7 +1,13 @@
 //! One independent server: a Redis or Valkey, a cluster of them, or a server in memory. The only place that knows fred.
 //!
-//! A Redis, and each master of a cluster, has three connections: commands, subscriber, renewals. With `replicas`,
-//! acquires have a fourth. A node is made and used inside the engine's runtime.
+//! A Redis, and each master of a cluster, has three connections: commands, subscriber, renewals. With `replicas` there
+//! is a fourth for what puts a lock on the server: acquires, retakes, the raise of a fence (`Lane::Grants`, otherwise
+//! the connection for commands). One connection would be enough for a server, but not for fred: it gives an error reply
+//! to SUBSCRIBE to the next command, which on a shared connection is a lock's. Renewals must not wait behind a burst of
+//! acquires, nor end with a connection that is given up because of one. The subscriber speaks RESP3, since a subscribed
+//! connection refuses other commands in RESP2; the others speak RESP2.
+//!
+//! A node is made and used inside the engine's runtime.
 
 mod access;
 mod address;

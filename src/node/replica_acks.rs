@@ -3,7 +3,17 @@
 //! WAIT blocks its connection, and covers what was sent on that connection before: after a reconnect, perhaps to
 //! another server, it succeeds as if everything had been acknowledged. So a script and its WAIT are sent in order on
 //! one connection, and if a reconnect comes between them, the outcome is unknown. A script does not wait for the WAIT
-//! under way: it is sent, and the next WAIT covers it, together with all others sent in the meantime.
+//! in flight: it is sent, and the next WAIT covers it, together with all others sent in the meantime.
+//!
+//! *Held* is passed on immediately. *Granted* waits for its acknowledgement. Too few acknowledgements, an error, or a
+//! reconnect since the script was sent make it unknown: no vote, undone, and `Unavailable` with the reason. A renewal
+//! is then not renewed, and is tried again until its tick is over. Undos follow on the connection of the commands that
+//! they undo, where one WAIT may delay them. A release is sent with the other commands, without a delay: the acquire of
+//! its hold was answered, and a node on which something may still be in flight is uncertain and gets an undo as well.
+//!
+//! The clocks of replicas are not compared. Clients often cannot reach the addresses by which a server knows its
+//! replicas, a locker would send its password to any address that the server names, and a check at connect says nothing
+//! about a replica that comes later. A warning that is missing for such a reason would read as "the clocks agree".
 //!
 //! # Invariants
 //! - An acknowledgement is registered after its script was handed to the connection, and before the WAIT that covers it

@@ -1,10 +1,21 @@
 //! Asks all Sentinels of a master who it is, for as long as the locker lives.
 //!
-//! Each configured Sentinel has a connection, which looks its name up again at each connect, and so has each that they
-//! tell of. All are asked when they connect, when one of them announces a change, and every second or two.
-//! [`Naming`] decides what follows from the answers; the connections to the master (`link.rs`) follow its verdict.
-//! The source: *Guidelines for Redis clients with support for Redis Sentinel*, which asks one Sentinel after the other
-//! and believes the first. A Sentinel that hangs, lags behind or was set up again is believed by such a client.
+//! fred's own Sentinel mode asks the first Sentinel that accepts a connection and believes it, as the *Guidelines for
+//! Redis clients with support for Redis Sentinel* say: also one that hangs, lags behind or was set up again. So fred
+//! gets the address of a plain server, and this crate asks:
+//!
+//! 1. Each configured Sentinel has a connection, which looks its name up again at each connect, and so has each that
+//!    they tell of. All are asked when they connect, when one of them announces a change, and every second or two.
+//! 2. [`Naming`] decides, purely, what follows from the last answers. The verdict is a watch channel: a place, or why
+//!    there is none.
+//! 3. Each connection to the master follows it (`link/current.rs`): its client is replaced by one for the new place. A
+//!    client leads to one place for its life, so a queued command cannot reach another server.
+//! 4. `Link::run` compares the client's place with the verdict before it sends a script and after its answer. An answer
+//!    from a place that is no longer named is unknown, and is undone like any other.
+//! 5. `check::get_to_know` asks each new server whether it is a master before its first script.
+//!
+//! A majority of *all* known Sentinels is no condition for a locker that starts: two of three may be down, and then no
+//! program could start. A Sentinel that lags behind and is the only one to answer for four seconds is believed instead.
 //!
 //! # Invariants
 //! - A Sentinel that does not answer delays nothing: each has a task and a connection of its own.

@@ -4,6 +4,32 @@
 //! half of the nodes say so. All nodes are asked at once, and nobody waits for the slowest: a decision stands as soon
 //! as a majority makes it certain. Redlock lacks a number that grows, according to Martin Kleppmann's *How to do
 //! distributed locking*. Here the nodes agree on one: see [`Quorum::acquire`].
+//!
+//! # A lock over several servers
+//! 1. A vote counts only if the locker knows the server (`eligibility.rs`). After every reconnect, and in case of
+//!    doubt, `vet.lua` reads who the server is and what it remembers, on each connection for votes. A replica, or a
+//!    server that is also there under another address, has no vote. A server that may have forgotten locks abstains,
+//!    which counts as *not executed*.
+//! 2. [`Quorum::acquire`] asks all nodes at once. After each answer, `votes.rs` says what is certain whatever the
+//!    others answer. If the outcome depends on servers that are slower than a majority, they get twice its time and 20
+//!    ms more. Waiters that have met contenders ask the first node alone ([`Order::FirstAlone`]).
+//! 3. The fences of the granting servers are compared. They are equal unless locks that share a mark crossed, or a
+//!    clock is wrong. Otherwise the highest is written to the other servers *that granted* before the lock counts as
+//!    granted.
+//! 4. The book follows the servers that have not answered yet. A late yes is one more vote, or is undone if the hold is
+//!    gone by then. A server that never answers is *uncertain* from then on.
+//! 5. Each vote has a validity of its own, and the hold's is that of the majority. The hold is lost when so many
+//!    servers say *gone* that no majority can be left.
+//! 6. If the lock is not granted, a server that said yes gets one undo, one that said *held* none, and one that has not
+//!    answered what its answer calls for. After a [`Split`](Acquired::Split) the line pauses for a random
+//!    `retry_delay`.
+//! 7. If a renewal finds the lock gone on a minority, the book asks for that vote again (`retake.lua`), with the same
+//!    field. It also raises the fence, which a rolling restart would otherwise forget node by node.
+//! 8. A release goes to all servers until each has answered or the lease is over. The caller gets its answer when a
+//!    majority makes it certain. Uncertain votes are undone once more behind the release.
+//!
+//! Nothing is handed over and no locker is woken by name here: a grant would need all servers that voted, and the
+//! waiting lists are those of single servers.
 
 mod calls;
 mod connect;

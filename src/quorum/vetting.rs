@@ -1,13 +1,38 @@
 //! Finds out who the servers are, and lets those vote that have waited.
 //!
-//! A server that may have forgotten locks is *shut*. Once the longest lease is over that it knows of, the others are
-//! asked for their longest lease and their highest mark. It is *opened*
-//! - if `servers - majority + 1` others vote and have answered: each majority that it ever voted with contains one of
-//!   them. If one of them knows a longer lease, it waits on, and they are asked again;
-//! - or if so many others are shut too that no majority can vote. They begin together, and the first of them names the
-//!   others, so that they may follow. A locker that misses a server that it has seen voting does not do this;
-//! - or, after another longest lease, if a majority answers at all. As long as all programs have one longest lease, no
-//!   two holders are in even so; but a fence may repeat.
+//! Each of several servers has a memory: one hash without an expiry, `lockhound_vote`, with the server's identity, a
+//! random id, the number of servers, the longest lease that was announced, and since when the server is *shut*. A
+//! server that may have forgotten locks is shut until a locker *opens* it, and the ids change with that. The identity
+//! is the run id with `master_replid2`. The replication id is of no use: it changes when the first replica comes, or an
+//! hour after the last one has gone.
+//!
+//! # From a loss to a vote
+//! 1. `vet.lua` begins a memory, shut, where there is none or another server's, and raises the longest lease to that of
+//!    the locker. A server that votes and was given another number of servers writes nothing, and the locker gets an
+//!    error. A shut one notes the number that counts most: one that a vote has confirmed, then one of which a majority
+//!    is there, then the larger. It forgets the number when no locker has named it for the longest lease.
+//! 2. A round takes its tickets before it sends anything, so every server that grants it knows this locker's lease.
+//!    Acquires and retakes name the id (`remembers.lua`) and write nothing if it is another one. Renewals name nothing:
+//!    a lock on a shut server was there before. So failovers that lose no data lose no lock.
+//! 3. Once the longest lease and the drift are over, `ask.lua` asks the others by their ids for their longest lease and
+//!    their highest mark. They are asked after the loss and after the wait: what they said earlier proves nothing.
+//!    Marks more than 30 days ahead of a clock are skipped.
+//! 4. `open.lua` raises the marks and gives the server another id, or only raises the lease if another server knows a
+//!    longer one. The grounds (`Answered::grounds`):
+//!    - `servers - majority + 1` others vote and have answered: each majority that the server ever voted with contains
+//!      one of them;
+//!    - or so many others are shut too that no majority can vote. They begin together, and the first of them names the
+//!      others, so that they may follow. A locker that misses a server that it has seen voting does not do this;
+//!    - or, after another longest lease, a majority answers at all. As long as all programs have one longest lease, no
+//!      two holders are in even so; but a fence may repeat, which a WARN says.
+//! 5. Without the first grounds a locker waits for `connect_timeout` after its start, unless all others have answered:
+//!    a server that is slow to connect is not away.
+//!
+//! # Not covered
+//! A second loss before the first server votes again; clocks of servers that jump; single keys that are deleted or
+//! evicted; an address that leads some programs to another, empty server; a failover whose old master still serves
+//! somebody. Lists of members in the servers found the last two, with twice the code, and a wrong list stopped the
+//! right programs.
 
 use std::sync::Arc;
 use std::time::Duration;
