@@ -5,8 +5,9 @@
 //!    the watchdog, after too many failed ticks in a row; the answer that the lock is gone, to a renewal or a re-entry;
 //!    a grant to another caller here; a call of the holder that reads the clock; `force_unlock`; `close`. The loss is
 //!    counted in that step, in atomics only.
-//! 2. After all mutexes of the process are released, [`Hold::fire`] cancels the tokens. Each is contained and a tree of
-//!    its own (`tokens.rs`). They are taken out one by one, so another thread resumes if a waker blocks the first.
+//! 2. After all mutexes of the process are released, [`Hold::fire`] cancels the tokens. Each cancel is
+//!    contained (`tokens.rs` keeps them apart), and they come one by one, so another thread resumes if a waker blocks
+//!    the first.
 //! 3. The thread that finds no token left sends the loss to the engine, once. `session/losses.rs` wakes the line, takes
 //!    back grants that no caller has claimed, and then tells the recorder and the log. No token waits for any of these.
 //! 4. The hold stays registered until its last guard is dropped, so its owner gets the loss from every further call.

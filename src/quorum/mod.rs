@@ -24,7 +24,7 @@
 //!    answered what its answer calls for. After a [`Split`](Acquired::Split) the line pauses for a random
 //!    `retry_delay`.
 //! 7. If a renewal finds the lock gone on a minority, the book asks for that vote again (`retake.lua`), with the same
-//!    field. It also raises the fence, which a rolling restart would otherwise forget node by node.
+//!    field. The fence is raised there too: a rolling restart would otherwise forget it node by node.
 //! 8. A release goes to all servers until each has answered or the lease is over. The caller gets its answer when a
 //!    majority makes it certain. Uncertain votes are undone once more behind the release.
 //!
