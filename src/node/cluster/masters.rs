@@ -359,7 +359,8 @@ fn newest(answers: Vec<Told>, epoch: u64, named: &[Place]) -> Option<Told> {
     (newest.epoch >= epoch || set_back * 2 > named.len()).then_some(newest)
 }
 
-/// Keeps the map of slots up to date. Restarted after a panic; ends with [`Cluster::quit`]; nobody awaits it.
+/// Keeps the map of slots up to date. Restarted after a panic; ends with [`Cluster::quit`](super::Cluster::quit);
+/// nobody awaits it.
 async fn keep(masters: &Arc<Masters>) {
     let mut pause = PAUSE;
     loop {
