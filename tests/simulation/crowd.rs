@@ -160,6 +160,10 @@ impl Crowd {
                 None => self.world.note(format_args!("{who} gives up")),
                 Some(Ok(guard)) => self.stay(at, who, guard, (called, is_renewed)).await,
                 Some(Err(Error::Unavailable { .. })) => self.world.note(format_args!("{who}: unavailable")),
+                // A lock that was handed to its last call, which is over, is its own for a moment more.
+                Some(Err(Error::Lost { .. })) if matches!(self.fault, Fault::Deleted) => {
+                    self.world.note(format_args!("{who}: lost before it is given back"));
+                }
                 Some(Err(other)) => panic!("{who}: {other}"),
             }
         }
