@@ -9,50 +9,14 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sha1_smol::Sha1;
-
 use crate::fence::{Fence, Source};
 use crate::key::Key;
-use crate::options::Format;
-
-/// The key of a server's memory.
-pub(crate) const MEMORY: &str = "lockhound_vote";
-
-/// The prefix of the channel on which a locker is woken; the locker's id follows.
-pub(crate) const WAKE: &str = "lockhound_wake:";
-
-/// The form of a lock on a server. Each kind excludes every other, and itself.
-///
-/// A new kind that does not exclude itself would concern three places: `Held::blocks` in the lines (who blocks the
-/// line), and `admit` and `settle` in `session/attempt.rs` (what a grant proves of the holds before it).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A hash with the field of its holder.
-    Redisson,
-    /// A string whose value is the field of its holder.
-    Plain,
-}
-
-impl Kind {
-    /// Returns whether all clients send a message when they release such a lock.
-    pub(crate) fn is_told_of(self) -> bool {
-        self == Self::Redisson
-    }
-}
-
-impl From<Format> for Kind {
-    fn from(format: Format) -> Self {
-        match format {
-            Format::Redisson => Self::Redisson,
-            Format::Plain => Self::Plain,
-        }
-    }
-}
+use crate::kind::Kind;
 
 /// A lock that is held or requested: its key, and the field that is there while it is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
-    pub(crate) kind: Kind,
+    pub(crate) kind: &'static Kind,
     pub(crate) key: Key,
     pub(crate) field: Arc<str>,
 }
@@ -387,11 +351,6 @@ pub(crate) struct Remembrance {
 pub(crate) fn no_lock(key: &Key, kind: &str) -> String {
     let what = if kind == "hash" { "hash that is no lock's" } else { kind };
     format!("WRONGTYPE {key:?} holds a {what}")
-}
-
-/// Returns the SHA-1 of a text, as `redis.sha1hex` does in scripts: it names holders and scripts.
-pub(crate) fn sha1(text: &[u8]) -> String {
-    Sha1::from(text).digest().to_string()
 }
 
 /// Converts the answer of PTTL, which is -1 for a key without a lease, and 0 for one with less than a millisecond left.

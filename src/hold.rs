@@ -35,14 +35,14 @@ pub(crate) use self::tokens::fired;
 use self::votes::Votes;
 use crate::clock::Instant;
 use crate::command::Claim;
-#[cfg(test)]
-use crate::command::Kind;
 use crate::error::{Error, Loss};
 use crate::fence::Fence;
 use crate::identity::Origin;
 #[cfg(test)]
 use crate::identity::{Known, Place};
 use crate::key::Key;
+#[cfg(test)]
+use crate::kind::Format;
 use crate::lease::{self, NodeIndex};
 use crate::owner::Owner;
 use crate::sync::{Arc, Mutex};
@@ -186,7 +186,8 @@ impl Hold {
         nodes: usize,
     ) -> Self {
         let now = Instant::now();
-        let (claim, fence) = (Claim { kind: Kind::Redisson, key: "k".into(), field: "f".into() }, Fence::new(1));
+        let (claim, fence) =
+            (Claim { kind: Format::Redisson.kind(), key: "k".into(), field: "f".into() }, Fence::new(1));
         let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
         let patience = lease::recheck_interval(terms.lease);
         let (since, granted) = (now, now);

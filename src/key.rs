@@ -1,14 +1,32 @@
 //! The name of a lock, and the names that Redisson derives from it.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::ptr;
 use std::sync::{Arc, LazyLock};
 
 use crate::shown::Shown;
 
-/// The prefix of Redisson's channels of unlock messages.
-const CHANNEL: &str = "redisson_lock__channel:";
+/// What the names of a lock on the server begin with. Locks of two families have nothing in common, even if they have
+/// one name.
+#[derive(Debug)]
+pub(crate) struct Family {
+    /// The prefix of the key.
+    pub(crate) key: &'static str,
+    /// The prefix of the channel of its unlock messages.
+    pub(crate) channel: &'static str,
+}
+
+/// The locks whose key is their name, and whose messages are those of Redisson's `getLock`.
+pub(crate) static LOCK: Family = Family { key: "", channel: "redisson_lock__channel:" };
+
+/// The key of a server's memory.
+pub(crate) const MEMORY: &str = "lockhound_vote";
+
+/// The prefix of the channel on which a locker is woken; the locker's id follows.
+pub(crate) const WAKE: &str = "lockhound_wake:";
 
 /// The prefix of Redisson's counters of fencing tokens.
 const TOKEN: &str = "redisson_lock_token:";
@@ -27,6 +45,8 @@ const MARKS: usize = 1_024;
 pub struct Key {
     /// Contains the name. Each lock and each release needs both, so neither is made from the other again.
     channel: Arc<str>,
+    /// A name that comes from a user is of no family yet: its locker chooses one.
+    family: &'static Family,
     /// Whether the channel has braces that the name does not have.
     braced: bool,
     /// Whether a locker has made it the whole name, with its prefix.
@@ -37,24 +57,39 @@ pub struct Key {
 }
 
 impl Key {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str, family: &'static Family) -> Self {
         static RANDOM: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        let (channel, braced) = (prefixed(CHANNEL, name).into(), is_braced(name));
-        Self { channel, braced, whole: false, hash: RANDOM.hash_one(name) }
+        let channel = prefixed(family.channel, name).into();
+        Self { channel, family, braced: is_braced(name), whole: false, hash: RANDOM.hash_one(name) }
     }
 
-    /// Returns the whole name: with this prefix, unless it has one already. An empty name stays empty.
-    pub(crate) fn under(self, prefix: &str) -> Self {
-        if self.whole || prefix.is_empty() || self.as_str().is_empty() {
+    /// Returns the whole name, of a lock of this family: with this prefix, unless it has one already. An empty name
+    /// stays empty.
+    pub(crate) fn under(self, prefix: &str, family: &'static Family) -> Self {
+        let prefix = if self.whole || self.as_str().is_empty() { "" } else { prefix };
+        if prefix.is_empty() && ptr::eq(self.family, family) {
             return Self { whole: true, ..self };
         }
-        Self { whole: true, ..Self::new(&[prefix, self.as_str()].concat()) }
+        Self { whole: true, ..Self::new(&[prefix, self.as_str()].concat(), family) }
     }
 
     /// Returns the name.
     pub fn as_str(&self) -> &str {
         let braces = usize::from(self.braced);
-        &self.channel[CHANNEL.len() + braces..self.channel.len() - braces]
+        &self.channel[self.family.channel.len() + braces..self.channel.len() - braces]
+    }
+
+    /// Returns the key under which the lock is on the server.
+    pub(crate) fn stored(&self) -> Cow<'_, str> {
+        match self.family.key {
+            "" => self.as_str().into(),
+            prefix => [prefix, self.as_str()].concat().into(),
+        }
+    }
+
+    /// Returns the lock of this family that is stored under a key.
+    pub(crate) fn of_stored(key: &str, family: &'static Family) -> Option<Self> {
+        key.strip_prefix(family.key).map(|name| Self::new(name, family))
     }
 
     /// Returns the name as logs show it, so that a name cannot forge a line.
@@ -67,12 +102,12 @@ impl Key {
         &self.channel
     }
 
-    /// Returns the one or two locks whose releases are announced on a channel.
-    pub(crate) fn of_channel(channel: &str) -> impl Iterator<Item = Self> {
-        let name = channel.strip_prefix(CHANNEL);
+    /// Returns the one or two locks of a family whose releases are announced on a channel.
+    pub(crate) fn of_channel(channel: &str, family: &'static Family) -> impl Iterator<Item = Self> {
+        let name = channel.strip_prefix(family.channel);
         let bare = name.and_then(|name| name.strip_prefix('{')?.strip_suffix('}'));
         let bare = bare.filter(|bare| !bare.is_empty() && !bare.contains('{'));
-        bare.into_iter().chain(name).map(Self::from)
+        bare.into_iter().chain(name).map(move |name| Self::new(name, family))
     }
 
     /// Returns the key of Redisson's counter of its fencing tokens.
@@ -105,7 +140,7 @@ impl Key {
     /// As [`waiting`](Self::waiting), to be written somewhere.
     pub(crate) fn as_waiting(&self) -> impl fmt::Display {
         let [before, after] = if self.braced { ["{", "}"] } else { ["=", ""] };
-        fmt::from_fn(move |f| write!(f, "{WAITING}{before}{self}{after}"))
+        fmt::from_fn(move |f| write!(f, "{WAITING}{before}{}{self}{after}", self.family.key))
     }
 }
 
@@ -142,7 +177,10 @@ fn is_braced(name: &str) -> bool {
 // Two names with the same channel differ in `braced`, so comparing these is comparing the names.
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash && self.braced == other.braced && self.channel == other.channel
+        self.hash == other.hash
+            && self.braced == other.braced
+            && ptr::eq(self.family, other.family)
+            && self.channel == other.channel
     }
 }
 
@@ -174,7 +212,8 @@ impl PartialOrd for Key {
 
 impl Ord for Key {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.as_str().cmp(other.as_str())
+        let stored = |key: &Self| (key.family.channel, key.family.key);
+        self.as_str().cmp(other.as_str()).then_with(|| stored(self).cmp(&stored(other)))
     }
 }
 
@@ -186,25 +225,25 @@ impl Hash for Key {
 
 impl From<&str> for Key {
     fn from(name: &str) -> Self {
-        Self::new(name)
+        Self::new(name, &LOCK)
     }
 }
 
 impl From<String> for Key {
     fn from(name: String) -> Self {
-        Self::new(&name)
+        Self::new(&name, &LOCK)
     }
 }
 
 impl From<&String> for Key {
     fn from(name: &String) -> Self {
-        Self::new(name)
+        Self::new(name, &LOCK)
     }
 }
 
 impl From<Arc<str>> for Key {
     fn from(name: Arc<str>) -> Self {
-        Self::new(&name)
+        Self::new(&name, &LOCK)
     }
 }
 
@@ -264,11 +303,11 @@ mod tests {
 
     #[test]
     fn every_lock_of_a_channel_is_found() {
-        let of = |channel: &str| Key::of_channel(channel).map(|key| key.to_string()).collect::<Vec<_>>();
+        let of = |channel: &str| Key::of_channel(channel, &LOCK).map(|key| key.to_string()).collect::<Vec<_>>();
         for name in ["x", "{x}", "a}b", "{a}b}", "a{b}c", "{a}b", "{{a}}", "a{b", "{}", "}", "{", "orders:42"] {
             let key = Key::from(name);
             assert!(of(key.channel()).contains(&name.to_owned()), "{name}");
-            assert!(Key::of_channel(key.channel()).all(|other| other.channel() == key.channel()), "{name}");
+            assert!(Key::of_channel(key.channel(), &LOCK).all(|other| other.channel() == key.channel()), "{name}");
         }
         assert_eq!(of(Key::from("x").channel()), ["x", "{x}"]);
         assert_eq!(of(Key::from("{{x}}").channel()), ["{{x}}"]);

@@ -13,12 +13,13 @@ use crate::credentials::{AnyProvider, CredentialProvider};
 use crate::error::Error;
 use crate::foreign::{self, log};
 use crate::key::Key;
+use crate::kind::Format;
 use crate::lock::Lock;
 use crate::multi::MultiLock;
 #[cfg(feature = "tls")]
 use crate::node::Tls;
 use crate::node::{Access, Provider, Target};
-use crate::options::{Fencing, Format, Options, Reentry, Replicas, Settings};
+use crate::options::{Fencing, Options, Reentry, Replicas, Settings};
 use crate::rights::{self, Right};
 use crate::servers::ServerHandle;
 use crate::session::Alive;
@@ -116,7 +117,7 @@ impl Locker {
     /// [`Format`], such as Redisson's `getLock`. A [`prefix`](LockerBuilder::prefix) of the locker is put before the
     /// name, except before a [`Key`] that comes from a lock. [`Lock::lock`] reports an empty name.
     pub fn get(&self, key: impl Into<Key>) -> Lock {
-        Lock::new(Arc::clone(&self.alive), key.into().under(&self.prefix))
+        Lock::new(Arc::clone(&self.alive), self.whole(key))
     }
 
     /// Returns the locks of these names as one: a call takes all of them, or none. Asks no server.
@@ -138,7 +139,7 @@ impl Locker {
     /// # }
     /// ```
     pub fn all<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> MultiLock {
-        let keys = keys.into_iter().map(|key| key.into().under(&self.prefix));
+        let keys = keys.into_iter().map(|key| self.whole(key));
         MultiLock::new(Arc::clone(&self.alive), keys.collect())
     }
 
@@ -174,11 +175,15 @@ impl Locker {
     /// # Errors
     /// [`Error::Config`] for an empty name.
     pub fn rights<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Right>, Error> {
-        let keys: Vec<_> = keys.into_iter().map(|key| key.into().under(&self.prefix)).collect();
+        let keys: Vec<_> = keys.into_iter().map(|key| self.whole(key)).collect();
         keys.iter().try_for_each(Error::unless_named)?;
         let session = self.alive.session();
         let quorum = session.quorum();
         Ok(rights::rights(session.settings(), quorum.nodes().len(), quorum.is_cluster(), &keys))
+    }
+
+    fn whole(&self, key: impl Into<Key>) -> Key {
+        key.into().under(&self.prefix, self.settings().kind.family)
     }
 
     /// Returns the settings that its options make.
@@ -451,7 +456,7 @@ impl LockerBuilder {
     ///
     /// Defaults to [`Format::Redisson`].
     pub const fn format(mut self, format: Format) -> Self {
-        self.options.format = format;
+        self.options.kind = format.kind();
         self
     }
 
@@ -722,6 +727,6 @@ impl fmt::Debug for LockerBuilder {
         if let Some(label) = &self.options.label {
             shown.field("label", label);
         }
-        shown.field("lease", &self.options.lease).field("format", &self.options.format).finish_non_exhaustive()
+        shown.field("lease", &self.options.lease).field("format", &self.options.kind.format).finish_non_exhaustive()
     }
 }

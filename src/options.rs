@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::kind::{Format, Kind};
 use crate::label::Label;
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
@@ -15,20 +16,6 @@ const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 
 /// The longest of the random pauses has to be longer than this, or the waiters of a polled format make a busy loop.
 const SHORTEST_POLL: Duration = Duration::from_millis(1);
-
-/// How a lock is stored on the server, and so which other clients share it. All programs that share a lock have to use
-/// the same format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Format {
-    /// A hash with the owner and the hold count: Redisson's `getLock`, whose releases send a message to the waiters.
-    #[default]
-    Redisson,
-    /// A string with the owner, `SET key owner NX PX lease`, as Redlock clients write it (redsync, redis-py,
-    /// node-redlock, rslock and others). Their releases send no message, so waiters poll, at intervals of
-    /// [`retry_delay`](crate::LockerBuilder::retry_delay); releases of this crate wake them all the same. Only the
-    /// holder's process keeps the hold count.
-    Plain,
-}
 
 /// How fences are counted, and with which other tokens they form one sequence. All programs that share a lock have to
 /// use the same setting.
@@ -42,7 +29,7 @@ pub enum Fencing {
     Lockhound,
     /// They are counted as Redisson's `RFencedLock` counts its tokens: from 1 up, in a key for each lock,
     /// `redisson_lock_token:{name}`. Its tokens and the fences of this crate form one sequence. It needs a single
-    /// server and [`Format::Redisson`].
+    /// server and [`Format::Redisson`](crate::Format::Redisson).
     ///
     /// The key stays on the server forever. If it is lost, fences begin at 1 again.
     Redisson,
@@ -86,7 +73,7 @@ pub(crate) struct Options {
     pub(crate) outage_tolerance: Option<Duration>,
     pub(crate) retry_delay: Range<Duration>,
     pub(crate) restart_quarantine: Option<Duration>,
-    pub(crate) format: Format,
+    pub(crate) kind: &'static Kind,
     pub(crate) fencing: Fencing,
     pub(crate) replicas: Replicas,
     pub(crate) busy_poll: Duration,
@@ -104,7 +91,7 @@ impl Default for Options {
             outage_tolerance: None,
             retry_delay: Duration::from_millis(50)..Duration::from_millis(200),
             restart_quarantine: None,
-            format: Format::default(),
+            kind: Format::default().kind(),
             fencing: Fencing::default(),
             replicas: Replicas { count: 0, timeout: Duration::ZERO },
             busy_poll: Duration::from_micros(150),
@@ -124,7 +111,7 @@ pub struct Settings {
     pub(crate) outage_tolerance: Duration,
     pub(crate) retry_delay: Range<Duration>,
     pub(crate) restart_quarantine: Duration,
-    pub(crate) format: Format,
+    pub(crate) kind: &'static Kind,
     pub(crate) fencing: Fencing,
     /// `None` if replicas are not asked.
     pub(crate) replicas: Option<Replicas>,
@@ -151,7 +138,7 @@ impl Settings {
 
     /// Returns how locks are stored.
     pub const fn format(&self) -> Format {
-        self.format
+        self.kind.format
     }
 
     /// Returns how many replicas have to acknowledge a lock, and how long that may take; `None` if they are not asked.
@@ -227,12 +214,12 @@ impl Options {
                 format!("{:?} is empty; its end has to be after its start", self.retry_delay),
             ));
         }
-        if self.format == Format::Plain && self.retry_delay.end <= SHORTEST_POLL {
+        if !self.kind.announced && self.retry_delay.end <= SHORTEST_POLL {
             return Err(Error::config(
                 "retry_delay",
                 format!(
-                    "{:?} makes a busy loop of the waiters of Format::Plain; end it after {SHORTEST_POLL:?}",
-                    self.retry_delay
+                    "{:?} makes a busy loop of the waiters of Format::{:?}; end it after {SHORTEST_POLL:?}",
+                    self.retry_delay, self.kind.format
                 ),
             ));
         }
@@ -251,7 +238,7 @@ impl Options {
                 .unwrap_or_else(|| default_tolerance(self.lease, restart_quarantine)),
             retry_delay: self.retry_delay.clone(),
             restart_quarantine,
-            format: self.format,
+            kind: self.kind,
             fencing: self.fencing,
             replicas: self.validate_replicas(command_timeout)?,
             busy_poll: self.busy_poll,
@@ -290,11 +277,14 @@ impl Options {
                 ),
             ));
         }
-        if self.format == Format::Plain {
+        if !self.kind.tokens {
             return Err(Error::config(
                 "fencing",
-                "Fencing::Redisson counts with Redisson's RFencedLock, which cannot share a lock of Format::Plain; use \
-                 Format::Redisson, or Fencing::Lockhound",
+                format!(
+                    "Fencing::Redisson counts with Redisson's RFencedLock, which cannot share a lock of Format::{:?}; \
+                     use Format::Redisson, or Fencing::Lockhound",
+                    self.kind.format
+                ),
             ));
         }
         Ok(())
@@ -419,7 +409,8 @@ mod tests {
         assert_eq!(options.validate(1).expect("valid").fencing, Fencing::Redisson);
         let several = options.validate(3).expect_err("three counters").to_string();
         assert!(several.contains("fencing: Fencing::Redisson") && several.contains("3 are given"), "{several}");
-        let plain = Options { format: Format::Plain, ..options }.validate(1).expect_err("no RFencedLock").to_string();
+        let plain =
+            Options { kind: Format::Plain.kind(), ..options }.validate(1).expect_err("no RFencedLock").to_string();
         assert!(plain.contains("Fencing::Redisson") && plain.contains("Format::Plain"), "{plain}");
         assert_eq!(Options::default().validate(3).expect("valid").fencing, Fencing::Lockhound);
     }
@@ -429,9 +420,9 @@ mod tests {
         let busy = Options { retry_delay: Duration::ZERO..Duration::from_millis(1), ..Options::default() };
         let settings = busy.validate(1).expect("it is for outages only");
         assert!(settings.retry_pause(0.5) < Duration::from_millis(1));
-        let error = Options { format: Format::Plain, ..busy }.validate(1).expect_err("a busy loop").to_string();
+        let error = Options { kind: Format::Plain.kind(), ..busy }.validate(1).expect_err("a busy loop").to_string();
         assert!(error.contains("0ns..1ms") && error.contains("Format::Plain"), "{error}");
-        let settings = Options { format: Format::Plain, ..Options::default() }.validate(1).expect("valid");
+        let settings = Options { kind: Format::Plain.kind(), ..Options::default() }.validate(1).expect("valid");
         assert_eq!(settings.retry_pause(0.0), Duration::from_millis(50));
         assert_eq!(settings.retry_pause(0.5), Duration::from_millis(125));
     }

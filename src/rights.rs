@@ -1,10 +1,10 @@
 //! The rights that the user of a server needs: each command that a locker sends or lets a script call, with each kind
 //! of key and channel. A kind of lock has a list of its own. The guide has the same rights; a test compares the two.
 
-use crate::command::{MEMORY, WAKE};
-use crate::key::Key;
+use crate::key::{Key, MEMORY, WAKE};
+use crate::kind::CommandsOfKind;
 use crate::label;
-use crate::options::{Fencing, Format, Settings};
+use crate::options::{Fencing, Settings};
 
 /// A command that a locker uses, with a key or channel, and the ACL rules that permit it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,22 +90,13 @@ const REMEMBERED_MARKS: &[Row] = &[Row(Called, LOCKING, &["MGET MARK"])];
 
 const TOKENS: &[Row] = &[Row(Sent, LOCKING, &["EVALSHA NO-SCRIPT 1 TOKEN"]), Row(Called, LOCKING, &["INCR TOKEN"])];
 
-/// A lock of any format.
+/// A lock of any kind.
 const ANY: &[Row] = &[
     Row(Sent, LOCKS, &["EVALSHA NO-SCRIPT 1 LOCK", "EVALSHA NO-SCRIPT 1 CHANNEL-KEY"]),
     Row(Called, LOCKS, &["DEL LOCK", "PTTL LOCK"]),
     Row(Called, LOCKING, &["PEXPIRE LOCK 1", "SET LOCK 0 PX 1"]),
     Row(Called, INSPECTION, &["TYPE LOCK"]),
 ];
-
-const PLAIN: &[Row] = &[Row(Called, LOCKS, &["GET LOCK"])];
-
-const REDISSON: &[Row] = &[
-    Row(Called, INSPECTION, &["GET LOCK", "HGETALL LOCK"]),
-    Row(Called, LOCKING, &["HEXISTS LOCK f", "HSET LOCK f 1", "HSETNX LOCK f 1"]),
-];
-
-const REDISSON_OF_SEVERAL: &[Row] = &[Row(Called, TOLERANCE, &["EXISTS LOCK"])];
 
 /// The list of the lockers that wait for a lock.
 const LIST: &[Row] = &[
@@ -137,7 +128,9 @@ const MEMORIES: &[Row] = &[
 /// Returns the rights that a locker with these settings needs on each of its servers, for these locks.
 pub(crate) fn rights(settings: &Settings, nodes: usize, in_cluster: bool, locks: &[Key]) -> Vec<Right> {
     let remembers = !settings.restart_quarantine.is_zero();
-    let is_plain = settings.format == Format::Plain;
+    let CommandsOfKind { to_lock, to_inspect, to_do_both, to_retake } = settings.kind.calls;
+    let of_kind = [Row(Called, LOCKS, to_do_both), Row(Called, INSPECTION, to_inspect), Row(Called, LOCKING, to_lock)];
+    let of_kind_of_several = [Row(Called, TOLERANCE, to_retake)];
     let tokens = settings.fencing == Fencing::Redisson;
     let has_lists = nodes == 1 && !in_cluster;
     let info: &[Row] = match () {
@@ -154,19 +147,18 @@ pub(crate) fn rights(settings: &Settings, nodes: usize, in_cluster: bool, locks:
         (!tokens && nodes > 1, MARKS_OF_SEVERAL),
         (!tokens && remembers, REMEMBERED_MARKS),
     ];
-    let of_lock = [
+    let of_lock: [(bool, &[Row]); 7] = [
         (tokens, TOKENS),
         (true, ANY),
-        (is_plain, PLAIN),
-        (!is_plain, REDISSON),
-        (!is_plain && nodes > 1, REDISSON_OF_SEVERAL),
+        (true, &of_kind),
+        (nodes > 1, &of_kind_of_several),
         (has_lists, LIST),
         (in_cluster, SHARDED_MESSAGES),
         (true, MESSAGES),
     ];
-    let shared = [(has_lists, WAKE_UPS), (!is_plain, LABEL), (remembers, MEMORIES)];
+    let shared = [(has_lists, WAKE_UPS), (settings.kind.labelled, LABEL), (remembers, MEMORIES)];
     let any = Key::from("any");
-    let add = |used: &[(bool, &'static [Row])], key: &Key| {
+    let add = |used: &[(bool, &[Row])], key: &Key| {
         let rows = used.iter().filter(|(is_used, _)| *is_used).flat_map(|(_, rows)| *rows);
         rows.flat_map(|row| row.rights(key)).collect::<Vec<_>>()
     };
@@ -202,7 +194,7 @@ fn right(usage: Usage, needed_for: &'static [Need], command: &str, key: &Key) ->
 /// Returns the key or channel that a word stands for, and the rule for it unless it is a name of the lock.
 fn name(word: &str, key: &Key) -> Option<(String, Option<&'static str>)> {
     Some(match word {
-        "LOCK" => (key.as_str().to_owned(), None),
+        "LOCK" => (key.stored().into_owned(), None),
         "CHANNEL" | "CHANNEL-KEY" => (key.channel().to_string(), None),
         "TOKEN" => (key.token(), None),
         "LIST" => (key.waiting(), None),
@@ -235,6 +227,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::kind::Format;
     use crate::options::{Options, Replicas};
 
     fn rights_of(servers: usize, in_cluster: bool, change: impl FnOnce(&mut Options)) -> Vec<Right> {
@@ -297,7 +290,7 @@ mod tests {
         let tokens = needed(1, |o| o.fencing = Fencing::Redisson);
         assert!(tokens.contains("~redisson_lock_token:{app:42}") && tokens.contains("+incr"), "{tokens:?}");
         assert!(!tokens.contains("~lockhound_fence:*"), "{tokens:?}");
-        let plain = needed(1, |o| o.format = Format::Plain);
+        let plain = needed(1, |o| o.kind = Format::Plain.kind());
         assert!(
             !plain.iter().any(|rule| rule.starts_with("+h") && rule != "+hello") && plain.contains("+get"),
             "{plain:?}"

@@ -3,7 +3,6 @@
 mod reading;
 mod refusal;
 mod slots;
-mod texts;
 mod words;
 
 use self::reading::{idle, read};

@@ -62,6 +62,8 @@ const LAYERS: [Layer; 6] = [
             "stats",
             "error",
             "credentials",
+            "kind",
+            "lua",
             "key",
             "shown",
             "foreign",
@@ -104,8 +106,9 @@ const DOCTOR: [&str; 13] = [
 const STRANGERS: [&str; 2] = ["quorum", "notify"];
 
 /// Modules whose root is a type of which the files below are parts: all of them may use it, and it them.
-const ENTWINED: [&str; 12] = [
-    "engine", "foreign", "handle", "hold", "line", "lines", "node", "notify", "quorum", "standing", "stats", "watchdog",
+const ENTWINED: [&str; 13] = [
+    "engine", "foreign", "handle", "hold", "kind", "line", "lines", "node", "notify", "quorum", "standing", "stats",
+    "watchdog",
 ];
 
 /// Lines of code, outside of tests and comments.
@@ -493,9 +496,9 @@ fn manners(source: &Source) -> Vec<String> {
         } else if next.is("!")
             && token.is("include_str")
             && !source.is_root()
-            && !matches!(source.module(), Some("script" | "guide" | "testing" | "ask"))
+            && !matches!(source.module(), Some("lua" | "kind" | "guide" | "testing" | "ask"))
         {
-            "only `script`, `guide` and `testing` include files, and `ask` of the doctor"
+            "only `lua`, `kind`, `guide` and `testing` include files, and `ask` of the doctor"
         } else {
             continue;
         };
@@ -1148,9 +1151,9 @@ fn unfinished_work_and_printing_are_found() {
     assert_complaint(
         "lines.rs",
         "const X: &str = include_str!(\"x\");",
-        "only `script`, `guide` and `testing` include files",
+        "only `lua`, `kind`, `guide` and `testing` include files",
     );
-    assert_fine("script.rs", "const X: &str = include_str!(\"x\");");
+    assert_fine("lua.rs", "const X: &str = include_str!(\"x\");");
 }
 
 #[test]

@@ -17,10 +17,10 @@ use crate::server::Server;
 
 /// The scripts of the library, unchanged.
 pub(crate) static ACQUIRE: LazyLock<String> =
-    LazyLock::new(|| ACQUIRE_BODY.replace("-- fence.lua\n", include_str!("../../lua/fence.lua")));
+    LazyLock::new(|| ACQUIRE_BODY.replace("-- fence.lua\n", include_str!("../../lua/shared/fence.lua")));
 /// `acquire.lua` without the lines of `fence.lua`.
-pub(crate) const ACQUIRE_BODY: &str = include_str!("../../lua/acquire.lua");
-pub(crate) const RELEASE: &str = include_str!("../../lua/release.lua");
+pub(crate) const ACQUIRE_BODY: &str = include_str!("../../lua/redisson/acquire.lua");
+pub(crate) const RELEASE: &str = include_str!("../../lua/redisson/release.lua");
 
 /// The part before the generation in the field of contenders that send the scripts themselves.
 pub(crate) const OWNER: &str = "6f1d9a52-0c8e-4b57-9d35-5a1c7e2b9f40:1";

@@ -25,7 +25,7 @@ use crate::scenario::{LOCKHOUND, SOCKET, client_cpu};
 use crate::server::Server;
 use crate::spread::Spread;
 
-const RENEW: &str = include_str!("../../lua/renew.lua");
+const RENEW: &str = include_str!("../../lua/redisson/renew.lua");
 /// As in the watchdog.
 const BATCH: usize = 100;
 

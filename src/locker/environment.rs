@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::LockerBuilder;
 use crate::error::Error;
-use crate::options::Format;
+use crate::kind::Format;
 
 impl LockerBuilder {
     /// Creates a builder with the options that the environment gives.
@@ -138,7 +138,7 @@ mod tests {
             (options.lease, options.command_timeout),
             (Duration::from_secs(90), Some(Duration::from_millis(500)))
         );
-        assert_eq!((options.connect_timeout.as_secs(), options.format), (120, Format::Plain));
+        assert_eq!((options.connect_timeout.as_secs(), options.kind.format), (120, Format::Plain));
         assert_eq!(options.outage_tolerance, Some(Duration::from_secs(3_600)));
         assert_eq!(options.restart_quarantine, Some(Duration::from_secs(5)));
         assert!(!format!("{builder:?}").contains("secret"));

@@ -46,13 +46,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::replica_acks::ReplicaAck;
 use super::reply::{self, Outcome, Reply};
-use super::script_runner::{By, Lua, ScriptRunner, is_not_known};
+use super::script_runner::{By, ScriptRunner, is_not_known};
 use super::slot::Slot;
 use super::word_list::WordList;
 use crate::clock::Instant;
-use crate::command::MEMORY;
 use crate::error::{Error, NodeFailure, ServerErrorKind};
 use crate::foreign;
+use crate::key::MEMORY;
+use crate::lua::Lua;
 use crate::sync::{Arc, Mutex};
 
 /// The most steps in a script: some hundred microseconds of the server's time.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::batcher::Step;
-use super::script_runner::Lua;
 use super::slot::Slot;
 use super::word_list::WordList;
-use crate::command::MEMORY;
+use crate::key::MEMORY;
+use crate::lua::Lua;
 
 /// A script to be run once.
 #[derive(Clone)]

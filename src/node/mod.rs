@@ -62,7 +62,6 @@ use self::memory::Memory;
 pub(crate) use self::redis::Redis;
 pub(crate) use self::replica_acks::ReplicaAck;
 pub(crate) use self::reply::{Outcome, Reply, is_forbidden, is_of_server};
-pub(crate) use self::script_runner::Lua;
 pub(crate) use self::slot::{mark_of, slot_of};
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;

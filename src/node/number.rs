@@ -49,12 +49,6 @@ impl Number {
     }
 }
 
-/// Wraps a body into a script that returns its last argument, a number, together with what the body returns or the
-/// error that it raises. The body's lines keep their line numbers, since errors name them.
-pub(super) fn numbered(body: &str) -> String {
-    format!("return cmsgpack.pack(ARGV[#ARGV], pcall(function() {body}\nend))\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,11 +72,5 @@ mod tests {
         for reply in [Reply::Nil, Reply::Int(1), text.clone(), Reply::Array(vec![text, Reply::Int(1)])] {
             assert_eq!(one.take(reply.clone()), None, "{reply:?}");
         }
-    }
-
-    #[test]
-    fn the_lines_of_a_script_keep_their_places() {
-        let text = numbered("-- one\nreturn 2\n");
-        assert_eq!(text.lines().nth(1), Some("return 2"));
     }
 }

@@ -9,32 +9,12 @@ use fred::types::Value;
 use futures_util::future::join;
 
 use super::link::Link;
-use super::number::{Number, numbered};
+use super::number::Number;
 use super::replica_acks::{ReplicaAck, ReplicaAcks};
 use super::reply::{self, Outcome, Reply};
 use crate::clock::Instant;
-use crate::command::sha1;
 use crate::error::NodeFailure;
-
-/// A Lua script and the digest by which a server knows it.
-#[derive(Debug)]
-pub(crate) struct Lua {
-    body: String,
-    sha: String,
-}
-
-impl Lua {
-    pub(crate) fn new(body: &str) -> Self {
-        let body = numbered(body);
-        let sha = sha1(body.as_bytes());
-        Self { body, sha }
-    }
-
-    #[cfg(feature = "testing")]
-    pub(crate) fn text(&self) -> &str {
-        &self.body
-    }
-}
+use crate::lua::Lua;
 
 /// How a script is named to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,8 +75,8 @@ impl ScriptRunner {
         args: &[&str],
     ) -> (Outcome<Reply>, Vec<ReplicaAck>) {
         let (command, script) = match by {
-            By::Digest => ("EVALSHA", &lua.sha),
-            By::Text => ("EVAL", &lua.body),
+            By::Digest => ("EVALSHA", lua.digest()),
+            By::Text => ("EVAL", lua.text()),
         };
         let number = Number::next();
         let words = words(script, keys, args, &number);

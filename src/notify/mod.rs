@@ -44,7 +44,7 @@ pub(crate) use self::ear::listen;
 use self::table::{Batch, Table};
 use self::wake::WakeChannel;
 use crate::clock::Instant;
-use crate::key::Key;
+use crate::key::{Family, Key};
 use crate::lease::NodeIndex;
 use crate::line::{Ears, Event, WakeUp};
 use crate::sync::{Arc, Mutex};
@@ -69,15 +69,17 @@ pub(crate) struct Channels {
     changed: Vec<Notify>,
     /// The locker's own channel, if it may be in lists.
     wake: Option<WakeChannel>,
+    /// The family of all locks of this locker.
+    family: &'static Family,
     hooks: Hooks,
 }
 
 impl Channels {
-    /// Creates the channels of a locker that may be in lists under this name.
-    pub(crate) fn new(nodes: usize, locker: Option<&Arc<str>>, hooks: Hooks) -> Arc<Self> {
+    /// Creates the channels of a locker that has locks of this family, and may be in lists under this name.
+    pub(crate) fn new(nodes: usize, family: &'static Family, locker: Option<&Arc<str>>, hooks: Hooks) -> Arc<Self> {
         let changed = (0..nodes).map(|_| Notify::new()).collect();
         let wake = locker.map(|locker| WakeChannel::of(locker, nodes));
-        Arc::new(Self { table: Mutex::new(Table::new(nodes)), changed, wake, hooks })
+        Arc::new(Self { table: Mutex::new(Table::new(nodes)), changed, wake, family, hooks })
     }
 
     /// Listens to the unlock messages of a lock, if it does not yet. Returns whether a majority has confirmed that.
@@ -123,8 +125,10 @@ impl Channels {
     fn message(&self, node: NodeIndex, name: &str, text: &str) {
         if self.wake.as_ref().is_some_and(|wake| *wake.name == *name) {
             // Anybody may send one, so it is only a hint.
-            if let Some((wake_up, key)) = WakeUp::parse(text) {
-                (self.hooks.line)(&Key::from(key), Event::WokenUp(wake_up));
+            if let Some((wake_up, key)) = WakeUp::parse(text)
+                && let Some(key) = Key::of_stored(key, self.family)
+            {
+                (self.hooks.line)(&key, Event::WokenUp(wake_up));
             }
             return;
         }
@@ -136,7 +140,7 @@ impl Channels {
             self.tell();
         }
         told.iter().for_each(|key| (self.hooks.line)(key, Event::Heard(node)));
-        Key::of_channel(name).for_each(|key| (self.hooks.message)(&key));
+        Key::of_channel(name, self.family).for_each(|key| (self.hooks.message)(&key));
     }
 
     /// Has all lines that listen ask, since they may have missed messages.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::table::Name;
-use crate::command::WAKE;
 use crate::error::Error;
 use crate::foreign::log;
+use crate::key::WAKE;
 use crate::lease::{NodeIndex, majority};
 
 /// A locker's own channel. It is subscribed from the locker's first wait on.

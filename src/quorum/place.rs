@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Instant;
-use crate::command::{Identity, MEMORY, Remembrance};
+use crate::command::{Identity, Remembrance};
 use crate::error::NodeFailure;
+use crate::key::MEMORY;
 use crate::lease::{drift, majority};
 use crate::node::Lane;
 

@@ -7,7 +7,8 @@ use super::eligibility::Eligibility;
 use super::vetting;
 use super::voter::Voter;
 use crate::clock::Clock;
-use crate::command::{Announced, Answer, Claim, Command, Kind, Opening};
+use crate::command::{Announced, Answer, Claim, Command, Opening};
+use crate::kind::Format;
 use crate::lease::NodeIndex;
 use crate::node::{Lane, Node, Outcome, Target, Wiring};
 use crate::options::Options;
@@ -108,5 +109,5 @@ impl Staged {
 }
 
 pub(super) fn claim(key: &str) -> Claim {
-    Claim { kind: Kind::Redisson, key: key.into(), field: "f".into() }
+    Claim { kind: Format::Redisson.kind(), key: key.into(), field: "f".into() }
 }

@@ -146,7 +146,7 @@ mod tests {
     async fn a_renewal_counts_on_a_server_that_is_shut() {
         let staged = Staged::voting().await;
         assert!(matches!(acquire(&staged, 0).await, Outcome::Done(Acquire::Granted(_))));
-        staged.servers[0].delete(crate::command::MEMORY);
+        staged.servers[0].delete(crate::key::MEMORY);
         staged.look().await;
         assert!(staged.eligibility.shut(0).is_some());
         let answer = staged.voter(0).renew([claim("k")].into(), LEASE).await;

@@ -40,7 +40,7 @@ pub(super) async fn run(cluster: &Cluster, node: &Node, lane: Lane, command: Com
 
 /// Returns whether a lock and the channel of its messages are in two slots: odd braces do that to Redisson's names.
 fn is_torn(key: &Key) -> bool {
-    slot_of(key.as_str()) != slot_of(key.channel())
+    slot_of(&key.stored()) != slot_of(key.channel())
 }
 
 fn torn(key: &Key) -> Error {
@@ -67,7 +67,7 @@ async fn run_one(cluster: &Cluster, node: &Node, lane: Lane, command: &Command) 
 fn by_slot(claims: &[Claim]) -> Vec<Vec<usize>> {
     let mut slots: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (at, claim) in claims.iter().enumerate() {
-        slots.entry(slot_of(claim.key.as_str())).or_default().push(at);
+        slots.entry(slot_of(&claim.key.stored())).or_default().push(at);
     }
     slots.into_values().collect()
 }
@@ -179,10 +179,10 @@ fn unknown_of(node: &Node, reason: &dyn std::fmt::Display) -> NodeFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::Kind;
+    use crate::kind::Format;
 
     fn claims(names: &[&str]) -> Vec<Claim> {
-        let claim = |name: &&str| Claim { kind: Kind::Redisson, key: Key::from(*name), field: "f".into() };
+        let claim = |name: &&str| Claim { kind: Format::Redisson.kind(), key: Key::from(*name), field: "f".into() };
         names.iter().map(claim).collect()
     }
 

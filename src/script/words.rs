@@ -3,27 +3,28 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::iter::once;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) use super::texts::Topology;
-use super::texts::{OfTopology, PASS, PLAIN, REDISSON, Scripts, Voting};
-use crate::command::{Announced, Claim, Command, Kind, Listing, MEMORY, Opening, Releaser, Wakes};
+use crate::command::{Announced, Claim, Command, Listing, Opening, Releaser, Wakes};
 use crate::fence::Source;
-use crate::key::Key;
+use crate::key::{Key, MEMORY};
+use crate::kind::{Format, Scripts};
 use crate::label;
-use crate::node::{Batched, Lua, Spell, WordList, mark_of, slot_of};
+pub(super) use crate::lua::Topology;
+use crate::lua::{Lua, Script};
+use crate::node::{Batched, Spell, WordList, mark_of, slot_of};
 
-static LABEL: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/label.lua")));
-static LABEL_OF: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/label_of.lua")));
-static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/inspect.lua")));
-static HOLDERS: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/holders.lua")));
-static TYPES: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/types.lua")));
-static FORCE: LazyLock<OfTopology<Lua>> =
-    LazyLock::new(|| OfTopology::new(|told| Lua::new(&told(include_str!("../../lua/force.lua")))));
-static VET: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/vet.lua")));
-static ASK: LazyLock<Voting> = LazyLock::new(|| Voting::or_nothing(include_str!("../../lua/ask.lua")));
-static OPEN: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/open.lua")));
+static LABEL: Script = Script::shared("label");
+static LABEL_OF: Script = Script::shared("label_of");
+static INSPECT: Script = Script::shared("inspect");
+static HOLDERS: Script = Script::shared("holders");
+static TYPES: Script = Script::shared("types");
+static FORCE: Script = Script::shared("force");
+static VET: Script = Script::shared("vet");
+static ASK: Script = Script::shared("ask");
+static OPEN: Script = Script::shared("open");
+static PASS: Script = Script::shared("pass");
 
 /// A key or an argument.
 enum Word<'a> {
@@ -46,24 +47,26 @@ pub(super) struct Words {
 
 impl Words {
     pub(super) fn of(command: &Command, topology: Topology) -> Self {
-        let scripts = |claim| scripts(claim, topology);
+        let scripts = |claim: &Claim| &claim.kind.scripts;
         let mark = |key| mark(key, topology);
         match command {
             Command::Acquire { claims, lease, fences, vote, listing } => {
                 let keys = claims.iter().flat_map(|claim| [name(&claim.key), counter(claim, *fences, topology)]);
                 let args = once(millis(*lease)).chain(fields(claims)).chain(once(number(fences.clock())));
-                let scripts = scripts_of(claims, topology);
+                let scripts = scripts_of(claims);
                 match (&**claims, listing) {
                     ([claim], Some(listing)) => {
                         let args = args.chain(listed(claim, listing));
-                        Self::voting(&scripts.enlist, vote, keys, args).shared(scripts.shared("enlist"))
+                        Self::voting(&scripts.enlist, topology, vote, keys, args)
+                            .shared(batched(scripts, topology, "enlist"))
                     }
-                    ([_], None) => Self::voting(&scripts.acquire, vote, keys, args).shared(scripts.shared("acquire")),
-                    _ => Self::voting(&scripts.acquire_all, vote, keys, args),
+                    ([_], None) => Self::voting(&scripts.acquire, topology, vote, keys, args)
+                        .shared(batched(scripts, topology, "acquire")),
+                    _ => Self::voting(&scripts.acquire_all, topology, vote, keys, args),
                 }
             }
             Command::Count { claim, count } => {
-                Self::new(&scripts(claim).count, [name(&claim.key)], [field(claim), number(*count)])
+                Self::new(scripts(claim).count.on(topology), [name(&claim.key)], [field(claim), number(*count)])
             }
             Command::Release { claim, wakes } => {
                 let keys = [name(&claim.key), channel(&claim.key)];
@@ -72,53 +75,61 @@ impl Words {
                     Wakes::Next(releaser) => (Word::List(&claim.key), releaser),
                 };
                 let args = [field(claim), list, releaser.as_ref().map_or(NOTHING, Word::Releaser)];
-                Self::new(&scripts(claim).release, keys, args).shared(scripts(claim).shared("release"))
+                Self::new(scripts(claim).release.on(topology), keys, args).shared(batched(
+                    scripts(claim),
+                    topology,
+                    "release",
+                ))
             }
             Command::Pass { key, locker } => {
                 let args = [(&**locker).into(), Word::List(key), NOTHING];
-                Self::new(&PASS, [name(key), channel(key)], args)
+                Self::new(PASS.on(Topology::OneServer), [name(key), channel(key)], args)
             }
             Command::Keep { claim, rest } => {
-                Self::new(&scripts(claim).keep, [name(&claim.key)], [millis(*rest), field(claim)])
+                Self::new(scripts(claim).keep.on(topology), [name(&claim.key)], [millis(*rest), field(claim)])
             }
             Command::HandOver { from, to, lease, fences } => {
                 let keys = [name(&to.key), counter(to, *fences, topology)];
                 let args = [millis(*lease), field(to), number(fences.clock()), field(from)];
-                Self::new(&scripts(to).hand_over, keys, args).shared(scripts(to).shared("hand_over"))
+                Self::new(scripts(to).hand_over.on(topology), keys, args).shared(batched(
+                    scripts(to),
+                    topology,
+                    "hand_over",
+                ))
             }
             Command::Retake { claim, lease, count, vote } => {
                 let args = [millis(*lease), field(claim), number(*count)];
-                Self::voting(&scripts(claim).retake, vote, [name(&claim.key)], args)
+                Self::voting(&scripts(claim).retake, topology, vote, [name(&claim.key)], args)
             }
             Command::Extend { claim, lease } => {
-                Self::new(&scripts(claim).extend, [name(&claim.key)], [millis(*lease), field(claim)])
+                Self::new(scripts(claim).extend.on(topology), [name(&claim.key)], [millis(*lease), field(claim)])
             }
             Command::Raise { claim, fence } => {
                 let keys = [name(&claim.key), mark(&claim.key)];
-                Self::new(&scripts(claim).raise, keys, [field(claim), number(fence.get())])
+                Self::new(scripts(claim).raise.on(topology), keys, [field(claim), number(fence.get())])
             }
             Command::Renew { claims, lease } => {
                 let (keys, args) =
                     (claims.iter().map(|claim| name(&claim.key)), once(millis(*lease)).chain(fields(claims)));
-                Self::new(&scripts_of(claims, topology).renew, keys, args)
+                Self::new(scripts_of(claims).renew.on(topology), keys, args)
             }
             Command::Label { locker, label } => {
                 let text = label.as_deref().unwrap_or_default();
-                Self::new(&LABEL, [label_of(locker)], [text.into(), millis(label::LIFETIME)])
+                Self::new(LABEL.on(Topology::OneServer), [label_of(locker)], [text.into(), millis(label::LIFETIME)])
             }
-            Command::LabelOf(locker) => Self::new(&LABEL_OF, [label_of(locker)], []),
-            Command::Inspect(key) => Self::new(&INSPECT, [name(key)], []),
-            Command::Holders(key) => Self::new(&HOLDERS, [name(key)], []),
+            Command::LabelOf(locker) => Self::new(LABEL_OF.on(Topology::OneServer), [label_of(locker)], []),
+            Command::Inspect(key) => Self::new(INSPECT.on(Topology::OneServer), [name(key)], []),
+            Command::Holders(key) => Self::new(HOLDERS.on(Topology::OneServer), [name(key)], []),
             Command::Force { key, holders } => {
                 let args = holders.iter().map(|holder| holder.as_str().into());
-                Self::new(FORCE.get(topology), [name(key), channel(key)], args)
+                Self::new(FORCE.on(topology), [name(key), channel(key)], args)
             }
-            Command::Vet(None) => Self::new(&VET, [], ["", "0", "", "0"].map(Word::from)),
+            Command::Vet(None) => Self::new(VET.on(Topology::OneServer), [], ["", "0", "", "0"].map(Word::from)),
             Command::Vet(Some(Announced { id, lease, servers, rank })) => {
                 let [servers, rank] = [*servers, *rank].map(|count| number(count as u64));
-                Self::new(&VET, [MEMORY.into()], [(&**id).into(), millis(*lease), servers, rank])
+                Self::new(VET.on(Topology::OneServer), [MEMORY.into()], [(&**id).into(), millis(*lease), servers, rank])
             }
-            Command::Ask { about, vote } => Self::voting(&ASK, vote, marks(), [(&**about).into()]),
+            Command::Ask { about, vote } => Self::voting(&ASK, topology, vote, marks(), [(&**about).into()]),
             Command::Open(opening) => Self::opening(opening),
         }
     }
@@ -128,12 +139,12 @@ impl Words {
         let raised = marks().filter(|_| !told.is_empty());
         let args = [(&**from).into(), (&**to).into(), millis(*waited), millis(*lease), told.as_str().into()];
         let args = args.into_iter().chain([with.as_str().into(), number(*servers as u64), number(*named as u64)]);
-        Self::new(&OPEN, once(MEMORY.into()).chain(raised), args)
+        Self::new(OPEN.on(Topology::OneServer), once(MEMORY.into()).chain(raised), args)
     }
 
     /// Asks for the types of these keys.
     pub(super) fn types(keys: &[Subject]) -> Self {
-        Self::new(&TYPES, keys.iter().map(|key| key.name.as_str().into()), [])
+        Self::new(TYPES.on(Topology::OneServer), keys.iter().map(|key| key.name.as_str().into()), [])
     }
 
     /// Returns the locks of a command, and the counters of their fences if it counts one.
@@ -148,10 +159,8 @@ impl Words {
             | Command::Extend { claim, .. } => (std::slice::from_ref(claim), None),
             _ => (&[][..], None),
         };
-        let lock = |claim: &Claim| {
-            let kind = if claim.kind == Kind::Plain { "string" } else { "hash" };
-            Subject { name: claim.key.as_str().to_owned(), kind, counts: false }
-        };
+        let lock =
+            |claim: &Claim| Subject { name: claim.key.stored().into_owned(), kind: claim.kind.key_type, counts: false };
         let counter = |claim: &Claim, fences| {
             let mut name = String::new();
             counter(claim, fences, topology).spell(&mut name);
@@ -169,12 +178,13 @@ impl Words {
     }
 
     fn voting<'a>(
-        script: &'static Voting,
+        script: &'static Script,
+        topology: Topology,
         vote: &Option<Arc<str>>,
         keys: impl IntoIterator<Item = Word<'a>>,
         args: impl IntoIterator<Item = Word<'a>>,
     ) -> Self {
-        Self { vote: vote.clone(), ..Self::new(script.for_vote(vote), keys, args) }
+        Self { vote: vote.clone(), ..Self::new(script.for_vote(topology, vote), keys, args) }
     }
 
     fn shared(self, batched: Batched) -> Self {
@@ -202,11 +212,8 @@ impl Subject {
     }
 }
 
-fn scripts(claim: &Claim, topology: Topology) -> &'static Scripts {
-    match claim.kind {
-        Kind::Redisson => REDISSON.get(topology),
-        Kind::Plain => PLAIN.get(topology),
-    }
+fn batched(scripts: &'static Scripts, topology: Topology, name: &'static str) -> Batched {
+    Batched { name, lua: scripts.batch.on(topology), voting: scripts.batch.voting_on(topology) }
 }
 
 /// Returns the key of the counter that a lock's fence comes from.
@@ -221,14 +228,15 @@ fn counter(claim: &Claim, fences: Source, topology: Topology) -> Word<'_> {
 fn mark(key: &Key, topology: Topology) -> Word<'_> {
     match topology {
         Topology::OneServer => key.mark().into(),
-        Topology::Cluster => mark_of(slot_of(key.as_str())).into(),
+        Topology::Cluster => mark_of(slot_of(&key.stored())).into(),
     }
 }
 
 /// Returns the scripts for claims of one kind. Without claims any script will do.
-fn scripts_of(claims: &[Claim], topology: Topology) -> &'static Scripts {
+fn scripts_of(claims: &[Claim]) -> &'static Scripts {
     debug_assert!(claims.windows(2).all(|pair| pair[0].kind == pair[1].kind), "locks of several kinds");
-    claims.first().map_or(REDISSON.get(topology), |claim| scripts(claim, topology))
+    let kind = claims.first().map_or(Format::Redisson.kind(), |claim| claim.kind);
+    &kind.scripts
 }
 
 /// Returns what an acquire says about the locker that goes into the list.
@@ -243,7 +251,7 @@ fn label_of(locker: &str) -> Word<'_> {
 }
 
 fn name(key: &Key) -> Word<'_> {
-    key.as_str().into()
+    key.stored().into()
 }
 
 fn channel(key: &Key) -> Word<'_> {

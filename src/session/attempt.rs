@@ -58,7 +58,7 @@ impl<'a> Asked<'a> {
         patience: Duration,
     ) -> Self {
         let first = session.generations.fetch_add(keys.len() as u64, Ordering::Relaxed);
-        let kind = session.settings.format.into();
+        let kind = session.settings.kind;
         let claim = |(key, generation): (&Key, u64)| {
             let field = owner.field(session.id, generation).into();
             Claim { kind, key: key.clone(), field }

@@ -9,7 +9,6 @@ use super::outage::Verdict;
 use super::state::{Around, Asking, HandingOver, Task, Unconfirmed, UnderWay};
 use super::{Grip, Session, jobs, waits};
 use crate::clock::Instant;
-use crate::command::Kind;
 use crate::engine::Work;
 use crate::error::Error;
 use crate::foreign::{self, contained, log};
@@ -29,7 +28,7 @@ impl World for Around {
 
     fn moment(&self, key: &Key) -> Moment<'_> {
         let (settings, quorum) = (&self.settings, &self.quorum);
-        let is_told = Kind::from(settings.format).is_told_of();
+        let is_told = settings.kind.announced;
         // All waiters listen, and this server, the only one, counts all of them.
         let counts = is_told && matches!(quorum.nodes(), [] | [_]) && !quorum.nodes().iter().any(|n| n.is_cluster());
         Moment {

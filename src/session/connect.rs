@@ -89,7 +89,7 @@ pub(super) fn over(
     let quorum = Arc::new(quorum);
     let book = Book::start(engine.clone(), Arc::clone(&quorum), Arc::clone(&counters), settings.command_timeout);
     let session = Arc::new_cyclic(|session: &Weak<Session>| {
-        let channels = Channels::new(names.len(), quorum.lister(), hooks(session));
+        let channels = Channels::new(names.len(), settings.kind.family, quorum.lister(), hooks(session));
         let around = Around {
             session: Weak::clone(session),
             quorum: Arc::clone(&quorum),

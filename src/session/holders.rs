@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Session, jobs, labels};
-use crate::command::sha1;
 use crate::error::{Error, Loss};
 use crate::hold::Hold;
 use crate::holder::Holder;
 use crate::key::Key;
+use crate::lua::sha1;
 
 impl Session {
     /// Returns whether an attempt would find a key held, according to the servers.

@@ -19,7 +19,6 @@ use tokio::time::{sleep, timeout};
 
 use super::state::{Labelling, Session};
 use crate::label::RENEWAL;
-use crate::options::Format;
 use crate::quorum::STRAGGLERS;
 
 /// Writes the label after the first grant, and again every 20 minutes: a server may have forgotten it. Started with the
@@ -35,10 +34,9 @@ async fn keep(labelling: Arc<Labelling>, session: Weak<Session>) {
     }
 }
 
-/// Returns whether labels are written and read. Clients of the plain format know nothing of them, and their users
-/// have rights to their locks only.
+/// Returns whether labels are written and read.
 pub(super) fn has_labels(session: &Session) -> bool {
-    session.settings.format != Format::Plain
+    session.settings.kind.labelled
 }
 
 /// Starts the task that keeps the label.

@@ -156,7 +156,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::command::Kind;
+    use crate::kind::Format;
 
     const SECOND: Duration = Duration::from_secs(1);
     const HOUR: Duration = Duration::from_secs(3_600);
@@ -174,7 +174,7 @@ mod tests {
         }
 
         fn add(&mut self, doubt: Doubt, now: Instant) {
-            let claim = Claim { kind: Kind::Redisson, key: self.added.to_string().into(), field: "f".into() };
+            let claim = Claim { kind: Format::Redisson.kind(), key: self.added.to_string().into(), field: "f".into() };
             self.list.add(Entry::new(&claim, doubt, SECOND * 10), now);
             self.added += 1;
         }

@@ -336,9 +336,9 @@ impl Drop for Unsettled {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::Kind;
     use crate::error::Error;
     use crate::hold::{Leave, Terms};
+    use crate::kind::Format;
     use crate::lease;
     use crate::node::Node;
     use crate::options::Options;
@@ -362,7 +362,7 @@ mod tests {
     }
 
     fn claim() -> Claim {
-        Claim { kind: Kind::Redisson, key: "k".into(), field: "f".into() }
+        Claim { kind: Format::Redisson.kind(), key: "k".into(), field: "f".into() }
     }
 
     fn failure() -> NodeFailure {

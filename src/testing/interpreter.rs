@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use mlua::{BString, Error, FromLuaMulti, Function, IntoLuaMulti, LuaOptions, LuaString, StdLib, Table, Value};
 
-use crate::command::sha1;
+use crate::lua::sha1;
 use crate::sync::Arc;
 
 /// What a Redis is for scripts.

@@ -81,7 +81,7 @@ impl Sender {
         }
         let mut parts: HashMap<_, Vec<Arc<Hold>>> = HashMap::new();
         for hold in batch.iter() {
-            parts.entry(slot_of(hold.claim.key.as_str())).or_default().push(Arc::clone(hold));
+            parts.entry(slot_of(&hold.claim.key.stored())).or_default().push(Arc::clone(hold));
         }
         parts.into_values().map(Into::into).collect()
     }

@@ -50,7 +50,7 @@ pub fn ms(millis: u64) -> Duration {
 
 /// Returns an acquire script of `lua/` as the library sends it.
 pub fn acquire_script(body: &str) -> redis::Script {
-    redis::Script::new(&body.replace("-- fence.lua\n", include_str!("../../lua/fence.lua")))
+    redis::Script::new(&body.replace("-- fence.lua\n", include_str!("../../lua/shared/fence.lua")))
 }
 
 /// Connects a locker with the default options.

@@ -64,7 +64,7 @@ async fn end_around_renewals<F: Future<Output = ()> + Send + 'static>(
 
 /// Returns what each renewal request contains: the digest of the script as `node::number::numbered` wraps it.
 fn renewals() -> Vec<u8> {
-    let body = include_str!("../../lua/renew.lua");
+    let body = include_str!("../../lua/redisson/renew.lua");
     let script = format!("return cmsgpack.pack(ARGV[#ARGV], pcall(function() {body}\nend))\n");
     redis::Script::new(&script).get_hash().as_bytes().to_vec()
 }

@@ -65,7 +65,7 @@ async fn no_fence_falls_whoever_deletes_the_lock() {
 
 /// Runs the acquire script as a client with this clock sends it. Returns the fence.
 fn acquire(server: &Server, key: &str, clock_us: i64) -> u64 {
-    let script = crate::common::acquire_script(include_str!("../../lua/acquire.lua"));
+    let script = crate::common::acquire_script(include_str!("../../lua/redisson/acquire.lua"));
     let mut connection = server.connection().unwrap();
     server.command::<u64>(&["DEL", key]);
     let mut call = script.key(key);

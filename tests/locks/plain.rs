@@ -241,8 +241,9 @@ fn late_copies_of_scripts_change_nothing() {
     let (server, key) = (Server::start(), key());
     let mut connection = server.connection().unwrap();
     let (fence, channel) = (crate::common::marks::mark(&key), format!("redisson_lock__channel:{{{key}}}"));
-    let acquire = crate::common::acquire_script(include_str!("../../lua/plain_acquire.lua"));
-    let body = include_str!("../../lua/plain_release.lua").replace("-- wake.lua\n", include_str!("../../lua/wake.lua"));
+    let acquire = crate::common::acquire_script(include_str!("../../lua/plain/acquire.lua"));
+    let body =
+        include_str!("../../lua/plain/release.lua").replace("-- wake.lua\n", include_str!("../../lua/shared/wake.lua"));
     let release = redis::Script::new(&body);
     let mut acquire = |value: &str| -> (i64, u64) {
         acquire.key(&key).key(&fence).arg(5_000).arg(value).arg(0).invoke(&mut connection).unwrap()

@@ -143,7 +143,7 @@ async fn the_fence_of_a_hold_survives_the_restart_of_every_server() {
 
 /// Does what a locker does whose clock is off by `offset_us`: acquires on these servers, and raises the lower fences.
 fn acquire(servers: &[&Server], key: &str, offset_us: i64) -> u64 {
-    let script = crate::common::acquire_script(include_str!("../../lua/acquire.lua"));
+    let script = crate::common::acquire_script(include_str!("../../lua/redisson/acquire.lua"));
     let clock = wall_us() + offset_us;
     let fences: Vec<u64> = servers
         .iter()
@@ -156,7 +156,7 @@ fn acquire(servers: &[&Server], key: &str, offset_us: i64) -> u64 {
         })
         .collect();
     let highest = *fences.iter().max().unwrap();
-    let raise = redis::Script::new(include_str!("../../lua/raise.lua"));
+    let raise = redis::Script::new(include_str!("../../lua/redisson/raise.lua"));
     for server in servers {
         let mut call = raise.key(key);
         call.key(mark(key)).arg("u:1:1").arg(highest);
@@ -191,8 +191,8 @@ fn a_raise_is_refused_without_the_lock_and_beyond_30_days() {
     let (server, key) = (Server::start(), key());
     let mut connection = server.connection().unwrap();
     for (name, script, held) in [
-        ("hash", include_str!("../../lua/raise.lua"), &["HSET", &key, "u:1:1", "1"][..]),
-        ("string", include_str!("../../lua/plain_raise.lua"), &["SET", &key, "u:1:1"][..]),
+        ("hash", include_str!("../../lua/redisson/raise.lua"), &["HSET", &key, "u:1:1", "1"][..]),
+        ("string", include_str!("../../lua/plain/raise.lua"), &["SET", &key, "u:1:1"][..]),
     ] {
         server.command::<()>(&["FLUSHALL"]);
         let script = redis::Script::new(script);

@@ -19,7 +19,8 @@ use super::{Link, lock};
 use crate::clock::Instant;
 use crate::error::NodeFailure;
 use crate::foreign::log;
-use crate::node::number::{Number, numbered};
+use crate::lua::numbered;
+use crate::node::number::Number;
 use crate::node::reply::{self, Outcome, Reply};
 use crate::sync::{Arc, Mutex};
 

@@ -7,6 +7,7 @@
 --         0  held by another
 local lock = KEYS[1]
 local lease_ms, field, count = ARGV[1], ARGV[2], ARGV[3]
+-- forgotten.lua
 
 if redis.call('EXISTS', lock) == 1 and redis.call('HEXISTS', lock, field) == 0 then
   return 0

@@ -10,6 +10,7 @@
 -- The last of the KEYS may be the server's memory.
 local locks, answer = math.floor(#KEYS / 2), {1}
 local lease_ms, asked = ARGV[1], ARGV[locks + 2]
+-- forgotten.lua
 
 for i = 1, locks do
   local lock, field = KEYS[2 * i - 1], ARGV[i + 1]

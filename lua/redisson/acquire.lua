@@ -9,6 +9,7 @@
 --         {0, ttl}    held by another: milliseconds until its lease runs out, -1 if it has none
 local lock, mark = KEYS[1], KEYS[2]
 local lease_ms, field, asked = ARGV[1], ARGV[2], ARGV[3]
+-- forgotten.lua
 
 local ttl = redis.call('PTTL', lock)
 if ttl ~= -2 and redis.call('HEXISTS', lock, field) == 0 then

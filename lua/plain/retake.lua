@@ -7,6 +7,7 @@
 --         0  held by another
 local lock = KEYS[1]
 local lease_ms, value = ARGV[1], ARGV[2]
+-- forgotten.lua
 
 local held = redis.pcall('GET', lock)
 -- refused.lua

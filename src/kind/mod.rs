@@ -1,0 +1,125 @@
+//! The kinds of locks: how each is stored, which scripts it has, and what holds for it and not for the others.
+//!
+//! A kind is one file here and one folder of `lua/`. Each kind excludes every other, and itself. One that did not would
+//! also concern `Held::blocks` in the lines (who blocks the line), and `depose_others` and `settle` in
+//! `session/attempt.rs` (what a grant proves of the holds before it).
+
+mod plain;
+mod redisson;
+
+use std::fmt;
+use std::ptr;
+
+use self::plain::PLAIN;
+use self::redisson::REDISSON;
+use crate::key::Family;
+use crate::lua::{Script, Texts};
+
+/// How a lock is stored on the server, and so which other clients share it. All programs that share a lock have to use
+/// the same format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Format {
+    /// A hash with the owner and the hold count: Redisson's `getLock`, whose releases send a message to the waiters.
+    #[default]
+    Redisson,
+    /// A string with the owner, `SET key owner NX PX lease`, as Redlock clients write it (redsync, redis-py,
+    /// node-redlock, rslock and others). Their releases send no message, so waiters poll, at intervals of
+    /// [`retry_delay`](crate::LockerBuilder::retry_delay); releases of this crate wake them all the same. Only the
+    /// holder's process keeps the hold count.
+    Plain,
+}
+
+impl Format {
+    pub(crate) const fn kind(self) -> &'static Kind {
+        match self {
+            Self::Redisson => &REDISSON,
+            Self::Plain => &PLAIN,
+        }
+    }
+}
+
+/// A kind of lock.
+pub(crate) struct Kind {
+    /// The name of its folder in `lua/`.
+    pub(crate) name: &'static str,
+    pub(crate) format: Format,
+    pub(crate) family: &'static Family,
+    /// The type of its key, as TYPE returns it.
+    pub(crate) key_type: &'static str,
+    /// Whether all clients send a message when they release such a lock.
+    pub(crate) announced: bool,
+    /// Whether lockers label themselves on the servers.
+    pub(crate) labelled: bool,
+    /// Whether Redisson's `RFencedLock` counts tokens for the same locks.
+    pub(crate) tokens: bool,
+    pub(crate) calls: CommandsOfKind,
+    pub(crate) scripts: Scripts,
+}
+
+/// The commands that the scripts of one kind call, and those of others do not, as in `rights.rs`.
+#[derive(Clone, Copy)]
+pub(crate) struct CommandsOfKind {
+    pub(crate) to_lock: &'static [&'static str],
+    pub(crate) to_inspect: &'static [&'static str],
+    pub(crate) to_do_both: &'static [&'static str],
+    /// To re-acquire a lock on one of several servers.
+    pub(crate) to_retake: &'static [&'static str],
+}
+
+/// The scripts that differ between kinds.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    /// For one lock: the loops of `acquire_all` cost time, and a step of the batcher has two keys.
+    pub(crate) acquire: Script,
+    pub(crate) acquire_all: Script,
+    /// An acquire that puts its locker into the list if it is not granted.
+    pub(crate) enlist: Script,
+    pub(crate) count: Script,
+    pub(crate) release: Script,
+    pub(crate) keep: Script,
+    pub(crate) hand_over: Script,
+    /// Many acquires, releases and hand-overs in one script.
+    pub(crate) batch: Script,
+    pub(crate) renew: Script,
+    pub(crate) retake: Script,
+    pub(crate) extend: Script,
+    pub(crate) raise: Script,
+}
+
+impl Scripts {
+    const fn of(texts: Texts) -> Self {
+        Self {
+            acquire: Script::new("acquire", texts),
+            acquire_all: Script::new("acquire_all", texts),
+            enlist: Script::new("enlist_alone", texts),
+            count: Script::new("count", texts),
+            release: Script::new("release", texts),
+            keep: Script::new("keep", texts),
+            hand_over: Script::new("hand_over", texts),
+            batch: Script::new("batch", texts),
+            renew: Script::new("renew", texts),
+            retake: Script::new("retake", texts),
+            extend: Script::new("extend", texts),
+            raise: Script::new("raise", texts),
+        }
+    }
+}
+
+// There is one of each kind.
+impl PartialEq for Kind {
+    fn eq(&self, other: &Self) -> bool {
+        ptr::eq(self, other)
+    }
+}
+
+impl Eq for Kind {}
+
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// All kinds.
+#[cfg(test)]
+pub(crate) static KINDS: [&Kind; 2] = [&REDISSON, &PLAIN];
