@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod alarm;
+mod claim;
 mod clock;
-mod command;
 mod credentials;
 mod engine;
 mod error;
@@ -27,13 +27,13 @@ mod lua;
 mod multi;
 mod node;
 mod notify;
+mod op;
 mod options;
 mod owner;
 mod presence;
 mod quorum;
 mod random;
 mod rights;
-mod script;
 pub mod servers;
 mod session;
 mod shown;

@@ -37,8 +37,8 @@ use tokio::sync::oneshot;
 use self::slot::Slot;
 pub(crate) use self::timers::{Timed, Timers};
 pub(crate) use self::world::World;
+use crate::claim::{ReleaseAnswer, Releaser};
 use crate::clock::Instant;
-use crate::command::{Release, Releaser};
 use crate::error::{Error, Loss};
 use crate::foreign::Span;
 use crate::hold::{Hold, Terms};
@@ -334,7 +334,7 @@ impl<W: World> Lines<W> {
     }
 
     /// Takes in a server's answer to a release that has notified others.
-    pub(crate) fn released(&self, key: &Key, release: &Release) {
+    pub(crate) fn released(&self, key: &Key, release: &ReleaseAnswer) {
         let mut slot = self.slots.entry(key.clone()).or_default();
         slot.line.released(release, &self.world.moment(key));
         self.run(key, slot, Event::Due);
@@ -621,7 +621,7 @@ mod tests {
     #[test]
     fn a_line_is_not_woken_again_and_again_while_a_pass_has_no_answer() {
         let (lines, key) = (lines(), Key::from("k"));
-        lines.released(&key, &Release::PassedOn { place: Some(0), turn: None, others: 0, waiting: 1 });
+        lines.released(&key, &ReleaseAnswer::PassedOn { place: Some(0), turn: None, others: 0, waiting: 1 });
         assert!(matches!(lines.effect(), Some(Effect::Pass)), "it is under way");
         assert!(lines.slots.get(&key).is_some_and(|slot| slot.alarm.is_none()));
         lines.step(&key, Event::Passed(false));
@@ -649,7 +649,7 @@ mod tests {
         let hold = hold(&Owner::new());
         lines.admit(&hold, None, now);
         assert!(lines.begin_release(&key, TERMS.lease).is_none(), "there is no list");
-        lines.released(&key, &Release::Released(1));
+        lines.released(&key, &ReleaseAnswer::Released(1));
         assert!(lines.others_wait(&key) && lines.has_given_turn(&key, lines.world.now));
         lines.remove(&hold);
         assert!(lines.is_idle() && !lines.slots.is_empty());
@@ -781,7 +781,7 @@ mod tests {
             (held, handed_over) = (next, handed_over + 1);
         }
         assert_eq!(handed_over, 8);
-        lines.released(&key, &Release::Released(0));
+        lines.released(&key, &ReleaseAnswer::Released(0));
         assert_eq!(lines.release(&held, 7, now), None, "nobody else was told");
     }
 

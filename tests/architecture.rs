@@ -28,7 +28,7 @@ const LAYERS: [Layer; 6] = [
         libraries: &["tokio", "tokio_util", "futures_util", "dashmap", "tracing", "uuid", "fastrand"],
     },
     Layer { name: "agree", modules: &["quorum", "notify"], libraries: &["tokio", "futures_util", "uuid"] },
-    Layer { name: "proto", modules: &["script"], libraries: &["futures_util"] },
+    Layer { name: "proto", modules: &["op"], libraries: &["futures_util"] },
     Layer {
         name: "wire",
         modules: &["node", "testing"],
@@ -50,7 +50,7 @@ const LAYERS: [Layer; 6] = [
             "rights",
             "line",
             "presence",
-            "command",
+            "claim",
             "lease",
             "random",
             "clock",
@@ -996,7 +996,7 @@ fn imports_go_downwards() {
     }
     assert_complaint("session/acquire.rs", "use super::super::lock::Lock;", "`session` must not use `lock`");
     assert_complaint("clock.rs", "use crate::lease;", "`clock` must not use `lease`");
-    assert_complaint("node/link.rs", "use crate::script;", "src/node/link.rs:2: `node` must not use `script`");
+    assert_complaint("node/link.rs", "use crate::op;", "src/node/link.rs:2: `node` must not use `op`");
 }
 
 #[test]
@@ -1011,7 +1011,7 @@ fn a_module_without_layers_uses_those_behind_it() {
 fn quorum_and_notify_do_not_know_each_other() {
     assert_complaint("quorum.rs", "use crate::notify::Channels;", "`quorum` must not use `notify`");
     assert_complaint("notify.rs", "use crate::quorum::Quorum;", "`notify` must not use `quorum`");
-    assert_fine("notify.rs", "use crate::script; use crate::notify::inner;");
+    assert_fine("notify.rs", "use crate::op; use crate::notify::inner;");
 }
 
 #[test]
@@ -1093,7 +1093,7 @@ fn layers_name_their_own_crates_only() {
     ] {
         assert_complaint("session/acquire.rs", text, "the layer `life` must not use the crate fred");
     }
-    assert_complaint("script.rs", "use tokio::time::sleep;", "the layer `proto` must not use the crate tokio");
+    assert_complaint("op/acquire.rs", "use tokio::time::sleep;", "the layer `proto` must not use the crate tokio");
     assert_complaint("lines.rs", "#[derive(thiserror::Error)] struct E;", "must not use the crate thiserror");
     assert_fine("lines.rs", "fn f(fred: u8) -> u8 { fred }");
 }

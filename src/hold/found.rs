@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::HoldState;
+use crate::claim::Claim;
 use crate::clock::Instant;
-use crate::command::Claim;
 use crate::error::Loss;
 use crate::fence::Fence;
 use crate::identity::Origin;

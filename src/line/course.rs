@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::listed::AfterPass;
 use super::{Answer, Ears, Effect, Event, Held, LastRound, Line, Moment, Wants};
+use crate::claim::Listing;
 use crate::clock::Instant;
-use crate::command::Listing;
 
 /// The pause before an attempt grows with each failed one in a row, up to this many round trips.
 const MOST_COLLISIONS: u32 = 8;
@@ -435,7 +435,7 @@ mod tests {
     use std::sync::LazyLock;
 
     use super::*;
-    use crate::command::Release;
+    use crate::claim::ReleaseAnswer;
     use crate::error::Loss;
     use crate::line::{News, Stays, Waiter, WakeUp, WhoElse};
     use crate::owner::Owner;
@@ -828,7 +828,7 @@ mod tests {
     /// Has this locker release a lock, so that others have a turn.
     fn gives_a_turn(tested: &mut Tested) {
         assert!(tested.line.begin_release(RECHECK, &tested.moment).is_some_and(|releaser| releaser.offers.is_some()));
-        tested.line.released(&Release::Released(1), &tested.moment);
+        tested.line.released(&ReleaseAnswer::Released(1), &tested.moment);
         assert!(tested.line.has_given_turn(tested.moment.now));
     }
 
@@ -942,7 +942,7 @@ mod tests {
         for counts in [true, false] {
             let mut tested = Tested::with(&[]);
             tested.moment.counts = counts;
-            tested.line.released(&Release::Released(1), &tested.moment);
+            tested.line.released(&ReleaseAnswer::Released(1), &tested.moment);
             assert_eq!(tested.line.others_wait(), counts);
         }
     }
@@ -974,7 +974,7 @@ mod tests {
         assert!(tested.line.grant(held(7), None, now).is_ok());
         tested.line.begin_release(RECHECK, &tested.moment);
         assert_eq!(tested.on(Event::Heard(0)), None);
-        tested.line.released(&Release::Released(1), &tested.moment);
+        tested.line.released(&ReleaseAnswer::Released(1), &tested.moment);
         assert_eq!(tested.on(Event::Due), None);
         assert!(tested.line.remove(&held(7)).is_some());
         assert_eq!(tested.on(Event::Changed), None, "it asks");

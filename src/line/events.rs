@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::news::WakeUp;
+use crate::claim::Listing;
 use crate::clock::Instant;
-use crate::command::Listing;
 use crate::error::Loss;
 use crate::lease::NodeIndex;
 

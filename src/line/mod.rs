@@ -71,8 +71,8 @@ pub(crate) use self::news::WakeUp;
 use self::others::{Ended, Given, Others, SHORT, Turns};
 pub(crate) use self::queue::Queue;
 use self::turn::{Turn, WhoElse};
+use crate::claim::{ReleaseAnswer, Releaser};
 use crate::clock::Instant;
-use crate::command::{Release, Releaser};
 use crate::error::Loss;
 use crate::owner::Owner;
 
@@ -267,15 +267,15 @@ impl<H, C, R> Line<H, C, R> {
     }
 
     /// Takes in a server's answer to a release that has notified others.
-    pub(crate) fn released(&mut self, release: &Release, moment: &Moment<'_>) {
+    pub(crate) fn released(&mut self, release: &ReleaseAnswer, moment: &Moment<'_>) {
         let who_else = match release {
-            Release::PassedOn { place, turn, others, waiting } => {
+            ReleaseAnswer::PassedOn { place, turn, others, waiting } => {
                 let lockers = waiting + u64::from(place.is_none());
                 self.passed_on(*place, *turn, *others, lockers, moment.now)
             }
-            Release::Released(told) => self.told(*told, moment),
-            Release::Unlisted(_) => WhoElse::Unknown,
-            Release::Gone => return,
+            ReleaseAnswer::Released(told) => self.told(*told, moment),
+            ReleaseAnswer::Unlisted(_) => WhoElse::Unknown,
+            ReleaseAnswer::Gone => return,
         };
         self.turn.note_others(who_else);
     }

@@ -57,20 +57,6 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// Returns the answer if it is of the kind that was asked for. Any other proves nothing, and counts as unknown.
-    pub(crate) fn only<U>(self, node: &Arc<str>, kind: impl FnOnce(T) -> Option<U>) -> Outcome<U> {
-        match self.map(kind) {
-            Outcome::Done(Some(answer)) => Outcome::Done(answer),
-            Outcome::Done(None) => Outcome::Unknown(NodeFailure {
-                node: Arc::clone(node),
-                reason: "answered something other than what was asked".to_owned(),
-            }),
-            Outcome::NotExecuted(failure) => Outcome::NotExecuted(failure),
-            Outcome::Refused(error) => Outcome::Refused(error),
-            Outcome::Unknown(failure) => Outcome::Unknown(failure),
-        }
-    }
-
     /// Reads the answer. One that does not have the expected form proves nothing, and counts as unknown.
     pub(crate) fn and_then<U>(self, node: &Arc<str>, read: impl FnOnce(&T) -> Option<U>) -> Outcome<U>
     where

@@ -20,10 +20,10 @@ use tokio::time::timeout;
 
 use super::place::{Memory, Place, Shut, other_number, rank, right_number, unfitness};
 use crate::clock::Instant;
-use crate::command::Identity;
 use crate::error::NodeFailure;
 use crate::lease::{NodeIndex, drift, majority};
 use crate::node::{Lane, Node};
+use crate::op::ServerIdentity;
 use crate::sync::{Arc, Mutex};
 
 /// Why an answer is no vote if the server's memory is not the one that was vetted.
@@ -227,7 +227,7 @@ impl Eligibility {
     }
 
     /// Takes in what a server showed on a connection.
-    pub(super) fn saw(&self, place: NodeIndex, lane: Lane, epoch: u64, identity: &Identity, now: Instant) {
+    pub(super) fn saw(&self, place: NodeIndex, lane: Lane, epoch: u64, identity: &ServerIdentity, now: Instant) {
         let mut places = self.places.lock();
         let (unfit, servers) = (unfitness(&places, place, lane, identity), places.len());
         let was_shut = places[place].shut().is_some();
@@ -349,7 +349,7 @@ mod tests {
     use std::pin::pin;
 
     use super::*;
-    use crate::command::Remembrance;
+    use crate::op::Remembrance;
     use crate::options::Options;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -363,9 +363,9 @@ mod tests {
     }
 
     /// What the server at this place shows. A connection that was never there is in its first epoch, 0.
-    fn identity(place: NodeIndex, servers: usize, waited: Option<Duration>) -> Identity {
+    fn identity(place: NodeIndex, servers: usize, waited: Option<Duration>) -> ServerIdentity {
         let memory = Remembrance { id: format!("id{place}"), servers, lease: QUARANTINE, waited };
-        Identity { run_id: place.to_string(), role: "master".into(), master: String::new(), memory: Some(memory) }
+        ServerIdentity { run_id: place.to_string(), role: "master".into(), master: String::new(), memory: Some(memory) }
     }
 
     /// Three servers of which these have been shut for so long.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Calls, Quorum};
-use crate::command::Claim;
+use crate::claim::Claim;
 
 impl Quorum {
     /// Makes a lock last for at least this long, on all nodes.

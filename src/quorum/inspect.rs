@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Calls, Quorum};
-use crate::command::{Answer, Command, Standing};
 use crate::error::Error;
 use crate::holder::{Holder, NodeHolder};
 use crate::key::Key;
 use crate::lease::NodeIndex;
 use crate::node::Lane;
-use crate::script;
+use crate::op::{self, Force, Inspect, KeyHolder, NameHolders};
 
 impl Quorum {
     /// Returns who is in the key, unless a majority of the nodes says that it is free: a holder is on a majority, and
@@ -20,13 +19,13 @@ impl Quorum {
     /// [`Error::Unavailable`], or the refusal of a server.
     pub(crate) async fn inspect(&self, key: &Key) -> Result<Option<Holder>, Error> {
         let asking = Calls::new(self.nodes.iter().cloned().enumerate().map(|(at, node)| {
-            let inspect = Command::Inspect(key.clone());
-            let found = async move { script::ask(&node, Lane::Commands, &inspect, Answer::inspect).await };
+            let inspect = Inspect(key.clone());
+            let found = async move { op::ask(&node, Lane::Commands, &inspect).await };
             (at, async move { found.await.map(|found| (at, found)) })
         }));
         let majority = self.majority();
-        let free = |found: &[(NodeIndex, Option<Standing>)]| {
-            found.iter().filter(|(_, standing)| standing.is_none()).count() >= majority
+        let free = |found: &[(NodeIndex, Option<KeyHolder>)]| {
+            found.iter().filter(|(_, holder)| holder.is_none()).count() >= majority
         };
         let certain = |found: &[_], _| free(found) || self.holder(found).is_some_and(|holder| holder.is_agreed());
         let mut found = self.hear(asking, certain).await?;
@@ -34,9 +33,9 @@ impl Quorum {
         Ok(if free(&found) { None } else { self.holder(&found) })
     }
 
-    fn holder(&self, found: &[(NodeIndex, Option<Standing>)]) -> Option<Holder> {
-        let by_node = found.iter().filter_map(|(at, standing)| {
-            let (node, Standing { owner, count, remaining }) = (&self.nodes[*at], standing.clone()?);
+    fn holder(&self, found: &[(NodeIndex, Option<KeyHolder>)]) -> Option<Holder> {
+        let by_node = found.iter().filter_map(|(at, holder)| {
+            let (node, KeyHolder { owner, count, remaining }) = (&self.nodes[*at], holder.clone()?);
             Some(NodeHolder { node: Arc::clone(node.name()), owner, hold_count: count, remaining })
         });
         Holder::of(by_node.collect(), self.majority())
@@ -50,8 +49,8 @@ impl Quorum {
     /// [`Error::Unavailable`], or the refusal of a server.
     pub(crate) async fn force(&self, key: &Key, depose: impl FnOnce(Option<&BTreeSet<String>>)) -> Result<bool, Error> {
         let asking = self.ask(|node| {
-            let holders = Command::Holders(key.clone());
-            async move { script::ask(&node, Lane::Commands, &holders, Answer::holders).await }
+            let holders = NameHolders(key.clone());
+            async move { op::ask(&node, Lane::Commands, &holders).await }
         });
         // A holder has a majority, and any majority of answers shares a node with it. Fields on a minority only are
         // left over from attempts, and are released too if the minority answers in time.
@@ -64,8 +63,8 @@ impl Quorum {
         }
         let holders: Arc<[String]> = seen.into_iter().collect();
         let forcing = self.ask(|node| {
-            let force = Command::Force { key: key.clone(), holders: Arc::clone(&holders) };
-            async move { script::ask(&node, Lane::Commands, &force, Answer::force).await }
+            let force = Force { key: key.clone(), holders: Arc::clone(&holders) };
+            async move { op::ask(&node, Lane::Commands, &force).await }
         });
         Ok(self.hear(forcing, |forced, missing| missing == 0 || forced.contains(&true)).await?.contains(&true))
     }

@@ -10,14 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::pace::patience_of;
 use super::{Calls, Quorum};
 use crate::clock::Instant;
-use crate::command::{Answer, Command};
 use crate::error::{Error, ServerErrorKind};
 use crate::foreign::log;
 use crate::holder::Holder;
 use crate::label::{Label, locker_of, shown};
 use crate::lease::NodeIndex;
 use crate::node::{Lane, Outcome};
-use crate::script;
+use crate::op::{self, Op, ReadLabel, WriteLabel};
 
 /// Which servers refuse labels.
 #[derive(Debug)]
@@ -32,8 +31,8 @@ impl Labels {
 impl Quorum {
     /// Writes the label of this locker on all servers, or deletes it. The first poll sends it to those that are there.
     pub(crate) async fn label(&self, locker: Arc<str>, label: Option<&Label>) {
-        let change = Command::Label { locker, label: label.map(|label| Arc::clone(label.as_str())) };
-        let mut asking = self.ask_for_labels(&change, Answer::label);
+        let change = WriteLabel { locker, label: label.map(|label| Arc::clone(label.as_str())) };
+        let mut asking = self.ask_for_labels(&change);
         while let Some((place, outcome)) = asking.next().await {
             self.heard_of_label(place, outcome);
         }
@@ -43,7 +42,7 @@ impl Quorum {
     /// slowest.
     pub(crate) async fn labelled(&self, holder: Holder) -> Holder {
         let Some(locker) = locker_of(holder.owner_bytes()) else { return holder };
-        let mut asking = self.ask_for_labels(&Command::LabelOf(locker.into()), Answer::label_of);
+        let mut asking = self.ask_for_labels(&ReadLabel(locker.into()));
         // Those that refuse labels have answered.
         let refusing = self.labels.0.iter().filter(|off| off.load(Ordering::Relaxed)).count();
         let (started, mut answered) = (Instant::now(), refusing);
@@ -62,11 +61,16 @@ impl Quorum {
     }
 
     /// Asks the servers that do not refuse it.
-    fn ask_for_labels<T: Send + 'static>(&self, command: &Command, answer: fn(Answer) -> Option<T>) -> Calls<T> {
+    fn ask_for_labels<O>(&self, op: &O) -> Calls<O::Output>
+    where
+        O: Op + Clone + Send + 'static,
+        O::Output: 'static,
+    {
         let places = self.everywhere().filter(|&place| !self.labels.0[place].load(Ordering::Relaxed));
         Calls::new(places.map(|place| {
-            let (node, command) = (Arc::clone(&self.nodes[place]), command.clone());
-            (place, async move { script::ask(&node, Lane::Commands, &command, answer).await })
+            let node = Arc::clone(&self.nodes[place]);
+            let op = op.clone();
+            (place, async move { op::ask(&node, Lane::Commands, &op).await })
         }))
     }
 

@@ -70,16 +70,16 @@ use self::voter::Voter;
 pub(crate) use self::votes::Confirmations;
 use self::votes::RoundVotes;
 use self::waiting::Lists;
+use crate::claim::{Claim, Listing, ReleaseAnswer};
 use crate::clock::Instant;
-use crate::command::{self, Acquire, Answer, Claim, Command, HandOver, Listing, Raise, Release, Renew};
 use crate::error::{Error, NodeFailure};
 use crate::fence::{Fence, Source};
 use crate::foreign::log;
 use crate::key::Key;
 use crate::lease::{NodeIndex, majority};
 use crate::node::{Lane, LinkEvent, Node, Outcome};
+use crate::op::{self, AcquireAnswer, HandOver, HandOverAnswer, Raise, RaiseAnswer, RenewAnswer, WriteCount};
 use crate::presence::Roll;
-use crate::script;
 
 /// How much longer than a majority the other nodes may take if nothing depends on them: to connect, and to close.
 pub(crate) const STRAGGLERS: Duration = Duration::from_millis(200);
@@ -238,7 +238,7 @@ impl Quorum {
             late.extend(nodes.by_ref().take(1).map(ask));
             let patience = Instant::now() + self.answers_within();
             if let Some((node, answer)) = late.next_by(Some(patience)).await {
-                if matches!(answer, Outcome::Done(Acquire::Held(_))) {
+                if matches!(answer, Outcome::Done(AcquireAnswer::Held(_))) {
                     let (acquired, taken, uncertain) = (Acquired::Outrun, Vec::new(), Vec::new());
                     return Round { acquired, taken, uncertain, late, forgot: false };
                 }
@@ -308,9 +308,9 @@ impl Quorum {
             let failure =
                 |reason: &str| NodeFailure { node: Arc::clone(self.nodes[index].name()), reason: reason.into() };
             match answer {
-                Outcome::Done(Raise::Raised) => agreed += 1,
-                Outcome::Done(Raise::Gone) => failures.push(failure("the lock is gone again")),
-                Outcome::Done(Raise::TooHigh) => {
+                Outcome::Done(RaiseAnswer::Raised) => agreed += 1,
+                Outcome::Done(RaiseAnswer::Gone) => failures.push(failure("the lock is gone again")),
+                Outcome::Done(RaiseAnswer::TooHigh) => {
                     let ahead = ahead.into_iter().map(|(node, _)| node).collect();
                     let reason = format!("the fence {fence} of another server is more than 30 days ahead of its clock");
                     return Err(Disagreement::Unbelieved(ahead, failure(&reason)));
@@ -335,8 +335,8 @@ impl Quorum {
         let node = &self.nodes[node];
         if let Outcome::Done(true) = answer {
             let Vote { claim, fence, .. } = vote;
-            let raise = Command::Raise { claim: claim.clone(), fence };
-            let raised = script::ask(node, Lane::Grants, &raise, Answer::raise).await;
+            let raise = Raise { claim: claim.clone(), fence };
+            let raised = op::ask(node, Lane::Grants, &raise).await;
             log!(trace, key = %claim.key.shown(), %fence, ?raised, "the fence is remembered again");
         }
         answer
@@ -345,9 +345,8 @@ impl Quorum {
     /// Writes the hold count. Does not wait for the slowest node.
     pub(crate) async fn count(&self, claim: &Claim, count: u32) -> Settled {
         let mut writing = self.ask(|node| {
-            let count = Command::Count { claim: claim.clone(), count };
-            let written = async move { script::ask(&node, Lane::Commands, &count, Answer::count).await };
-            async move { written.await.map(|count| count == command::Count::Written) }
+            let count = WriteCount { claim: claim.clone(), count };
+            async move { op::ask(&node, Lane::Commands, &count).await }
         });
         let mut confirmations = Confirmations::new(self.nodes.len());
         while let Some((_, answer)) = writing.next().await {
@@ -372,13 +371,18 @@ impl Quorum {
         to: &Claim,
         lease: Duration,
         fences: Source,
-    ) -> Outcome<HandOver> {
-        let hand_over = Command::HandOver { from: from.clone(), to: to.clone(), lease, fences };
-        script::ask(&self.nodes[0], Lane::Grants, &hand_over, Answer::hand_over).await
+    ) -> Outcome<HandOverAnswer> {
+        let hand_over = HandOver { from: from.clone(), to: to.clone(), lease, fences };
+        op::ask(&self.nodes[0], Lane::Grants, &hand_over).await
     }
 
     /// Renews locks on one node.
-    pub(crate) async fn renew(&self, node: NodeIndex, claims: Arc<[Claim]>, lease: Duration) -> Outcome<Vec<Renew>> {
+    pub(crate) async fn renew(
+        &self,
+        node: NodeIndex,
+        claims: Arc<[Claim]>,
+        lease: Duration,
+    ) -> Outcome<Vec<RenewAnswer>> {
         self.voter(node).renew(claims, lease).await
     }
 
@@ -419,8 +423,8 @@ impl Quorum {
 }
 
 /// Returns whether a lock was there when it was released.
-pub(crate) fn was_there(key: &Key, release: &Release) -> bool {
-    let was_there = *release != Release::Gone;
+pub(crate) fn was_there(key: &Key, release: &ReleaseAnswer) -> bool {
+    let was_there = *release != ReleaseAnswer::Gone;
     if was_there {
         log!(trace, key = %key.shown(), ?release, "released");
     }
@@ -438,8 +442,8 @@ mod tests {
         let staged = Staged::new();
         let quorum = Quorum::new(staged.nodes.clone(), Duration::ZERO, Duration::ZERO);
         let inspect = async || {
-            let inspect = Command::Inspect(claim("k").key);
-            script::ask(&staged.nodes[2], Lane::Commands, &inspect, Answer::inspect).await
+            let inspect = op::Inspect(claim("k").key);
+            op::ask(&staged.nodes[2], Lane::Commands, &inspect).await
         };
         assert!(matches!(inspect().await, Outcome::Done(None)));
         quorum.quit().await;

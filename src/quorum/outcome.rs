@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::calls::Calls;
-use crate::command::{Acquire, Place};
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::lease::NodeIndex;
+use crate::op::{AcquireAnswer, ListPlace};
 
 /// The outcome of an acquire on all nodes, with what was made of a grant.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(crate) enum Acquired<G = Majority> {
         /// Whether some nodes said yes all the same: several callers want it at once.
         contested: bool,
         /// The place of a locker that waits, if there is a list.
-        place: Option<Place>,
+        place: Option<ListPlace>,
     },
     /// A majority answered, and nobody has a majority: several callers want it at once.
     Split,
@@ -54,7 +54,7 @@ pub(crate) struct Round {
     /// Nodes that may have granted it, or may yet.
     pub(crate) uncertain: Vec<NodeIndex>,
     /// Nodes that have not answered yet.
-    pub(crate) late: Calls<Acquire>,
+    pub(crate) late: Calls<AcquireAnswer>,
     /// Whether a node has another memory than the one that was vetted.
     pub(super) forgot: bool,
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Instant;
-use crate::command::{Identity, Remembrance};
 use crate::error::NodeFailure;
 use crate::key::MEMORY;
 use crate::lease::{drift, majority};
 use crate::node::Lane;
+use crate::op::{Remembrance, ServerIdentity};
 
 /// One node, and what its connections have shown.
 #[derive(Debug)]
@@ -101,8 +101,8 @@ impl Place {
 }
 
 /// Returns why the vote of this server can never count, if so.
-pub(super) fn unfitness(places: &[Place], place: usize, lane: Lane, identity: &Identity) -> Option<String> {
-    let Identity { run_id, role, master, memory } = identity;
+pub(super) fn unfitness(places: &[Place], place: usize, lane: Lane, identity: &ServerIdentity) -> Option<String> {
+    let ServerIdentity { run_id, role, master, memory } = identity;
     if role == "cluster" {
         return Some(crate::node::IN_CLUSTER_MODE.to_owned());
     }
@@ -163,9 +163,9 @@ mod tests {
         Remembrance { id: "a".into(), servers, lease: SECOND * 10, waited }
     }
 
-    fn identity(run_id: &str, servers: usize) -> Identity {
+    fn identity(run_id: &str, servers: usize) -> ServerIdentity {
         let memory = Some(remembers(servers, None));
-        Identity { run_id: run_id.into(), role: "master".into(), master: String::new(), memory }
+        ServerIdentity { run_id: run_id.into(), role: "master".into(), master: String::new(), memory }
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn a_server_that_could_never_vote_says_why() {
         let mut places = places();
-        let mut why = |lane, identity: &Identity| {
+        let mut why = |lane, identity: &ServerIdentity| {
             places[0].run_id = Some("zero".into());
             unfitness(&places, 1, lane, identity).unwrap_or_default()
         };
@@ -205,7 +205,7 @@ mod tests {
         let others = why(Lane::Grants, &identity("one", 5));
         assert!(others.starts_with("is one of 5 servers, and this program names 3: name all 5"), "{others}");
         assert!(others.contains(MEMORY), "{others}");
-        let of = |role: &str, master: &str| Identity { role: role.into(), master: master.into(), ..fit.clone() };
+        let of = |role: &str, master: &str| ServerIdentity { role: role.into(), master: master.into(), ..fit.clone() };
         assert_eq!(why(Lane::Grants, &of("cluster", "")), crate::node::IN_CLUSTER_MODE);
         assert!(why(Lane::Grants, &of("slave", "")).contains("of another server;"));
         assert!(why(Lane::Grants, &of("slave", "h:1")).contains("of h:1;"));

@@ -6,13 +6,13 @@ use std::time::Duration;
 use super::eligibility::Eligibility;
 use super::vetting;
 use super::voter::Voter;
+use crate::claim::Claim;
 use crate::clock::Clock;
-use crate::command::{Announced, Answer, Claim, Command, Opening};
 use crate::kind::Format;
 use crate::lease::NodeIndex;
 use crate::node::{Lane, Node, Outcome, Target, Wiring};
+use crate::op::{self, Announced, Opening, Vet};
 use crate::options::Options;
-use crate::script;
 use crate::testing::Server;
 
 /// The longest lease of the locker.
@@ -70,8 +70,8 @@ impl Staged {
     pub(super) async fn forgets(&self, place: NodeIndex, lease: Duration) {
         self.servers[place].flush();
         let (id, servers) = (Self::id(place), self.nodes.len());
-        let vet = Command::Vet(Some(Announced { id, lease, servers, rank: 1_000 + servers }));
-        let told = script::ask(&self.nodes[place], Lane::Grants, &vet, Answer::vet).await;
+        let vet = Vet(Some(Announced { id, lease, servers, rank: 1_000 + servers }));
+        let told = op::ask(&self.nodes[place], Lane::Grants, &vet).await;
         let Outcome::Done(identity) = told else { panic!("{told:?}") };
         assert!(identity.memory.is_some_and(|memory| memory.waited.is_some()));
     }
@@ -88,7 +88,7 @@ impl Staged {
             servers: self.nodes.len(),
             named: self.nodes.len(),
         };
-        let opened = script::ask(&self.nodes[place], Lane::Grants, &Command::Open(opening), Answer::opened).await;
+        let opened = op::ask(&self.nodes[place], Lane::Grants, &opening).await;
         assert!(matches!(opened, Outcome::Done(true)), "{opened:?}");
     }
 

@@ -43,13 +43,12 @@ use tokio::time::sleep;
 
 use super::eligibility::{Ask, Eligibility, Status};
 use crate::clock::Instant;
-use crate::command::{Announced, Answer, Command, Opening, Told};
 use crate::error::{Error, ServerErrorKind};
 use crate::foreign::{self, log};
 use crate::lease::{NodeIndex, majority};
 use crate::node::{Lane, LinkEvent, Node, Outcome};
+use crate::op::{self, Announced, AskAbout, Opening, Testimony, Vet};
 use crate::random;
-use crate::script;
 use crate::tasks;
 
 /// How long after a useless answer a server is asked again who it is.
@@ -66,8 +65,8 @@ async fn vet_on(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: 
     let (lease, servers, rank) = (eligibility.quarantine(), eligibility.servers(), eligibility.rank());
     let announced = Announced { id: fresh(), lease, servers, rank };
     let id = Arc::clone(&announced.id);
-    let vet = Command::Vet(eligibility.remembers().then_some(announced));
-    let reason = match script::ask(node, lane, &vet, Answer::vet).await {
+    let vet = Vet(eligibility.remembers().then_some(announced));
+    let reason = match op::ask(node, lane, &vet).await {
         Outcome::Done(identity) if node.epoch(lane) == epoch => {
             eligibility.saw(place, lane, epoch, &identity, Instant::now());
             if identity.memory.is_some_and(|memory| *memory.id == *id) {
@@ -249,7 +248,7 @@ async fn open(eligibility: &Eligibility, place: NodeIndex, nodes: &[Arc<Node>]) 
         servers: nodes.len(),
         named: memory.servers,
     };
-    let opened = script::ask(node, Lane::Grants, &Command::Open(opening), Answer::opened).await;
+    let opened = op::ask(node, Lane::Grants, &opening).await;
     match opened {
         Outcome::Done(true) => tell_grounds(node, grounds, &silent),
         // It waits on, or another locker was faster.
@@ -276,10 +275,15 @@ fn tell_grounds(node: &Node, grounds: Grounds, silent: &[(NodeIndex, &Arc<Node>)
 
 /// Asks another server, if it still is the one that was vetted, what the server with this id has to know. Returns the
 /// other's id too.
-async fn ask(eligibility: &Eligibility, at: NodeIndex, other: &Node, about: &Arc<str>) -> Option<(Arc<str>, Told)> {
+async fn ask(
+    eligibility: &Eligibility,
+    at: NodeIndex,
+    other: &Node,
+    about: &Arc<str>,
+) -> Option<(Arc<str>, Testimony)> {
     let ticket = eligibility.look(at, other, Lane::Grants, Ask::Keep).ok()?;
-    let ask = Command::Ask { about: Arc::clone(about), vote: ticket.vote.clone() };
-    match script::ask(other, Lane::Grants, &ask, Answer::told).await {
+    let ask = AskAbout { about: Arc::clone(about), vote: ticket.vote.clone() };
+    match op::ask(other, Lane::Grants, &ask).await {
         Outcome::Done(Some(told)) if eligibility.holds(&ticket, other) => Some((ticket.vote?, told)),
         Outcome::Done(_) => {
             eligibility.doubt(at);
@@ -391,8 +395,8 @@ mod tests {
         async fn a_server_waits_on_for_a_longer_lease_that_another_tells() {
             let staged = Staged::voting().await;
             let announced = Announced { id: fresh(), lease: QUARANTINE * 3, servers: 3, rank: 3 };
-            let vet = Command::Vet(Some(announced));
-            assert!(matches!(script::ask(&staged.nodes[1], Lane::Grants, &vet, Answer::vet).await, Outcome::Done(_)));
+            let vet = Vet(Some(announced));
+            assert!(matches!(op::ask(&staged.nodes[1], Lane::Grants, &vet).await, Outcome::Done(_)));
             staged.forgets(0, Duration::ZERO).await;
             assert!(!look(&staged, 0).await);
             advance(QUARANTINE * 2).await;
@@ -428,8 +432,8 @@ mod tests {
 
         /// Has a program that was given this many servers look at the first one.
         async fn looks(staged: &Staged, servers: usize) {
-            let vet = Command::Vet(Some(Announced { id: fresh(), lease: QUARANTINE, servers, rank: 1_000 + servers }));
-            assert!(matches!(script::ask(&staged.nodes[0], Lane::Grants, &vet, Answer::vet).await, Outcome::Done(_)));
+            let vet = Vet(Some(Announced { id: fresh(), lease: QUARANTINE, servers, rank: 1_000 + servers }));
+            assert!(matches!(op::ask(&staged.nodes[0], Lane::Grants, &vet).await, Outcome::Done(_)));
         }
 
         /// It decides to, and then another one names more servers.

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::eligibility::{Ask, Eligibility, FORGOT, Ticket};
 use super::{Asked, Vote};
-use crate::command::{Acquire, Answer, Claim, Command, Raise, Renew};
+use crate::claim::Claim;
 use crate::error::NodeFailure;
 use crate::fence::Fence;
 use crate::lease::NodeIndex;
 use crate::node::{Lane, Node, Outcome};
-use crate::script;
+use crate::op::{self, Acquire, AcquireAnswer, Extend, Raise, RaiseAnswer, Renew, RenewAnswer, Retake};
 
 /// A node whose answers count as votes, if they may.
 pub(super) struct Voter {
@@ -21,11 +21,16 @@ pub(super) struct Voter {
 
 impl Voter {
     /// Takes all of these locks, or none.
-    pub(super) async fn acquire(&self, claims: &Arc<[Claim]>, asked: &Asked, ticket: &Ticket) -> Outcome<Acquire> {
+    pub(super) async fn acquire(
+        &self,
+        claims: &Arc<[Claim]>,
+        asked: &Asked,
+        ticket: &Ticket,
+    ) -> Outcome<AcquireAnswer> {
         let Asked { lease, fences, listing } = asked.clone();
         let (claims, vote) = (Arc::clone(claims), ticket.vote.clone());
-        let acquire = Command::Acquire { claims, lease, fences, vote, listing };
-        self.vouch(ticket, script::ask(&self.node, Lane::Grants, &acquire, Answer::acquire).await)
+        let acquire = Acquire { claims, lease, fences, vote, listing };
+        self.vouch(ticket, op::ask(&self.node, Lane::Grants, &acquire).await)
     }
 
     /// Re-acquires a lock that the server lost.
@@ -35,8 +40,8 @@ impl Voter {
             Err(failure) => return Outcome::NotExecuted(failure),
         };
         let Vote { claim, lease, count, .. } = vote.clone();
-        let retake = Command::Retake { claim, lease, count, vote: ticket.vote.clone() };
-        self.vouch(&ticket, script::ask(&self.node, Lane::Grants, &retake, Answer::retake).await)
+        let retake = Retake { claim, lease, count, vote: ticket.vote.clone() };
+        self.vouch(&ticket, op::ask(&self.node, Lane::Grants, &retake).await)
     }
 
     /// Makes a held lock last for at least this long. If the answer is no vote, it does not count.
@@ -45,28 +50,28 @@ impl Voter {
             Ok(ticket) => ticket,
             Err(failure) => return Outcome::NotExecuted(failure),
         };
-        let answer = script::ask(&self.node, Lane::Renewals, &Command::Extend { claim, lease }, Answer::extend).await;
+        let answer = op::ask(&self.node, Lane::Renewals, &Extend { claim, lease }).await;
         self.vouch(&ticket, answer.map(Some))
     }
 
     /// Raises the mark of a lock that was granted there to this fence. If the address led to another of the servers by
     /// now, which has the lock too, one server would be counted twice: so the connection has to be the same.
-    pub(super) async fn raise(&self, claim: Claim, fence: Fence) -> Outcome<Raise> {
+    pub(super) async fn raise(&self, claim: Claim, fence: Fence) -> Outcome<RaiseAnswer> {
         let ticket = match self.ticket(Lane::Grants, Ask::Keep).await {
             Ok(ticket) => ticket,
             Err(failure) => return Outcome::NotExecuted(failure),
         };
-        let answer = script::ask(&self.node, Lane::Grants, &Command::Raise { claim, fence }, Answer::raise).await;
+        let answer = op::ask(&self.node, Lane::Grants, &Raise { claim, fence }).await;
         self.vouch(&ticket, answer.map(Some))
     }
 
     /// Renews locks. If the answer is no vote, none counts as renewed.
-    pub(super) async fn renew(&self, claims: Arc<[Claim]>, lease: Duration) -> Outcome<Vec<Renew>> {
+    pub(super) async fn renew(&self, claims: Arc<[Claim]>, lease: Duration) -> Outcome<Vec<RenewAnswer>> {
         let ticket = match self.ticket(Lane::Renewals, Ask::Keep).await {
             Ok(ticket) => ticket,
             Err(failure) => return Outcome::NotExecuted(failure),
         };
-        let answer = script::ask(&self.node, Lane::Renewals, &Command::Renew { claims, lease }, Answer::renew).await;
+        let answer = op::ask(&self.node, Lane::Renewals, &Renew { claims, lease }).await;
         self.vouch(&ticket, answer.map(Some))
     }
 
@@ -108,7 +113,7 @@ mod tests {
     const LEASE: Duration = Duration::from_secs(30);
 
     /// Asks the server at this place for a lock.
-    async fn acquire(staged: &Staged, place: NodeIndex) -> Outcome<Acquire> {
+    async fn acquire(staged: &Staged, place: NodeIndex) -> Outcome<AcquireAnswer> {
         let asked = Asked { lease: LEASE, fences: Source::Tokens, listing: None };
         let ticket = staged.voter(place).ticket(Lane::Grants, Ask::Vote).await.expect("it votes");
         staged.voter(place).acquire(&[claim("k")].into(), &asked, &ticket).await
@@ -121,7 +126,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_that_has_forgotten_grants_and_retakes_nothing() {
         let staged = Staged::voting().await;
-        assert!(matches!(acquire(&staged, 1).await, Outcome::Done(Acquire::Granted(_))));
+        assert!(matches!(acquire(&staged, 1).await, Outcome::Done(AcquireAnswer::Granted(_))));
         for place in 0..2 {
             staged.servers[place].flush();
         }
@@ -145,12 +150,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_renewal_counts_on_a_server_that_is_shut() {
         let staged = Staged::voting().await;
-        assert!(matches!(acquire(&staged, 0).await, Outcome::Done(Acquire::Granted(_))));
+        assert!(matches!(acquire(&staged, 0).await, Outcome::Done(AcquireAnswer::Granted(_))));
         staged.servers[0].delete(crate::key::MEMORY);
         staged.look().await;
         assert!(staged.eligibility.shut(0).is_some());
         let answer = staged.voter(0).renew([claim("k")].into(), LEASE).await;
-        assert!(matches!(&answer, Outcome::Done(said) if *said == [Renew::Renewed]), "{answer:?}");
+        assert!(matches!(&answer, Outcome::Done(said) if *said == [RenewAnswer::Renewed]), "{answer:?}");
         let answer = staged.voter(0).extend(claim("k"), LEASE * 2).await;
         assert!(matches!(answer, Outcome::Done(true)), "{answer:?}");
     }
@@ -160,9 +165,9 @@ mod tests {
     async fn an_answer_from_a_server_that_the_address_no_longer_leads_to_does_not_count() {
         let staged = Staged::new();
         staged.look().await;
-        assert!(matches!(acquire(&staged, 0).await, Outcome::Done(Acquire::Granted(_))));
+        assert!(matches!(acquire(&staged, 0).await, Outcome::Done(AcquireAnswer::Granted(_))));
         let voter = staged.voter(0);
-        assert!(matches!(voter.raise(claim("k"), Fence::new(7)).await, Outcome::Done(Raise::Raised)));
+        assert!(matches!(voter.raise(claim("k"), Fence::new(7)).await, Outcome::Done(RaiseAnswer::Raised)));
         let (mut raising, mut renewing) =
             (pin!(voter.raise(claim("k"), Fence::new(8))), pin!(voter.renew([claim("k")].into(), LEASE)));
         staged.servers[0].stop();

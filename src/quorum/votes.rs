@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::eligibility::FORGOT;
 use super::outcome::{Acquired, Majority, Settled};
-use crate::command::{Acquire, Place};
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::lease::{NodeIndex, majority};
 use crate::node::Outcome;
+use crate::op::{AcquireAnswer, ListPlace};
 
 /// The votes of one round of an acquire.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct RoundVotes {
     /// When the locks on the nodes that said no may be free; `None`: not before they are released.
     held: Vec<Option<Duration>>,
     /// The place of a locker that waits, if the server has a list.
-    place: Option<Place>,
+    place: Option<ListPlace>,
     /// Nodes that may have granted it, or may yet.
     pub(super) uncertain: Vec<NodeIndex>,
     /// Nodes that granted it with a fence that another node does not accept.
@@ -38,12 +38,12 @@ impl RoundVotes {
         Self { nodes, granted, held, place, uncertain, disregarded, refusal, failures, forgot: false, answers: 0 }
     }
 
-    pub(super) fn add(&mut self, node: NodeIndex, answer: Outcome<Acquire>) {
+    pub(super) fn add(&mut self, node: NodeIndex, answer: Outcome<AcquireAnswer>) {
         self.answers += 1;
         match answer {
-            Outcome::Done(Acquire::Granted(fences)) => self.granted.push((node, fences)),
-            Outcome::Done(Acquire::Held(ttl)) => self.held.push(ttl),
-            Outcome::Done(Acquire::Listed(ttl, place)) => {
+            Outcome::Done(AcquireAnswer::Granted(fences)) => self.granted.push((node, fences)),
+            Outcome::Done(AcquireAnswer::Held(ttl)) => self.held.push(ttl),
+            Outcome::Done(AcquireAnswer::Listed(ttl, place)) => {
                 self.held.push(ttl);
                 self.place = Some(place);
             }
@@ -176,19 +176,19 @@ impl Confirmations {
 mod tests {
     use super::*;
 
-    fn granted(fence: u64) -> Outcome<Acquire> {
-        Outcome::Done(Acquire::Granted(vec![Fence::new(fence)]))
+    fn granted(fence: u64) -> Outcome<AcquireAnswer> {
+        Outcome::Done(AcquireAnswer::Granted(vec![Fence::new(fence)]))
     }
 
-    fn held(ms: u64) -> Outcome<Acquire> {
-        Outcome::Done(Acquire::Held(Some(Duration::from_millis(ms))))
+    fn held(ms: u64) -> Outcome<AcquireAnswer> {
+        Outcome::Done(AcquireAnswer::Held(Some(Duration::from_millis(ms))))
     }
 
-    fn failed() -> Outcome<Acquire> {
+    fn failed() -> Outcome<AcquireAnswer> {
         Outcome::Unknown(NodeFailure { node: "n".into(), reason: "silent".into() })
     }
 
-    fn votes(nodes: usize, answers: impl IntoIterator<Item = Outcome<Acquire>>) -> RoundVotes {
+    fn votes(nodes: usize, answers: impl IntoIterator<Item = Outcome<AcquireAnswer>>) -> RoundVotes {
         let mut votes = RoundVotes::new(nodes);
         for (node, answer) in answers.into_iter().enumerate() {
             votes.add(node, answer);
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn of_several_locks_each_has_the_highest_of_its_fences() {
-        let granted = |fences: [u64; 2]| Outcome::Done(Acquire::Granted(fences.map(Fence::new).to_vec()));
+        let granted = |fences: [u64; 2]| Outcome::Done(AcquireAnswer::Granted(fences.map(Fence::new).to_vec()));
         let verdict = votes(3, [granted([5, 2]), granted([4, 9])]).verdict();
         let Some(Acquired::Granted(Majority { fences, .. })) = verdict else { panic!("{verdict:?}") };
         assert_eq!(fences, [5, 9].map(Fence::new));
@@ -226,7 +226,7 @@ mod tests {
             matches!(with_ours, Some(Acquired::Held { ttl: Some(ttl), .. }) if ttl.as_millis() == 20),
             "{with_ours:?}"
         );
-        let forever = votes(1, [Outcome::Done(Acquire::Held(None))]).verdict();
+        let forever = votes(1, [Outcome::Done(AcquireAnswer::Held(None))]).verdict();
         assert!(matches!(forever, Some(Acquired::Held { ttl: None, .. })));
     }
 
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn an_attempt_that_was_granted_somewhere_is_contested() {
-        let contested = |answers: [Outcome<Acquire>; 3], disregarded: &[NodeIndex]| {
+        let contested = |answers: [Outcome<AcquireAnswer>; 3], disregarded: &[NodeIndex]| {
             let mut votes = votes(3, answers);
             votes.disregard(disregarded, &NodeFailure { node: "n".into(), reason: "nobody believes it".into() });
             let verdict = votes.verdict();

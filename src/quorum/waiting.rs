@@ -19,13 +19,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{Calls, Quorum};
-use crate::command::{Answer, Claim, Command, Release, Releaser, Wakes};
+use crate::claim::{Claim, ReleaseAnswer, Releaser, Wakes};
 use crate::error::Error;
 use crate::foreign::log;
 use crate::key::Key;
 use crate::lease::NodeIndex;
 use crate::node::{Lane, Node, Outcome};
-use crate::script;
+use crate::op::{self, LeaveList, Release};
 use crate::sync::{Arc, Mutex};
 
 /// The lists of a locker: where it may stand in one.
@@ -118,7 +118,7 @@ impl Quorum {
     }
 
     /// Releases a lock on every node. With a `rest`, the lock is kept for that long, and nobody is woken.
-    pub(crate) fn release(&self, claim: &Claim, rest: Option<Duration>, wakes: &Wakes) -> Calls<Release> {
+    pub(crate) fn release(&self, claim: &Claim, rest: Option<Duration>, wakes: &Wakes) -> Calls<ReleaseAnswer> {
         let on = |node| (node, self.release_on(node, Lane::Commands, claim, rest, wakes.clone()));
         Calls::new(self.everywhere().map(on))
     }
@@ -131,9 +131,10 @@ impl Quorum {
         claim: &Claim,
         rest: Option<Duration>,
         wakes: Wakes,
-    ) -> impl Future<Output = Outcome<Release>> + use<> {
-        let (node, release) = (Arc::clone(&self.nodes[node]), Command::release(claim.clone(), rest, wakes));
-        async move { script::ask(&node, lane, &release, Answer::release).await }
+    ) -> impl Future<Output = Outcome<ReleaseAnswer>> + use<> {
+        let node = Arc::clone(&self.nodes[node]);
+        let release = Release { claim: claim.clone(), rest, wakes };
+        async move { op::ask(&node, lane, &release).await }
     }
 
     /// Takes this locker off the list of a lock, and wakes the next one if the lock is free.
@@ -143,8 +144,8 @@ impl Quorum {
     pub(crate) async fn pass(&self, key: Key) -> Result<(), Error> {
         let Some(locker) = self.lister() else { return Ok(()) };
         let passing = self.ask(|node| {
-            let pass = Command::Pass { key: key.clone(), locker: Arc::clone(locker) };
-            async move { script::ask(&node, Lane::Commands, &pass, Answer::release).await }
+            let pass = LeaveList { key: key.clone(), locker: Arc::clone(locker) };
+            async move { op::ask(&node, Lane::Commands, &pass).await }
         });
         self.hear(passing, |_, missing| missing == 0).await.map(|_| ())
     }

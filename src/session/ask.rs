@@ -10,10 +10,10 @@ use super::attempt::{self, Attempt};
 use super::state::{Asking, UnderWay};
 use super::{Session, jobs};
 use crate::clock::Instant;
-use crate::command::Place;
 use crate::foreign::log;
 use crate::lease;
 use crate::line::{Answer, Event};
+use crate::op::ListPlace;
 use crate::quorum::Order;
 
 /// Acquires for the waiter, and passes it the grant or the error.
@@ -37,8 +37,8 @@ pub(super) async fn ask(asking: Asking) {
                 log!(debug, key = %key.shown(), owner = %head.owner, ?ttl, "waiting");
             }
             let place = match place {
-                Some(Place::Behind(place)) => Some(place),
-                Some(Place::Refused(error)) => {
+                Some(ListPlace::Behind(place)) => Some(place),
+                Some(ListPlace::Refused(error)) => {
                     session.quorum.unlist(key, &error);
                     None
                 }

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{Grip, Session, labels, reentries, release};
+use crate::claim::{Claim, Listing};
 use crate::clock::{self, Instant};
-use crate::command::{Claim, Listing};
 use crate::engine::{Debt, Work};
 use crate::error::{Error, Loss};
 use crate::fence::{Fence, Source};

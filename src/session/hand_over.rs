@@ -43,12 +43,12 @@ use super::attempt::{self, Asked, Granted};
 use super::release::release;
 use super::state::Unconfirmed;
 use crate::clock::Instant;
-use crate::command::HandOver;
 use crate::engine::Work;
 use crate::foreign::log;
 use crate::lease;
 use crate::lines::Head;
 use crate::node::Outcome;
+use crate::op::HandOverAnswer;
 use crate::quorum::{Acquired, Majority, Settled};
 use crate::standing::Doubt;
 
@@ -77,7 +77,7 @@ pub(super) async fn hand_over(mut released: Unconfirmed, head: Option<Head>) {
         }
     };
     match outcome {
-        Outcome::Done(HandOver::Granted(fence)) => {
+        Outcome::Done(HandOverAnswer::Granted(fence)) => {
             session.outage.answered();
             released.note_released();
             match next.holds(&Majority { fences: vec![fence], votes: vec![0] }) {
@@ -95,7 +95,7 @@ pub(super) async fn hand_over(mut released: Unconfirmed, head: Option<Head>) {
                 }
             }
         }
-        Outcome::Done(HandOver::Gone) => {
+        Outcome::Done(HandOverAnswer::Gone) => {
             session.outage.answered();
             released.settle_next();
             released.end(Settled::Gone);

@@ -7,8 +7,8 @@ use tokio::time::sleep;
 
 use super::state::Unconfirmed;
 use super::{Session, jobs};
+use crate::claim::{ReleaseAnswer, Wakes};
 use crate::clock::Instant;
-use crate::command::{Release, Wakes};
 use crate::engine::Work;
 use crate::error::{Error, Loss};
 use crate::foreign::log;
@@ -26,14 +26,14 @@ fn wakes(session: &Session, hold: &Hold) -> Wakes {
 
 /// Takes in a server's answer to the release of this hold. With a `rest`, the lock was kept for that long, and
 /// nobody was notified. Returns whether the lock was there.
-fn released(session: &Session, hold: &Hold, release: &Release, rest: Option<Duration>) -> bool {
+fn released(session: &Session, hold: &Hold, release: &ReleaseAnswer, rest: Option<Duration>) -> bool {
     let key = &hold.claim.key;
     match release {
-        Release::Gone => {}
-        Release::Released(_) if rest.is_some() => {}
+        ReleaseAnswer::Gone => {}
+        ReleaseAnswer::Released(_) if rest.is_some() => {}
         _ => session.lines.released(key, release),
     }
-    if let Release::Unlisted(error) = release {
+    if let ReleaseAnswer::Unlisted(error) = release {
         session.quorum.unlist(key, error);
     }
     was_there(key, release)
@@ -191,15 +191,15 @@ mod tests {
         let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
         let hold = &Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
         session.lines.admit(hold, None, now);
-        let wait = |release: &Release, rest: Option<Duration>| {
+        let wait = |release: &ReleaseAnswer, rest: Option<Duration>| {
             assert!(released(&session, hold, release, rest));
             session.lines.others_wait(&hold.claim.key)
         };
-        assert!(wait(&Release::Released(1), None));
-        assert!(!wait(&Release::Released(0), None));
-        assert!(!wait(&Release::Released(1), Some(terms.lease)), "it says nothing: the lock stands");
-        assert!(wait(&Release::PassedOn { place: None, turn: None, others: 0, waiting: 1 }, None));
-        assert!(wait(&Release::Released(0), Some(terms.lease)), "as before");
+        assert!(wait(&ReleaseAnswer::Released(1), None));
+        assert!(!wait(&ReleaseAnswer::Released(0), None));
+        assert!(!wait(&ReleaseAnswer::Released(1), Some(terms.lease)), "it says nothing: the lock stands");
+        assert!(wait(&ReleaseAnswer::PassedOn { place: None, turn: None, others: 0, waiting: 1 }, None));
+        assert!(wait(&ReleaseAnswer::Released(0), Some(terms.lease)), "as before");
         session.engine.stop();
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::state::{Session, Unconfirmed};
-use crate::command::Claim;
+use crate::claim::Claim;
 use crate::engine::{Debt, Work};
 use crate::error::{Error, Loss, NodeFailure};
 use crate::foreign::{self, contained, log};

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Doubt;
+use crate::claim::Claim;
 use crate::clock::Instant;
-use crate::command::Claim;
 use crate::engine::Debt;
 use crate::lease;
 use crate::node::{Lane, Outcome};

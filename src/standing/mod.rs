@@ -43,14 +43,15 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
 use self::list::{Entry, List};
+use crate::claim::{Claim, ReleaseAnswer};
 use crate::clock::Instant;
-use crate::command::{Acquire, Claim, Release};
 use crate::engine::{Engine, Work};
 use crate::error::NodeFailure;
 use crate::foreign::{self, contained, log};
 use crate::hold::{self, Hold, HoldState};
 use crate::lease::NodeIndex;
 use crate::node::Outcome;
+use crate::op::AcquireAnswer;
 use crate::quorum::{Calls, Quorum, Vote, was_there};
 use crate::stats::Counters;
 
@@ -84,7 +85,7 @@ pub(crate) struct Book {
     counters: Arc<Counters>,
     command_timeout: Duration,
     /// For each node, entries that are new, and those that were sent with their answers.
-    news: Vec<UnboundedSender<(Entry, Option<Outcome<Release>>)>>,
+    news: Vec<UnboundedSender<(Entry, Option<Outcome<ReleaseAnswer>>)>>,
 }
 
 impl Book {
@@ -155,14 +156,14 @@ impl Book {
     }
 
     /// Waits for late answers, and passes on what each of them leaves.
-    fn follow(&self, mut late: Calls<Acquire>, settle: impl Fn(NodeIndex, Doubt) + Send + 'static) {
+    fn follow(&self, mut late: Calls<AcquireAnswer>, settle: impl Fn(NodeIndex, Doubt) + Send + 'static) {
         let mut debts: Vec<_> = late.missing().map(|node| (node, self.engine.owe(Work::Vote(node)))).collect();
         if debts.is_empty() {
             return;
         }
         self.engine.spawn(async move {
             while let Some((node, answer)) = late.next().await {
-                let is_granted = answer.map(|answer| matches!(answer, Acquire::Granted(_)));
+                let is_granted = answer.map(|answer| matches!(answer, AcquireAnswer::Granted(_)));
                 Doubt::left_by(&is_granted).into_iter().for_each(|doubt| settle(node, doubt));
                 debts.retain(|(waiting, _)| *waiting != node);
             }
@@ -202,7 +203,7 @@ impl Book {
     }
 
     /// Handles the answer to an entry.
-    fn settle(&self, list: &mut List, entry: Entry, answer: Outcome<Release>) {
+    fn settle(&self, list: &mut List, entry: Entry, answer: Outcome<ReleaseAnswer>) {
         let (now, key, field) = (Instant::now(), entry.claim.key.clone(), Arc::clone(&entry.claim.field));
         // The caller of a release is told, and logs what it was told.
         let is_undo = entry.is_undo();
@@ -239,7 +240,11 @@ impl Book {
 
 /// Works off the part of one node. Started with the session, and restarted after a panic; ends with the engine; nobody
 /// awaits it.
-async fn work_off(book: Arc<Book>, node: NodeIndex, mut inbox: UnboundedReceiver<(Entry, Option<Outcome<Release>>)>) {
+async fn work_off(
+    book: Arc<Book>,
+    node: NodeIndex,
+    mut inbox: UnboundedReceiver<(Entry, Option<Outcome<ReleaseAnswer>>)>,
+) {
     let mut list = List::new(book.command_timeout);
     foreign::restarted(async move |_| {
         list.recount();
@@ -284,7 +289,7 @@ impl Unsettled {
     }
 
     /// Follows the nodes that a grant did not wait for, and notes those that may have granted it.
-    pub(crate) fn keep(self, holds: &[Arc<Hold>], sent: Instant, uncertain: &[NodeIndex], late: Calls<Acquire>) {
+    pub(crate) fn keep(self, holds: &[Arc<Hold>], sent: Instant, uncertain: &[NodeIndex], late: Calls<AcquireAnswer>) {
         let (book, holds) = (Arc::clone(&self.book), holds.to_vec());
         let settle = move |node, doubt| holds.iter().for_each(|hold| book.settle_vote(hold, node, sent, doubt));
         uncertain.iter().for_each(|&node| settle(node, Doubt::MayCome));
@@ -293,7 +298,7 @@ impl Unsettled {
     }
 
     /// Undoes it, on the nodes that have answered and on those that have not yet.
-    pub(crate) fn undo(mut self, taken: &[NodeIndex], uncertain: &[NodeIndex], late: Calls<Acquire>) {
+    pub(crate) fn undo(mut self, taken: &[NodeIndex], uncertain: &[NodeIndex], late: Calls<AcquireAnswer>) {
         taken.iter().for_each(|&node| self.undo_on(node, Doubt::Granted));
         uncertain.iter().for_each(|&node| self.undo_on(node, Doubt::MayCome));
         self.is_settled = true;
@@ -411,7 +416,7 @@ mod tests {
             if node == 2 {
                 std::future::pending::<()>().await;
             }
-            Outcome::Done(Acquire::Granted(Vec::new()))
+            Outcome::Done(AcquireAnswer::Granted(Vec::new()))
         };
         let late = Calls::new([1, 2].map(|node| (node, answers(node))).into_iter());
         book.follow(late, |node, doubt| assert_eq!((node, doubt), (1, Doubt::Granted)));
@@ -426,7 +431,7 @@ mod tests {
         let (book, now) = (book(1), Instant::now());
         let mut list = List::new(LEASE);
         let undos = [
-            Outcome::Done(Release::Released(0)),
+            Outcome::Done(ReleaseAnswer::Released(0)),
             Outcome::Refused(Error::config("key", "not permitted")),
             Outcome::Unknown(failure()),
         ];
@@ -441,7 +446,7 @@ mod tests {
     }
 
     /// Returns what is told of a release that was sent again, and whether it ended, for these answers to it.
-    fn told(book: &Book, executed: bool, valid: Duration, answers: Vec<Outcome<Release>>) -> Outcome<bool> {
+    fn told(book: &Book, executed: bool, valid: Duration, answers: Vec<Outcome<ReleaseAnswer>>) -> Outcome<bool> {
         let (mut list, now) = (List::new(LEASE), Instant::now());
         let (tell, mut told) = unbounded_channel();
         let doubt = Doubt::Held { executed, valid_until: now + valid };
@@ -457,14 +462,14 @@ mod tests {
     #[tokio::test]
     async fn a_lock_is_gone_as_expected_only_after_a_release_that_may_have_deleted_it() {
         let book = book(1);
-        let gone = || Outcome::Done(Release::Gone);
+        let gone = || Outcome::Done(ReleaseAnswer::Gone);
         for (executed, valid, answers, expected) in [
             (false, LEASE, vec![gone()], false),
             (true, LEASE, vec![gone()], true),
             (true, Duration::ZERO, vec![gone()], false),
             (false, LEASE, vec![Outcome::NotExecuted(failure()), gone()], false),
             (false, LEASE, vec![Outcome::Unknown(failure()), gone()], true),
-            (false, LEASE, vec![Outcome::Done(Release::Released(0))], true),
+            (false, LEASE, vec![Outcome::Done(ReleaseAnswer::Released(0))], true),
         ] {
             let told = told(&book, executed, valid, answers);
             assert!(matches!(told, Outcome::Done(was_there) if was_there == expected), "{told:?}");

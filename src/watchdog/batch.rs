@@ -13,12 +13,13 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::sleep;
 
 use super::schedule::BATCH;
+use crate::claim::Claim;
 use crate::clock::Instant;
-use crate::command::{Claim, Renew};
 use crate::foreign::log;
 use crate::hold::Hold;
 use crate::lease::NodeIndex;
 use crate::node::{Outcome, slot_of};
+use crate::op::RenewAnswer;
 use crate::quorum::Quorum;
 use crate::stats::Counters;
 use crate::tasks;
@@ -37,7 +38,7 @@ pub(super) struct Answers {
     pub(super) node: NodeIndex,
     pub(super) sent: Instant,
     pub(super) holds: Batch,
-    pub(super) said: Vec<Renew>,
+    pub(super) said: Vec<RenewAnswer>,
 }
 
 /// Holds that are renewed together on every node: they have the same lease and kind.
@@ -139,12 +140,12 @@ async fn renew(sender: Arc<Sender>, node: NodeIndex, mut batch: Batch, mut sent:
 }
 
 /// Returns the holds that a node could not renew, and the reason for the first of them. Usually there are none.
-fn failed(batch: &Batch, said: &[Renew]) -> Option<(Batch, String)> {
+fn failed(batch: &Batch, said: &[RenewAnswer]) -> Option<(Batch, String)> {
     let reason = said.iter().find_map(|answer| match answer {
-        Renew::Failed(reason) => Some(reason.clone()),
-        Renew::Renewed | Renew::Gone => None,
+        RenewAnswer::Failed(reason) => Some(reason.clone()),
+        RenewAnswer::Renewed | RenewAnswer::Gone => None,
     })?;
-    let failed = batch.iter().zip(said).filter(|(_, answer)| matches!(answer, Renew::Failed(_)));
+    let failed = batch.iter().zip(said).filter(|(_, answer)| matches!(answer, RenewAnswer::Failed(_)));
     Some((failed.map(|(hold, _)| Arc::clone(hold)).collect(), reason))
 }
 
@@ -170,8 +171,8 @@ mod tests {
     #[test]
     fn only_failed_renewals_are_tried_again() {
         let batch: Batch = (1..=3).map(hold).collect();
-        assert!(failed(&batch, &[Renew::Renewed, Renew::Gone, Renew::Renewed]).is_none());
-        let said = [Renew::Renewed, Renew::Failed("sick".to_owned()), Renew::Gone];
+        assert!(failed(&batch, &[RenewAnswer::Renewed, RenewAnswer::Gone, RenewAnswer::Renewed]).is_none());
+        let said = [RenewAnswer::Renewed, RenewAnswer::Failed("sick".to_owned()), RenewAnswer::Gone];
         let (again, reason) = failed(&batch, &said).expect("one");
         assert!(again.len() == 1 && Arc::ptr_eq(&again[0], &batch[1]));
         assert_eq!(reason, "sick");

@@ -17,10 +17,10 @@ use super::notes::{Note, Report};
 use super::schedule::{Place, Schedule, Until};
 use super::{Judge, Order, Verdict};
 use crate::clock::{self, Instant};
-use crate::command::Renew;
 use crate::error::Loss;
 use crate::hold::{Hold, HoldState, Survey};
 use crate::lease;
+use crate::op::RenewAnswer;
 use crate::options::Settings;
 use crate::stats::Counters;
 
@@ -166,14 +166,14 @@ impl Wheel {
         let mut renewed = 0;
         for (hold, said) in batch.holds.iter().zip(&batch.said) {
             match said {
-                Renew::Renewed => renewed += usize::from(self.renewed(hold, batch.node, batch.sent, now)),
+                RenewAnswer::Renewed => renewed += usize::from(self.renewed(hold, batch.node, batch.sent, now)),
                 // For a hold that has left the wheel, "gone" means nothing: it was released while the renewal was under
                 // way.
-                Renew::Gone if !self.entries.contains_key(&hold.generation) => {}
-                Renew::Gone if hold.gone(batch.node) => _ = self.entries.remove(&hold.generation),
-                Renew::Gone if hold.is_held() => judge(Verdict::VoteLost(Arc::clone(hold), batch.node)),
+                RenewAnswer::Gone if !self.entries.contains_key(&hold.generation) => {}
+                RenewAnswer::Gone if hold.gone(batch.node) => _ = self.entries.remove(&hold.generation),
+                RenewAnswer::Gone if hold.is_held() => judge(Verdict::VoteLost(Arc::clone(hold), batch.node)),
                 // A failed renewal is tried again while the tick lasts.
-                Renew::Gone | Renew::Failed(_) => {}
+                RenewAnswer::Gone | RenewAnswer::Failed(_) => {}
             }
         }
         self.tell();
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(renewals.len(), 1, "a tick renews once");
         let holds: Arc<[Arc<Hold>]> = Arc::new([Arc::clone(&hold)]);
         let stale = Place { generation: 1, placing: entry(&wheel).placing };
-        wheel.answered(&Answers { node: 0, sent: begin, holds, said: vec![Renew::Renewed] }, &judge);
+        wheel.answered(&Answers { node: 0, sent: begin, holds, said: vec![RenewAnswer::Renewed] }, &judge);
         wheel.due(stale, end, &mut renewals, &judge);
         assert_eq!(hold.at(end), HoldState::Safe, "the end of a tick that succeeded is none");
         let next = places(&mut wheel);
@@ -449,11 +449,11 @@ mod tests {
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
         let begin = hold.since + LEASE / 3;
         look(&mut wheel, begin, &mut Vec::new(), &judge);
-        let (holds, said) = (Arc::new([Arc::clone(&hold)]), vec![Renew::Failed("OOM".to_owned())]);
+        let (holds, said) = (Arc::new([Arc::clone(&hold)]), vec![RenewAnswer::Failed("OOM".to_owned())]);
         wheel.answered(&Answers { node: 0, sent: begin, holds, said }, &judge);
         assert!(entry(&wheel).tick_until.is_some(), "it is being tried again");
         wheel.entries.remove(&1);
-        let (holds, said) = (Arc::new([Arc::clone(&stranger)]), vec![Renew::Gone]);
+        let (holds, said) = (Arc::new([Arc::clone(&stranger)]), vec![RenewAnswer::Gone]);
         wheel.answered(&Answers { node: 0, sent: begin, holds, said }, &judge);
         assert!(stranger.is_held(), "a hold that has left the wheel was released: gone means nothing");
     }
@@ -466,7 +466,7 @@ mod tests {
         look(&mut wheel, begin, &mut Vec::new(), &judge);
         let answer = |node| {
             let holds: Arc<[Arc<Hold>]> = Arc::new([Arc::clone(&hold)]);
-            Answers { node, sent: begin, holds, said: vec![Renew::Renewed] }
+            Answers { node, sent: begin, holds, said: vec![RenewAnswer::Renewed] }
         };
         wheel.answered(&answer(2), &judge);
         assert!(entry(&wheel).tick_until.is_some(), "one of three");
@@ -516,7 +516,7 @@ mod tests {
         (judge, told)
     }
 
-    fn answer(wheel: &mut Wheel, hold: &Arc<Hold>, node: usize, said: Renew, judge: &Judge) {
+    fn answer(wheel: &mut Wheel, hold: &Arc<Hold>, node: usize, said: RenewAnswer, judge: &Judge) {
         let answers = Answers { node, sent: hold.since, holds: Arc::new([Arc::clone(hold)]), said: vec![said] };
         wheel.answered(&answers, judge);
     }
@@ -533,7 +533,7 @@ mod tests {
         hold.tick_failed();
         assert_eq!(notes(Duration::from_millis(2)), [false, true]);
         let (holds, sent) = (Arc::new([Arc::clone(&hold)]), hold.since + Duration::from_millis(3));
-        wheel.answered(&Answers { node: 0, sent, holds, said: vec![Renew::Renewed] }, &no_verdict());
+        wheel.answered(&Answers { node: 0, sent, holds, said: vec![RenewAnswer::Renewed] }, &no_verdict());
         assert_eq!((wheel.counters.stats(0, 0, 0, 0).renewals, wheel.notes.len()), (1, 0));
     }
 
@@ -551,9 +551,9 @@ mod tests {
         let (judge, told) = listening();
         let (mut wheel, hold) = (wheel(), hold(TERMS, &[0, 1, 2], 3));
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
-        answer(&mut wheel, &hold, 1, Renew::Gone, &judge);
+        answer(&mut wheel, &hold, 1, RenewAnswer::Gone, &judge);
         assert_eq!((&*told.lock().expect("sound"), hold.is_held(), wheel.is_empty()), (&vec![Some(1)], true, false));
-        answer(&mut wheel, &hold, 2, Renew::Gone, &judge);
+        answer(&mut wheel, &hold, 2, RenewAnswer::Gone, &judge);
         assert_eq!(hold.at(hold.since), HoldState::Lost(Loss::NotOwner));
         assert!(wheel.is_empty() && told.lock().expect("sound").len() == 1);
     }
@@ -563,7 +563,7 @@ mod tests {
         let (mut wheel, hold) = (wheel(), hold(TERMS, &[0, 1, 2], 3));
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
         hold.leave(hold.since);
-        answer(&mut wheel, &hold, 1, Renew::Gone, &no_verdict());
+        answer(&mut wheel, &hold, 1, RenewAnswer::Gone, &no_verdict());
     }
 
     #[test]
@@ -617,7 +617,7 @@ mod tests {
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
         for n in 1..2_000 {
             let (holds, sent) = (Arc::new([Arc::clone(&hold)]), hold.since + Duration::from_micros(n));
-            wheel.answered(&Answers { node: 0, sent, holds, said: vec![Renew::Renewed] }, &judge);
+            wheel.answered(&Answers { node: 0, sent, holds, said: vec![RenewAnswer::Renewed] }, &judge);
         }
         assert!(wheel.schedule.len() <= 1_003, "{}", wheel.schedule.len());
         assert_eq!(places(&mut wheel).len(), 1);

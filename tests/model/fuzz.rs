@@ -196,17 +196,17 @@ impl Fuzz {
                     return;
                 }
                 let told = match self.random.u8(..4) {
-                    0 => Release::Released(self.random.u64(..3)),
-                    1 => Release::PassedOn {
+                    0 => ReleaseAnswer::Released(self.random.u64(..3)),
+                    1 => ReleaseAnswer::PassedOn {
                         place: self.random.bool().then(|| self.random.u64(..3)),
                         turn: self.random.bool().then_some(MS * 10),
                         others: self.random.u64(..2),
                         waiting: self.random.u64(..3),
                     },
-                    2 => Release::Unlisted("error".into()),
-                    _ => Release::Gone,
+                    2 => ReleaseAnswer::Unlisted("error".into()),
+                    _ => ReleaseAnswer::Gone,
                 };
-                if told != Release::Gone {
+                if told != ReleaseAnswer::Gone {
                     self.lines.released(&key, &told);
                 }
                 self.lines.remove(&hold);

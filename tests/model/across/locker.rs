@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::super::{Answer, Ears, Effect, Event, Held, Line, Moment, Stays, Waiter, WakeUp};
 use super::{Mutant, Scheme};
+use crate::claim::{ReleaseAnswer, Releaser};
 use crate::clock::Instant;
-use crate::command::{Release, Releaser};
 use crate::error::Loss;
 use crate::owner::Owner;
 
@@ -82,7 +82,7 @@ pub(super) enum Said {
     Granted,
     /// With the place in the list.
     Held(Option<u64>),
-    Released(Release),
+    Released(ReleaseAnswer),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -325,18 +325,18 @@ impl Locker {
             }
             Said::Released(release) => release,
         };
-        if let Release::PassedOn { place: Some(place), .. } = &mut release
+        if let ReleaseAnswer::PassedOn { place: Some(place), .. } = &mut release
             && scheme.is(Mutant::SecondSleeps)
         {
             *place += 1;
         }
-        if release != Release::Gone {
+        if release != ReleaseAnswer::Gone {
             self.line.released(&release, &self.moment());
             self.step(Event::Due);
         }
         self.line.remove(&Hold::Releasing);
         self.step(Event::Changed);
-        if scheme.is(Mutant::EndlessTurnsAlone) && matches!(release, Release::Released(_)) {
+        if scheme.is(Mutant::EndlessTurnsAlone) && matches!(release, ReleaseAnswer::Released(_)) {
             self.alarm = None;
         }
     }

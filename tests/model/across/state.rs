@@ -7,7 +7,7 @@ use super::super::WakeUp;
 use super::super::queue::Neighbours;
 use super::locker::{Channel, Health, Hold, Lease, Locker, Message, Pass, SOON, Said, Script};
 use super::{Fault, LOCKERS, Mutant, Scheme};
-use crate::command::{Release, Releaser};
+use crate::claim::{ReleaseAnswer, Releaser};
 
 /// Everything at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -344,7 +344,7 @@ impl State {
                 Said::Held(listing.and_then(|_| self.place(at)))
             }
             // The lease was over before.
-            Some(Script::Release(_)) if self.holder != Some(Holder::Locker(at)) => Said::Released(Release::Gone),
+            Some(Script::Release(_)) if self.holder != Some(Holder::Locker(at)) => Said::Released(ReleaseAnswer::Gone),
             Some(Script::Release(releaser)) => Said::Released(self.free(scheme, Some((at, &releaser)))),
         };
         if self.lockers[at].health != Health::Dead {
@@ -372,7 +372,7 @@ impl State {
     }
 
     /// The lock is free: wakes the next locker, or tells all.
-    fn free(&mut self, scheme: &Scheme, releases: Option<(usize, &Releaser)>) -> Release {
+    fn free(&mut self, scheme: &Scheme, releases: Option<(usize, &Releaser)>) -> ReleaseAnswer {
         self.holder = None;
         let had_list = !self.list.is_empty();
         if let Some(woken) = self.wake(scheme, releases) {
@@ -382,11 +382,11 @@ impl State {
         if !(had_list && scheme.is(Mutant::MuteWithoutList)) {
             self.tell_all(scheme);
         }
-        Release::Released(told.try_into().unwrap_or(u64::MAX))
+        ReleaseAnswer::Released(told.try_into().unwrap_or(u64::MAX))
     }
 
     /// Wakes the next of the list, and puts the releasing locker last. Returns `None` if there was none.
-    fn wake(&mut self, scheme: &Scheme, releases: Option<(usize, &Releaser)>) -> Option<Release> {
+    fn wake(&mut self, scheme: &Scheme, releases: Option<(usize, &Releaser)>) -> Option<ReleaseAnswer> {
         if self.list.is_empty() {
             return None;
         }
@@ -415,7 +415,7 @@ impl State {
             }
             let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
             let place = me.and_then(|me| self.place(me));
-            return Some(Release::PassedOn { place, turn, others: count(others), waiting: count(waiting) });
+            return Some(ReleaseAnswer::PassedOn { place, turn, others: count(others), waiting: count(waiting) });
         }
     }
 

@@ -1,38 +1,68 @@
-//! Finds out which key of a command a server refused. Its error names none, so this asks once more, but only after an
-//! error.
+//! Finds out which key of an operation a server refused. Its error names none, so this asks once more, but only after
+//! an error.
 
-use super::reading::types;
-use super::words::{Subject, Topology, Words};
-use crate::command::Command;
+use std::iter::once;
+
+use super::reply::texts;
+use super::word::{Word, alone, counter};
+use crate::claim::Claim;
 use crate::error::{Error, ServerErrorKind};
-use crate::node::{Call, Outcome, Reply};
+use crate::fence::Source;
+use crate::lua::{Script, Topology};
+use crate::node::{Call, Outcome, Reply, Spell as _, WordList};
+
+/// A key that an operation uses.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Subject {
+    name: String,
+    /// The type that it has, if it is there.
+    key_type: &'static str,
+    /// Whether fences are counted in it.
+    counts: bool,
+}
+
+/// Returns the keys of these locks, and the counters of their fences if it counts them.
+pub(super) fn subjects(claims: &[Claim], fences: Option<Source>, topology: Topology) -> Vec<Subject> {
+    let lock = |claim: &Claim| {
+        let name = claim.key.stored().into_owned();
+        Subject { name, key_type: claim.kind.key_type, counts: false }
+    };
+    let counter = |claim, fences| {
+        let mut name = String::new();
+        counter(claim, fences, topology).spell(&mut name);
+        Subject { name, key_type: "string", counts: true }
+    };
+    claims.iter().flat_map(|claim| once(lock(claim)).chain(fences.map(|fences| counter(claim, fences)))).collect()
+}
 
 /// Adds to a refusal which keys it may be about, or which one it is. `ask` sends a script to the server that refused.
 pub(super) async fn explain<T>(
     refused: Outcome<T>,
-    command: &Command,
-    topology: Topology,
+    keys: Vec<Subject>,
     ask: impl AsyncFnOnce(Call) -> Outcome<Reply>,
 ) -> Outcome<T> {
     let Outcome::Refused(Error::Server { kind, mut source }) = refused else { return refused };
-    let keys = Words::keys_of(command, topology);
     if !keys.is_empty() {
         match kind {
             ServerErrorKind::NoPermission => {
                 source.found = keys.iter().map(Subject::quoted).collect::<Vec<_>>().join(", ");
             }
             ServerErrorKind::WrongType => {
-                let words = Words::types(&keys);
-                let call = Call::Script { lua: words.lua, words: words.words, vote: None, acknowledged: false };
                 // If there is no answer, the error says what it said.
-                if let Outcome::Done(reply) = ask(call).await {
-                    source.found = types(&reply).and_then(|types| odd_one(&keys, &types)).unwrap_or_default();
+                if let Outcome::Done(reply) = ask(types(&keys)).await {
+                    source.found = texts(&reply).and_then(|types| odd_one(&keys, &types)).unwrap_or_default();
                 }
             }
             _ => {}
         }
     }
     Outcome::Refused(Error::Server { kind, source })
+}
+
+/// Asks for the types of these keys.
+fn types(keys: &[Subject]) -> Call {
+    static TYPES: Script = Script::shared("types");
+    alone(TYPES.on(Topology::OneServer), WordList::new(keys.iter().map(|key| Word::from(key.name.as_str())), []))
 }
 
 /// Returns whether a refusal may be about one of several keys.
@@ -43,9 +73,15 @@ pub(super) fn is_vague<T>(answer: &Outcome<T>) -> bool {
 
 /// Names the first key that is there with another type than it should have.
 fn odd_one(keys: &[Subject], types: &[String]) -> Option<String> {
-    let (key, found) = keys.iter().zip(types).find(|(key, found)| *found != "none" && *found != key.kind)?;
+    let (key, found) = keys.iter().zip(types).find(|(key, found)| *found != "none" && *found != key.key_type)?;
     let role = if key.counts { ", which counts the fences of this lock," } else { "" };
     Some(format!("{}{role} holds a {found}", key.quoted()))
+}
+
+impl Subject {
+    fn quoted(&self) -> String {
+        format!("{:?}", self.name)
+    }
 }
 
 #[cfg(test)]
@@ -54,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_key_that_has_another_type_is_named() {
-        let key = |name: &str, kind, counts| Subject { name: name.to_owned(), kind, counts };
+        let key = |name: &str, key_type, counts| Subject { name: name.to_owned(), key_type, counts };
         let keys = [key("orders:42", "hash", false), key("lockhound_fence:{7}", "string", true)];
         let odd = |types: [&str; 2]| odd_one(&keys, &types.map(str::to_owned));
         assert_eq!(odd(["list", "string"]).as_deref(), Some("\"orders:42\" holds a list"));

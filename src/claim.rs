@@ -1,0 +1,69 @@
+//! What all layers say about a lock that is held or requested, and about its release.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::key::Key;
+use crate::kind::Kind;
+
+/// A lock that is held or requested: its key, and the field that is there while it is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) kind: &'static Kind,
+    pub(crate) key: Key,
+    pub(crate) field: Arc<str>,
+}
+
+/// A locker that goes into a lock's waiting list if the lock is not granted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listing {
+    pub(crate) locker: Arc<str>,
+    /// Set if its time to wait for those before it in the list is over.
+    pub(crate) looked: bool,
+    /// The minimum lifetime of the list.
+    pub(crate) lifetime: Duration,
+}
+
+/// Whom a release wakes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Wakes {
+    /// All subscribers of the lock's channel.
+    All,
+    /// The next locker of the list or, without a list, all subscribers. The `Releaser` describes the locker that
+    /// releases.
+    Next(Option<Releaser>),
+}
+
+/// The locker that releases a lock.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Releaser {
+    pub(crate) locker: Arc<str>,
+    /// Other callers of it wait, so it goes behind the other lockers of the list. A list with no other counts as none.
+    pub(crate) enlists: bool,
+    /// It is subscribed to the channel, and is not in the list.
+    pub(crate) listens: bool,
+    /// Subscribers that are in no list may be told instead, and have this turn.
+    pub(crate) offers: Option<Duration>,
+    /// The lifetime of the list. It is renewed when less than half is left.
+    pub(crate) lifetime: Duration,
+}
+
+/// What a server answered to a release.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum ReleaseAnswer {
+    /// Released, and this many clients got the message.
+    Released(u64),
+    /// Released, and another locker was woken or, with `turn`, clients that are not in the list were. `place` is the
+    /// number of lockers in the list before the one that released, if it is there.
+    PassedOn {
+        place: Option<u64>,
+        turn: Option<Duration>,
+        /// How many clients are subscribed that are not in the list.
+        others: u64,
+        /// How many lockers are in the list.
+        waiting: u64,
+    },
+    /// Released, and all subscribers were told: the list cannot be used, because of this error of the server.
+    Unlisted(String),
+    Gone,
+}

@@ -1,0 +1,194 @@
+//! Takes locks.
+
+use std::fmt;
+use std::iter::once;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::refusal::{Subject, subjects};
+use super::release::Release;
+use super::reply::{array, fence, forbidden, is_forgotten, remaining};
+use super::sending::{Op, ask_slot};
+use super::slots::{by_slot, chosen, torn};
+use super::word::{Word, batched, counter, fields, lock, millis, number, scripts_of};
+use crate::claim::{Claim, Listing, Wakes};
+use crate::error::NodeFailure;
+use crate::fence::{Fence, Source};
+use crate::lua::Topology;
+use crate::node::{Call, Cluster, Lane, Node, Outcome, Reply, Step, WordList};
+
+/// Takes all of these locks, which are of one kind, or none. If the answer is to be a vote, `vote` is the id of the
+/// memory that the server has to have, the one that it had when it was vetted; without that memory it does nothing.
+#[derive(Debug, Clone)]
+pub(crate) struct Acquire {
+    pub(crate) claims: Arc<[Claim]>,
+    pub(crate) lease: Duration,
+    pub(crate) fences: Source,
+    pub(crate) vote: Option<Arc<str>>,
+    /// Only for a single lock.
+    pub(crate) listing: Option<Listing>,
+}
+
+/// What a server answered to an acquire.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum AcquireAnswer {
+    /// All requested locks are granted, with one fence for each.
+    Granted(Vec<Fence>),
+    /// One is held by another, for at most this long if its lease is not renewed, or without a lease if `None`.
+    Held(Option<Duration>),
+    /// The same, for a locker that goes into the list.
+    Listed(Option<Duration>, ListPlace),
+}
+
+/// A locker's place in a lock's waiting list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ListPlace {
+    /// This many are before it.
+    Behind(u64),
+    /// The server refused to put it there, with this error.
+    Refused(String),
+}
+
+impl Op for Acquire {
+    /// `None` if the server does not have the memory for the vote, and has done nothing.
+    type Output = Option<AcquireAnswer>;
+
+    fn call(&self, topology: Topology) -> Call {
+        let Self { claims, lease, fences, vote, listing } = self;
+        let scripts = scripts_of(claims);
+        let (script, name) = match (&**claims, listing) {
+            ([_], Some(_)) => (&scripts.enlist, Some("enlist")),
+            ([_], None) => (&scripts.acquire, Some("acquire")),
+            _ => (&scripts.acquire_all, None),
+        };
+        let listing = listing.as_ref().filter(|_| claims.len() == 1);
+        let keys = claims.iter().flat_map(|claim| [lock(&claim.key), counter(claim, *fences, topology)]);
+        let args = once(millis(*lease)).chain(fields(claims)).chain(once(number(fences.clock())));
+        let args = args.chain(listing.into_iter().flat_map(|listing| listed(&claims[0], listing)));
+        Call::Step(Step {
+            alone: script.for_vote(topology, vote),
+            batched: name.map(|name| batched(scripts, topology, name)),
+            words: WordList::new(keys, args),
+            vote: vote.clone(),
+            takes: true,
+            acknowledged: true,
+            idle: |reply| held_for(reply).is_some() || is_forgotten(reply),
+            slot: None,
+        })
+    }
+
+    fn read(&self, reply: &Reply) -> Option<Option<AcquireAnswer>> {
+        if is_forgotten(reply) { Some(None) } else { answer(reply, self.claims.len()).map(Some) }
+    }
+
+    fn wrote(answer: &Option<AcquireAnswer>) -> bool {
+        matches!(answer, Some(AcquireAnswer::Granted(_)))
+    }
+
+    fn keys(&self, topology: Topology) -> Vec<Subject> {
+        subjects(&self.claims, Some(self.fences), topology)
+    }
+
+    async fn on_cluster(&self, cluster: &Cluster, node: &Node, lane: Lane) -> Outcome<Option<AcquireAnswer>> {
+        if let Some(error) = self.claims.iter().find_map(|claim| torn(&claim.key)) {
+            return Outcome::Refused(error);
+        }
+        debug_assert_eq!(self.vote, None, "a cluster stands alone, and remembers nothing");
+        let slots = by_slot(&self.claims);
+        if slots.len() > 1 {
+            self.acquire_slots(&slots, cluster, node, lane).await
+        } else {
+            ask_slot(cluster, node, lane, self).await
+        }
+    }
+}
+
+impl Acquire {
+    /// Takes the locks of one slot after the other: of two callers that want the same locks, the one that gets the
+    /// first slot gets the others. If a slot is refused, the locks taken before are released before the refusal is
+    /// returned. If they cannot be released, the outcome is unknown, and the caller undoes all of it.
+    async fn acquire_slots(
+        &self,
+        slots: &[Vec<usize>],
+        cluster: &Cluster,
+        node: &Node,
+        lane: Lane,
+    ) -> Outcome<Option<AcquireAnswer>> {
+        let mut fences = vec![None; self.claims.len()];
+        let mut taken: Vec<usize> = Vec::new();
+        for members in slots {
+            let acquire = Self { claims: chosen(&self.claims, members), vote: None, listing: None, ..*self };
+            match ask_slot(cluster, node, lane, &acquire).await {
+                Outcome::Done(Some(AcquireAnswer::Granted(given))) if given.len() == members.len() => {
+                    members.iter().zip(given).for_each(|(&at, fence)| fences[at] = Some(fence));
+                    taken.extend(members);
+                }
+                unknown @ Outcome::Unknown(_) => return unknown,
+                refused => {
+                    return match self.give_back(&taken, cluster, node, lane).await {
+                        Ok(()) => refused,
+                        Err(failure) => Outcome::Unknown(failure),
+                    };
+                }
+            }
+        }
+        match fences.into_iter().collect::<Option<Vec<_>>>() {
+            Some(fences) => Outcome::Done(Some(AcquireAnswer::Granted(fences))),
+            None => Outcome::Unknown(failure(node, "a slot was not asked")),
+        }
+    }
+
+    /// Releases what was taken, all at once.
+    ///
+    /// # Errors
+    /// Why a lock may still be held.
+    async fn give_back(&self, taken: &[usize], cluster: &Cluster, node: &Node, lane: Lane) -> Result<(), NodeFailure> {
+        let released = join_all(taken.iter().map(|&at| {
+            let release = Release { claim: self.claims[at].clone(), rest: None, wakes: Wakes::All };
+            async move { ask_slot(cluster, node, lane, &release).await }
+        }));
+        released.await.into_iter().try_for_each(|outcome| match outcome {
+            Outcome::Done(_) => Ok(()),
+            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Err(failure),
+            Outcome::Refused(error) => Err(failure(node, error)),
+        })
+    }
+}
+
+fn failure(node: &Node, reason: impl fmt::Display) -> NodeFailure {
+    NodeFailure { node: Arc::clone(node.name()), reason: reason.to_string() }
+}
+
+/// Returns what an acquire says about the locker that goes into the list.
+fn listed<'a>(claim: &'a Claim, listing: &'a Listing) -> [Word<'a>; 4] {
+    let Listing { locker, looked, lifetime } = listing;
+    let looked = if *looked { "1" } else { "" };
+    [Word::List(&claim.key), (&**locker).into(), looked.into(), millis(*lifetime)]
+}
+
+fn answer(reply: &Reply, locks: usize) -> Option<AcquireAnswer> {
+    match array(reply)? {
+        [Reply::Int(1), given @ ..] if given.len() == locks => {
+            given.iter().map(fence).collect::<Option<_>>().map(AcquireAnswer::Granted)
+        }
+        [Reply::Int(0), Reply::Int(ttl), Reply::Int(place)] => {
+            let place = ListPlace::Behind(u64::try_from(*place).ok()?);
+            Some(AcquireAnswer::Listed(remaining(*ttl), place))
+        }
+        [Reply::Int(0), Reply::Int(ttl), Reply::Bytes(error)] => Some(match forbidden(error) {
+            Some(error) => AcquireAnswer::Listed(remaining(*ttl), ListPlace::Refused(error)),
+            None => AcquireAnswer::Held(remaining(*ttl)),
+        }),
+        _ => held_for(reply).map(|ttl| AcquireAnswer::Held(remaining(ttl))),
+    }
+}
+
+/// Returns the TTL of a lock that another holds.
+fn held_for(reply: &Reply) -> Option<i64> {
+    match array(reply)? {
+        [Reply::Int(0), Reply::Int(ttl)] | [Reply::Int(0), Reply::Int(ttl), _] => Some(*ttl),
+        _ => None,
+    }
+}

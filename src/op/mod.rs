@@ -1,0 +1,45 @@
+//! What a server is asked for. An operation is one file: its values, its script with keys and arguments, how the reply
+//! reads, what replicas have to acknowledge, and what is different on a cluster.
+//!
+//! A script that arrives twice or late does no harm. Scripts check whether a field exists, counts are absolute, and
+//! only two of them create a lock: an acquire, which is sent at most once per generation, and a hand-over, which finds
+//! its holder only once. All kinds of locks have the same operations with the same answers, so higher layers do not
+//! know how a kind is stored.
+
+mod acquire;
+mod ask;
+mod count;
+mod extend;
+mod hand_over;
+mod holders;
+mod inspect;
+mod label;
+mod open;
+mod pass;
+mod raise;
+mod refusal;
+mod release;
+mod renew;
+mod reply;
+mod retake;
+mod sending;
+mod slots;
+mod vet;
+mod word;
+
+pub(crate) use self::acquire::{Acquire, AcquireAnswer, ListPlace};
+pub(crate) use self::ask::{AskAbout, Testimony};
+pub(crate) use self::count::WriteCount;
+pub(crate) use self::extend::Extend;
+pub(crate) use self::hand_over::{HandOver, HandOverAnswer};
+pub(crate) use self::holders::{Force, NameHolders};
+pub(crate) use self::inspect::{Inspect, KeyHolder};
+pub(crate) use self::label::{ReadLabel, WriteLabel};
+pub(crate) use self::open::Opening;
+pub(crate) use self::pass::LeaveList;
+pub(crate) use self::raise::{Raise, RaiseAnswer};
+pub(crate) use self::release::Release;
+pub(crate) use self::renew::{Renew, RenewAnswer};
+pub(crate) use self::retake::Retake;
+pub(crate) use self::sending::{Op, ask};
+pub(crate) use self::vet::{Announced, Remembrance, ServerIdentity, Vet};

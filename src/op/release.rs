@@ -1,0 +1,83 @@
+//! Releases a lock, at once or after a rest.
+
+use std::slice;
+use std::time::Duration;
+
+use super::refusal::{Subject, subjects};
+use super::reply::{array, forbidden, is_gone};
+use super::sending::Op;
+use super::word::{NOTHING, Word, batched, channel, field, lock, millis};
+use crate::claim::{Claim, ReleaseAnswer, Wakes};
+use crate::lua::Topology;
+use crate::node::{Call, Reply, Step, WordList};
+
+/// Releases a lock. With a `rest` the lock stays locked for that long, under a field that no operation names, and
+/// nobody is woken.
+#[derive(Debug)]
+pub(crate) struct Release {
+    pub(crate) claim: Claim,
+    pub(crate) rest: Option<Duration>,
+    pub(crate) wakes: Wakes,
+}
+
+impl Op for Release {
+    type Output = ReleaseAnswer;
+
+    fn call(&self, topology: Topology) -> Call {
+        let Self { claim, rest, wakes } = self;
+        let scripts = &claim.kind.scripts;
+        let (script, shared, words) = match rest {
+            Some(rest) => (&scripts.keep, None, WordList::new([lock(&claim.key)], [millis(*rest), field(claim)])),
+            None => {
+                let (list, releaser) = match wakes {
+                    Wakes::All => (NOTHING, &None),
+                    Wakes::Next(releaser) => (Word::List(&claim.key), releaser),
+                };
+                let args = [field(claim), list, releaser.as_ref().map_or(NOTHING, Word::Releaser)];
+                let words = WordList::new([lock(&claim.key), channel(&claim.key)], args);
+                (&scripts.release, Some(batched(scripts, topology, "release")), words)
+            }
+        };
+        Call::Step(Step {
+            alone: script.on(topology),
+            batched: shared,
+            words,
+            vote: None,
+            takes: false,
+            acknowledged: false,
+            idle: is_gone,
+            slot: None,
+        })
+    }
+
+    fn read(&self, reply: &Reply) -> Option<ReleaseAnswer> {
+        answer(reply)
+    }
+
+    fn keys(&self, topology: Topology) -> Vec<Subject> {
+        subjects(slice::from_ref(&self.claim), None, topology)
+    }
+}
+
+pub(super) fn answer(reply: &Reply) -> Option<ReleaseAnswer> {
+    match reply {
+        Reply::Int(-1) => Some(ReleaseAnswer::Gone),
+        Reply::Int(told) => u64::try_from(*told).ok().map(ReleaseAnswer::Released),
+        _ => match array(reply)? {
+            [Reply::Int(place), Reply::Int(turn), Reply::Int(others), Reply::Int(waiting)] => {
+                let turn = u64::try_from(*turn).ok()?;
+                Some(ReleaseAnswer::PassedOn {
+                    place: u64::try_from(*place).ok(),
+                    turn: Some(turn).filter(|turn| *turn > 0).map(Duration::from_millis),
+                    others: u64::try_from(*others).ok()?,
+                    waiting: u64::try_from(*waiting).ok()?,
+                })
+            }
+            [Reply::Int(told), Reply::Bytes(error)] => match forbidden(error) {
+                Some(error) => Some(ReleaseAnswer::Unlisted(error)),
+                None => u64::try_from(*told).ok().map(ReleaseAnswer::Released),
+            },
+            _ => None,
+        },
+    }
+}

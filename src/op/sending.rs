@@ -1,0 +1,108 @@
+//! Sends an operation to a node, and reads the answer.
+
+use std::sync::Arc;
+
+use super::refusal::{Subject, explain, is_vague};
+use crate::error::Error;
+use crate::lua::Topology;
+use crate::node::{Call, Cluster, Lane, Node, Outcome, ReplicaAck, Reply, Server};
+
+/// An operation on a server.
+pub(crate) trait Op: Sync + Sized {
+    /// The server's answer.
+    type Output: Send;
+
+    /// Whether it is about no lock, but about what a locker calls itself.
+    #[cfg(feature = "testing")]
+    const IS_OF_LABEL: bool = false;
+
+    /// Returns its script, with keys and arguments.
+    fn call(&self, topology: Topology) -> Call;
+
+    /// Reads a reply; `None` if its script returns no such reply.
+    fn read(&self, reply: &Reply) -> Option<Self::Output>;
+
+    /// Returns the error that a reply stands for.
+    fn error(&self, _node: &Arc<str>, _reply: &Reply) -> Option<Error> {
+        None
+    }
+
+    /// Returns whether an answer says that something was written that replicas have to acknowledge.
+    fn wrote(_answer: &Self::Output) -> bool {
+        false
+    }
+
+    /// Waits until enough replicas have what was written. Other answers do not wait for them.
+    fn acknowledged(
+        answer: Outcome<Self::Output>,
+        ack: ReplicaAck,
+    ) -> impl Future<Output = Outcome<Self::Output>> + Send {
+        ack.cover(answer, Self::wrote)
+    }
+
+    /// Returns the keys that a refusal may be about.
+    fn keys(&self, _topology: Topology) -> Vec<Subject> {
+        Vec::new()
+    }
+
+    /// Sends it to a cluster, where a script may have keys of one slot only.
+    fn on_cluster(
+        &self,
+        cluster: &Cluster,
+        node: &Node,
+        lane: Lane,
+    ) -> impl Future<Output = Outcome<Self::Output>> + Send {
+        ask_slot(cluster, node, lane, self)
+    }
+}
+
+/// Lets a node carry out an operation once.
+pub(crate) async fn ask<O: Op>(node: &Node, lane: Lane, op: &O) -> Outcome<O::Output> {
+    match node.server() {
+        Server::Redis(redis) => {
+            let answer = answer(node, op, redis.call(lane, op.call(Topology::OneServer)).await).await;
+            if !is_vague(&answer) {
+                return answer;
+            }
+            let ask = async |call| redis.call(lane, call).await.0;
+            Box::pin(explain(answer, op.keys(Topology::OneServer), ask)).await
+        }
+        // Boxed, like all that is larger than the way of a lock on one server: a future takes the space of its largest
+        // part, and each lock and each release moves one several times.
+        Server::Cluster(cluster) => Box::pin(op.on_cluster(cluster, node, lane)).await,
+        #[cfg(feature = "testing")]
+        Server::Memory(memory) => {
+            let ask = async |call| memory.call(&call, O::IS_OF_LABEL).await;
+            let answer = read(node, op, ask(op.call(Topology::OneServer)).await);
+            if !is_vague(&answer) {
+                return answer;
+            }
+            Box::pin(explain(answer, op.keys(Topology::OneServer), ask)).await
+        }
+    }
+}
+
+/// Sends an operation to a cluster, if all of its keys are in one slot.
+pub(super) async fn ask_slot<O: Op>(cluster: &Cluster, node: &Node, lane: Lane, op: &O) -> Outcome<O::Output> {
+    let answer = answer(node, op, cluster.call(lane, op.call(Topology::Cluster)).await).await;
+    if !is_vague(&answer) {
+        return answer;
+    }
+    let ask = async |call| cluster.call(lane, call).await.0;
+    Box::pin(explain(answer, op.keys(Topology::Cluster), ask)).await
+}
+
+/// Reads the answer, once enough replicas have what was written.
+async fn answer<O: Op>(node: &Node, op: &O, (reply, ack): (Outcome<Reply>, ReplicaAck)) -> Outcome<O::Output> {
+    let answer = read(node, op, reply);
+    if ack.is_moot() { answer } else { Box::pin(O::acknowledged(answer, ack)).await }
+}
+
+fn read<O: Op>(node: &Node, op: &O, reply: Outcome<Reply>) -> Outcome<O::Output> {
+    if let Outcome::Done(reply) = &reply
+        && let Some(error) = op.error(node.name(), reply)
+    {
+        return Outcome::Refused(error);
+    }
+    reply.and_then(node.name(), |reply| op.read(reply))
+}
