@@ -45,6 +45,16 @@ mod tasks;
 pub mod testing;
 mod watchdog;
 
+// Unit tests run the contract on a kind of lock that only they have.
+#[cfg(test)]
+extern crate self as lockhound;
+#[cfg(test)]
+#[path = "../tests/contract/behaviours.rs"]
+mod behaviours;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
+
 pub use credentials::{CredentialProvider, Credentials};
 pub use error::{ConfigError, Error, Loss, NodeFailure, ServerError, ServerErrorKind};
 pub use fence::Fence;

@@ -14,6 +14,8 @@ use crate::error::Error;
 use crate::foreign::{self, log};
 use crate::key::Key;
 use crate::kind::Format;
+#[cfg(test)]
+use crate::kind::Kind;
 use crate::lock::Lock;
 use crate::multi::MultiLock;
 #[cfg(feature = "tls")]
@@ -457,6 +459,13 @@ impl LockerBuilder {
     /// Defaults to [`Format::Redisson`].
     pub const fn format(mut self, format: Format) -> Self {
         self.options.kind = format.kind();
+        self
+    }
+
+    /// Sets the kind of its locks.
+    #[cfg(test)]
+    pub(crate) const fn kind(mut self, kind: &'static Kind) -> Self {
+        self.options.kind = kind;
         self
     }
 

@@ -1,373 +1,17 @@
 //! What a lock promises on every kind of deployment: one list of behaviours, run on each of them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "contract/behaviours.rs"]
+mod behaviours;
 mod common;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
+use behaviours::{Deployment, Place, on_each, with_every_behaviour};
 use common::cluster::Cluster;
-use common::machine::within;
 use common::sentinel::Sentinels;
 use common::{Server, eventually, key, ms};
-#[cfg(feature = "testing")]
-use lockhound::testing;
-use lockhound::{Error, Format, HoldState, Locker, LockerBuilder, Loss, Owner};
-use tokio::time::sleep;
-
-/// A server of any kind.
-enum Place {
-    Redis(Arc<Server>),
-    #[cfg(feature = "tls")]
-    Encrypted(Server, Box<common::tls::Authority>),
-    Cluster(Arc<Cluster>),
-    Named(Arc<Sentinels>),
-    #[cfg(feature = "testing")]
-    Memory(testing::Server),
-}
-
-impl Place {
-    fn add_to(&self, builder: LockerBuilder) -> LockerBuilder {
-        match self {
-            Self::Redis(server) => builder.node(server.url()),
-            #[cfg(feature = "tls")]
-            Self::Encrypted(server, ca) => builder.node(server.tls_url("localhost")).tls(ca.trusted()),
-            Self::Cluster(cluster) => builder.node(cluster.url()),
-            Self::Named(group) => builder.node(group.url()),
-            #[cfg(feature = "testing")]
-            Self::Memory(server) => builder.memory(server),
-        }
-    }
-
-    fn exists(&self, key: &str) -> bool {
-        match self {
-            Self::Redis(server) => server.exists(key),
-            #[cfg(feature = "tls")]
-            Self::Encrypted(server, _) => server.exists(key),
-            Self::Cluster(cluster) => cluster.exists(key),
-            Self::Named(group) => group.master.exists(key),
-            #[cfg(feature = "testing")]
-            Self::Memory(server) => server.holder(key).is_some(),
-        }
-    }
-
-    fn delete(&self, key: &str) {
-        match self {
-            Self::Redis(server) => server.command::<()>(&["DEL", key]),
-            #[cfg(feature = "tls")]
-            Self::Encrypted(server, _) => server.command::<()>(&["DEL", key]),
-            Self::Cluster(cluster) => cluster.delete(key),
-            Self::Named(group) => group.master.command::<()>(&["DEL", key]),
-            #[cfg(feature = "testing")]
-            Self::Memory(server) => server.delete(key),
-        }
-    }
-
-    fn kill(&self) {
-        match self {
-            Self::Redis(server) => server.kill(),
-            #[cfg(feature = "tls")]
-            Self::Encrypted(server, _) => server.kill(),
-            Self::Cluster(_) | Self::Named(_) => panic!("it has no server of whose vote something depends"),
-            // A server in memory cannot refuse connections: it is stopped for good.
-            #[cfg(feature = "testing")]
-            Self::Memory(server) => server.stop(),
-        }
-    }
-
-    fn stop(&self) {
-        match self {
-            Self::Redis(server) => server.stop(),
-            #[cfg(feature = "tls")]
-            Self::Encrypted(server, _) => server.stop(),
-            Self::Cluster(_) | Self::Named(_) => panic!("it has no server of whose vote something depends"),
-            #[cfg(feature = "testing")]
-            Self::Memory(server) => server.stop(),
-        }
-    }
-}
-
-/// Servers, and the format and options of the locks on them.
-struct Deployment {
-    servers: Vec<Place>,
-    format: Format,
-    /// Whether one server is killed and one is stopped once the lockers are connected.
-    down: bool,
-}
-
-impl Deployment {
-    fn of(count: usize, format: Format) -> Self {
-        Self { servers: (0..count).map(|_| Place::Redis(Arc::new(Server::start()))).collect(), format, down: false }
-    }
-
-    /// Starts a server whose connections are encrypted.
-    #[cfg(feature = "tls")]
-    fn encrypted(format: Format) -> Self {
-        let ca = common::tls::Authority::new();
-        Self { servers: vec![Place::Encrypted(ca.server(), Box::new(ca))], format, down: false }
-    }
-
-    #[cfg(feature = "testing")]
-    fn in_memory(count: usize, format: Format) -> Self {
-        Self { servers: (0..count).map(|_| Place::Memory(testing::Server::new())).collect(), format, down: false }
-    }
-
-    /// Has one of five servers killed and one stopped.
-    fn crippled(self) -> Self {
-        Self { down: true, ..self }
-    }
-
-    async fn locker(&self, lease: Duration) -> Locker {
-        let [locker] = self.lockers(lease).await;
-        locker
-    }
-
-    async fn lockers<const N: usize>(&self, lease: Duration) -> [Locker; N] {
-        let mut lockers = Vec::new();
-        for _ in 0..N {
-            let builder = common::several::over_urls([], lease).format(self.format);
-            let builder = self.servers.iter().fold(builder, |builder, server| server.add_to(builder));
-            lockers.push(builder.connect().await.unwrap());
-        }
-        if self.down {
-            self.servers[1].kill();
-            self.servers[3].stop();
-        }
-        lockers.try_into().unwrap()
-    }
-
-    fn up(&self) -> impl Iterator<Item = &Place> {
-        self.servers.iter().enumerate().filter(|(at, _)| !self.down || ![1, 3].contains(at)).map(|(_, server)| server)
-    }
-
-    async fn is_free_everywhere(&self, key: &str) {
-        eventually(ms(10_000), "free", || self.up().all(|server| !server.exists(key))).await;
-    }
-}
-
-/// A lease that tests wait for. It is renewed every third of it, and no stall of a busy machine is as long as the rest.
-const SHORT: Duration = Duration::from_secs(2);
-
-/// A lease that no test waits for.
-const LONG: Duration = Duration::from_secs(30);
-
-async fn a_lock_excludes_other_owners_and_other_lockers(on: Deployment) {
-    let ([one, two], key) = (on.lockers(LONG).await, key());
-    let guard = one.get(&key).lock().await.unwrap();
-    assert!(two.get(&key).try_lock().await.unwrap().is_none());
-    assert!(one.get(&key).owned_by(Owner::new()).try_lock().await.unwrap().is_none());
-    assert!(two.get(common::key()).try_lock().await.unwrap().is_some(), "another key");
-    guard.unlock().await.unwrap();
-    on.is_free_everywhere(&key).await;
-    two.get(&key).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
-}
-
-async fn a_bounded_wait_ends_in_time(on: Deployment) {
-    let ([one, two], key) = (on.lockers(LONG).await, key());
-    let guard = one.get(&key).lock().await.unwrap();
-    let start = Instant::now();
-    assert!(two.get(&key).try_lock_for(ms(150)).await.unwrap().is_none());
-    let waited = start.elapsed();
-    assert!(waited >= ms(150) && within(waited, ms(400)), "{waited:?}");
-    let lock = two.get(&key);
-    let waiting = tokio::spawn(async move { lock.try_lock_for(ms(2_000)).await });
-    sleep(ms(20)).await;
-    guard.unlock().await.unwrap();
-    waiting.await.unwrap().unwrap().expect("free in time").unlock().await.unwrap();
-}
-
-async fn its_owner_enters_again_and_leaves_as_often(on: Deployment) {
-    let ([one, two], key) = (on.lockers(LONG).await, key());
-    let lock = one.get(&key);
-    let (first, second) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
-    let third = lock.try_lock().await.unwrap().expect("ours");
-    assert_eq!((third.hold_count(), first.fence()), (3, third.fence()));
-    // In another order, guards of an owner without a name look as if branches of one task were inside together.
-    third.unlock().await.unwrap();
-    second.unlock().await.unwrap();
-    assert_eq!(first.hold_count(), 1);
-    assert!(two.get(&key).try_lock().await.unwrap().is_none(), "held until the last is out");
-    first.unlock().await.unwrap();
-    on.is_free_everywhere(&key).await;
-}
-
-async fn an_owner_is_the_same_in_every_task(on: Deployment) {
-    let (locks, key, owner) = (on.locker(LONG).await, key(), Owner::new());
-    let lock = locks.get(&key).owned_by(owner.clone());
-    let guard = lock.lock().await.unwrap();
-    let (again, name) = (locks.get(&key), key.clone());
-    let nested = tokio::spawn(owner.scope(async move { again.try_lock().await })).await.unwrap().unwrap();
-    assert_eq!(nested.expect("the same owner").hold_count(), 2);
-    drop(guard);
-    on.is_free_everywhere(&name).await;
-}
-
-async fn a_waiter_is_woken_by_the_release(on: Deployment) {
-    let ([one, two], key) = (on.lockers(LONG).await, key());
-    let guard = one.get(&key).lock().await.unwrap();
-    let (near, far) = (one.get(&key).owned_by(Owner::new()), two.get(&key));
-    let waiting = tokio::spawn(async move {
-        let (near, far) = tokio::join!(async { near.lock().await.unwrap().unlock().await }, async {
-            far.lock().await.unwrap().unlock().await
-        });
-        near.and(far)
-    });
-    sleep(ms(150)).await;
-    assert!(!waiting.is_finished());
-    guard.unlock().await.unwrap();
-    // Without messages waiters poll every five seconds.
-    common::soon(ms(1_000), waiting).await.expect("woken").unwrap().unwrap();
-}
-
-async fn fences_grow(on: Deployment) {
-    let (lockers, key): ([Locker; 2], _) = (on.lockers(LONG).await, key());
-    let mut last = None;
-    for round in 0..10 {
-        let guard = lockers[round % 2].get(&key).lock().await.unwrap();
-        assert!(Some(guard.fence()) > last);
-        last = Some(guard.fence());
-        guard.unlock().await.unwrap();
-    }
-}
-
-async fn the_watchdog_renews_beyond_the_lease(on: Deployment) {
-    let ([one, two], key) = (on.lockers(SHORT).await, key());
-    let guard = one.get(&key).lock().await.unwrap();
-    sleep(SHORT * 3 / 2).await;
-    guard.check().unwrap();
-    assert!(two.get(&key).try_lock().await.unwrap().is_none());
-    eventually(SHORT, "the last renewal succeeded", || guard.state() == HoldState::Safe).await;
-    guard.unlock().await.unwrap();
-}
-
-async fn a_deletion_is_told_at_the_next_renewal(on: Deployment) {
-    let (locks, key) = (on.locker(SHORT).await, key());
-    let guard = locks.get(&key).lock().await.unwrap();
-    let lost = guard.lost();
-    // A late vote, or a renewal between the deletions on several servers, may write the key again.
-    let deleting = async {
-        while !lost.is_cancelled() {
-            on.up().for_each(|server| server.delete(&key));
-            sleep(ms(50)).await;
-        }
-    };
-    common::soon(SHORT, deleting).await.expect("told");
-    assert_eq!(guard.loss(), Some(Loss::NotOwner), "by a renewal, and not by the end of the lease");
-    assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
-    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
-}
-
-async fn a_forced_unlock_is_told_and_lets_others_in(on: Deployment) {
-    let ([one, two], key) = (on.lockers(LONG).await, key());
-    let guard = one.get(&key).lock().await.unwrap();
-    assert!(one.get(&key).force_unlock().await.unwrap());
-    assert_eq!(guard.loss(), Some(Loss::ForceUnlocked));
-    drop(guard);
-    let theirs = two.get(&key).lock().await.unwrap();
-    assert!(one.get(&key).force_unlock().await.unwrap());
-    on.is_free_everywhere(&key).await;
-    assert!(!one.get(&key).force_unlock().await.unwrap(), "it is free");
-    drop(theirs);
-}
-
-async fn everybody_sees_who_holds_it(on: Deployment) {
-    let ([one, two], key) = (on.lockers(LONG).await, key());
-    assert!(!two.get(&key).is_locked().await.unwrap());
-    let guard = one.get(&key).lock().await.unwrap();
-    let holder = two.get(&key).holder().await.unwrap().expect("held");
-    assert!(holder.owner().starts_with(&format!("{}:{}:", one.id(), guard.owner())), "{holder:?}");
-    assert_eq!(holder.hold_count(), 1);
-    assert!(holder.remaining().unwrap() > ms(29_000));
-    guard.unlock().await.unwrap();
-    assert!(!two.get(&key).is_locked().await.unwrap());
-}
-
-async fn a_fixed_lease_runs_out(on: Deployment) {
-    let ([one, two], key) = (on.lockers(LONG).await, key());
-    let guard = one.get(&key).fixed_lease(ms(250)).lock().await.unwrap();
-    let next = two.get(&key).lock().await.unwrap();
-    assert!(guard.lost().is_cancelled(), "told before the next one was in");
-    assert_eq!(guard.loss(), Some(Loss::Expired));
-    next.unlock().await.unwrap();
-}
-
-async fn a_hold_ends_with_its_longest_time(on: Deployment) {
-    let (locks, key) = (on.locker(LONG).await, key());
-    let start = Instant::now();
-    let guard = locks.get(&key).max_hold(ms(200)).lock().await.unwrap();
-    common::soon(ms(400), guard.lost().cancelled()).await.expect("told");
-    assert!(start.elapsed() > ms(180), "{:?}", start.elapsed());
-    assert_eq!(guard.loss(), Some(Loss::MaxHold));
-    drop(guard);
-    on.is_free_everywhere(&key).await;
-}
-
-async fn a_lock_stays_for_its_shortest_time_and_then_a_waiter_has_it(on: Deployment) {
-    let ([one, two], key, start) = (on.lockers(LONG).await, key(), Instant::now());
-    let lock = one.get(&key).min_hold(ms(1_000));
-    lock.lock().await.unwrap().unlock().await.unwrap();
-    // The clock is read after the attempt, so that it shows whether the time was over.
-    let again = lock.try_lock().await.unwrap();
-    assert!(again.is_none() || start.elapsed() >= ms(1_000), "its owner is in after {:?}", start.elapsed());
-    drop(again);
-    let next = two.get(&key).lock().await.unwrap();
-    let waited = start.elapsed();
-    assert!(waited >= ms(1_000) && within(waited, ms(3_000)), "{waited:?}");
-    next.unlock().await.unwrap();
-    on.is_free_everywhere(&key).await;
-}
-
-async fn closing_ends_waiters_and_tells_holders(on: Deployment) {
-    let ([one, two], key) = (on.lockers(LONG).await, key());
-    let theirs = two.get(&key).lock().await.unwrap();
-    let held = one.get(common::key()).lock().await.unwrap();
-    let name = held.key().to_string();
-    let lock = one.get(&key);
-    let waiting = tokio::spawn(async move { lock.lock().await });
-    sleep(ms(30)).await;
-    let closing = tokio::spawn({
-        let one = one.clone();
-        async move { one.close().await }
-    });
-    held.lost().cancelled().await;
-    assert_eq!(held.loss(), Some(Loss::Closed));
-    drop(held);
-    common::soon(ms(1_500), closing).await.expect("bounded").unwrap();
-    assert!(matches!(waiting.await.unwrap(), Err(Error::Closed)));
-    assert!(matches!(one.get(&key).try_lock().await, Err(Error::Closed)));
-    on.is_free_everywhere(&name).await;
-    theirs.unlock().await.unwrap();
-}
-
-async fn a_section_runs_with_the_lock_and_ends_with_its_loss(on: Deployment) {
-    let ([one, two], key) = (on.lockers(LONG).await, key());
-    let (lock, taken) = (one.get(&key), two.get(&key));
-    let done = lock.run(|section| async move {
-        section.check().unwrap();
-        (taken.try_lock().await.unwrap().is_none(), section.fence())
-    });
-    assert!(done.await.unwrap().0);
-    on.is_free_everywhere(&key).await;
-    let lock = one.get(&key).max_hold(ms(100));
-    let cut: Result<(), Error> = lock.run(|_| std::future::pending()).await;
-    assert!(matches!(cut, Err(Error::Lost { loss: Loss::MaxHold, .. })), "{cut:?}");
-}
-
-async fn a_detached_hold_is_no_longer_its_task_s(on: Deployment) {
-    let (locks, key) = (on.locker(LONG).await, key());
-    let guard = locks.get(&key).lock().await.unwrap().detach();
-    assert!(locks.get(&key).try_lock().await.unwrap().is_none());
-    tokio::spawn(async move { guard.unlock().await }).await.unwrap().unwrap();
-    locks.get(&key).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
-}
-
-async fn a_dropped_guard_releases(on: Deployment) {
-    let ([one, two], key) = (on.lockers(LONG).await, key());
-    let guard = one.get(&key).lock().await.unwrap();
-    std::thread::spawn(move || drop(guard)).join().unwrap();
-    common::soon(ms(1_000), two.get(&key).lock()).await.expect("released").unwrap().unlock().await.unwrap();
-    on.is_free_everywhere(&key).await;
-}
+use lockhound::{Format, Locker};
 
 /// A module of tests for each kind of deployment.
 macro_rules! on_every_deployment {
@@ -375,42 +19,36 @@ macro_rules! on_every_deployment {
     (@together $kind:ident $start:expr; $($behaviour:ident)*) => {
         async fn every_behaviour(format: Format) {
             let servers = Arc::new($start);
-            let on = || Deployment { servers: vec![Place::$kind(Arc::clone(&servers))], format, down: false };
+            let on = || Deployment::on(vec![Place::$kind(Arc::clone(&servers))], format);
             $(eprintln!(stringify!($behaviour));
-            super::$behaviour(on()).await;)*
+            crate::behaviours::$behaviour(on()).await;)*
         }
-    };
-    (@on $deployment:expr; $($behaviour:ident)*) => {
-        $(#[tokio::test]
-        async fn $behaviour() {
-            super::$behaviour($deployment).await;
-        })*
     };
     ($($behaviours:tt)*) => {
         mod one_server {
-            use super::{Deployment, Format};
-            on_every_deployment!(@on Deployment::of(1, Format::Redisson); $($behaviours)*);
+            use super::{Deployment, Format, on_each};
+            on_each!(Deployment::of(1, Format::Redisson); $($behaviours)*);
         }
         mod three_servers {
-            use super::{Deployment, Format};
-            on_every_deployment!(@on Deployment::of(3, Format::Redisson); $($behaviours)*);
+            use super::{Deployment, Format, on_each};
+            on_each!(Deployment::of(3, Format::Redisson); $($behaviours)*);
         }
         mod five_servers_of_which_two_are_down {
-            use super::{Deployment, Format};
-            on_every_deployment!(@on Deployment::of(5, Format::Redisson).crippled(); $($behaviours)*);
+            use super::{Deployment, Format, on_each};
+            on_each!(Deployment::of(5, Format::Redisson).crippled(); $($behaviours)*);
         }
         #[cfg(feature = "tls")]
         mod one_server_over_tls {
-            use super::{Deployment, Format};
-            on_every_deployment!(@on Deployment::encrypted(Format::Redisson); $($behaviours)*);
+            use super::{Deployment, Format, on_each};
+            on_each!(Deployment::encrypted(Format::Redisson); $($behaviours)*);
         }
         mod one_server_in_the_plain_format {
-            use super::{Deployment, Format};
-            on_every_deployment!(@on Deployment::of(1, Format::Plain); $($behaviours)*);
+            use super::{Deployment, Format, on_each};
+            on_each!(Deployment::of(1, Format::Plain); $($behaviours)*);
         }
         mod three_servers_in_the_plain_format {
-            use super::{Deployment, Format};
-            on_every_deployment!(@on Deployment::of(3, Format::Plain); $($behaviours)*);
+            use super::{Deployment, Format, on_each};
+            on_each!(Deployment::of(3, Format::Plain); $($behaviours)*);
         }
         mod a_cluster {
             use super::{Arc, Cluster, Deployment, Format, Place};
@@ -434,41 +72,23 @@ macro_rules! on_every_deployment {
         }
         #[cfg(feature = "testing")]
         mod one_server_in_memory {
-            use super::{Deployment, Format};
-            on_every_deployment!(@on Deployment::in_memory(1, Format::Redisson); $($behaviours)*);
+            use super::{Deployment, Format, on_each};
+            on_each!(Deployment::in_memory(1, Format::Redisson); $($behaviours)*);
         }
         #[cfg(feature = "testing")]
         mod five_servers_in_memory_of_which_two_are_down {
-            use super::{Deployment, Format};
-            on_every_deployment!(@on Deployment::in_memory(5, Format::Redisson).crippled(); $($behaviours)*);
+            use super::{Deployment, Format, on_each};
+            on_each!(Deployment::in_memory(5, Format::Redisson).crippled(); $($behaviours)*);
         }
         #[cfg(feature = "testing")]
         mod three_servers_in_memory_in_the_plain_format {
-            use super::{Deployment, Format};
-            on_every_deployment!(@on Deployment::in_memory(3, Format::Plain); $($behaviours)*);
+            use super::{Deployment, Format, on_each};
+            on_each!(Deployment::in_memory(3, Format::Plain); $($behaviours)*);
         }
     };
 }
 
-on_every_deployment! {
-    a_lock_excludes_other_owners_and_other_lockers
-    a_bounded_wait_ends_in_time
-    its_owner_enters_again_and_leaves_as_often
-    an_owner_is_the_same_in_every_task
-    a_waiter_is_woken_by_the_release
-    fences_grow
-    the_watchdog_renews_beyond_the_lease
-    a_deletion_is_told_at_the_next_renewal
-    a_forced_unlock_is_told_and_lets_others_in
-    everybody_sees_who_holds_it
-    a_fixed_lease_runs_out
-    a_hold_ends_with_its_longest_time
-    a_lock_stays_for_its_shortest_time_and_then_a_waiter_has_it
-    closing_ends_waiters_and_tells_holders
-    a_section_runs_with_the_lock_and_ends_with_its_loss
-    a_detached_hold_is_no_longer_its_task_s
-    a_dropped_guard_releases
-}
+with_every_behaviour!(on_every_deployment!);
 
 /// The commands are those of the page, on a server that has just started. Redis 6.2 gives a new user all channels.
 #[tokio::test(flavor = "multi_thread")]

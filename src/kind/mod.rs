@@ -6,6 +6,9 @@
 
 mod plain;
 mod redisson;
+#[cfg(test)]
+#[path = "../../tests/trial/mod.rs"]
+mod trial;
 
 use std::fmt;
 use std::ptr;
@@ -122,4 +125,4 @@ impl fmt::Debug for Kind {
 
 /// All kinds.
 #[cfg(test)]
-pub(crate) static KINDS: [&Kind; 2] = [&REDISSON, &PLAIN];
+pub(crate) static KINDS: [&Kind; 3] = [&REDISSON, &PLAIN, &trial::TRIAL];
