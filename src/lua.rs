@@ -49,30 +49,25 @@ pub(crate) enum Topology {
     Cluster,
 }
 
-/// The texts of a folder of `lua/`, each with its name.
+/// Texts of `lua/`, each with its name.
 pub(crate) type Texts = &'static [(&'static str, &'static str)];
 
+/// Returns the texts of these names in a folder of `lua/`.
+macro_rules! texts {
+    ($folder:literal $($name:literal)*) => {
+        &[$((
+            $name,
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/", $folder, "/", $name, ".lua")),
+        )),*]
+    };
+}
+pub(crate) use texts;
+
 /// The texts that all kinds share.
-const SHARED: Texts = &[
-    ("ask", include_str!("../lua/shared/ask.lua")),
-    ("batch", include_str!("../lua/shared/batch.lua")),
-    ("enlist", include_str!("../lua/shared/enlist.lua")),
-    ("enlist_alone", "local function acquire(KEYS, ARGV)\n-- acquire.lua\nend\n-- enlist.lua\n"),
-    ("fence", include_str!("../lua/shared/fence.lua")),
-    ("force", include_str!("../lua/shared/force.lua")),
-    (FORGOTTEN, include_str!("../lua/shared/forgotten.lua")),
-    ("holders", include_str!("../lua/shared/holders.lua")),
-    ("inspect", include_str!("../lua/shared/inspect.lua")),
-    ("label", include_str!("../lua/shared/label.lua")),
-    ("label_of", include_str!("../lua/shared/label_of.lua")),
-    ("open", include_str!("../lua/shared/open.lua")),
-    ("pass", include_str!("../lua/shared/pass.lua")),
-    ("refused", include_str!("../lua/shared/refused.lua")),
-    (REMEMBERS, include_str!("../lua/shared/remembers.lua")),
-    ("types", include_str!("../lua/shared/types.lua")),
-    ("vet", include_str!("../lua/shared/vet.lua")),
-    ("wake", include_str!("../lua/shared/wake.lua")),
-];
+const SHARED: Texts = texts!(
+    "shared" "ask" "batch" "enlist" "enlist_alone" "fence" "force" "forgotten" "holders" "inspect" "label" "label_of"
+    "open" "pass" "refused" "remembers" "types" "vet" "wake"
+);
 
 /// Stands before a script whose answer may be a vote.
 const REMEMBERS: &str = "remembers";
@@ -183,7 +178,7 @@ mod tests {
             files.extend(names.map(|file| format!("{of}/{}", file.file_stem().expect("a name").to_string_lossy())));
         }
         files.sort();
-        let named = all().filter(|(_, name, _)| *name != "enlist_alone").map(|(of, name, _)| format!("{of}/{name}"));
+        let named = all().map(|(of, name, _)| format!("{of}/{name}"));
         let mut named: Vec<String> = named.filter(|name| !name.starts_with("trial/")).collect();
         named.sort();
         assert_eq!(files, named);
@@ -196,9 +191,9 @@ mod tests {
             let mut own = String::new();
             // The steps of a batch have headers of their own.
             if name == "batch" {
-                own.push_str(text)
+                own.push_str(text);
             } else {
-                put(name, texts_of(folder), false, &mut own)
+                put(name, texts_of(folder), false, &mut own);
             }
             let body: String = own.lines().skip_while(|l| l.starts_with("--")).collect();
             assert!(header.contains("Returns"), "{folder}/{name}: the header does not say what it returns");

@@ -2,7 +2,7 @@
 
 use super::{CommandsOfKind, Format, Kind, Scripts};
 use crate::key::LOCK;
-use crate::lua::Texts;
+use crate::lua::texts;
 
 pub(super) static REDISSON: Kind = Kind {
     name: "redisson",
@@ -18,18 +18,7 @@ pub(super) static REDISSON: Kind = Kind {
         to_do_both: &[],
         to_retake: &["EXISTS LOCK"],
     },
-    scripts: Scripts::of(TEXTS),
+    scripts: Scripts::of(texts!(
+        "redisson" "acquire" "acquire_all" "count" "release" "keep" "hand_over" "renew" "retake" "extend" "raise"
+    )),
 };
-
-const TEXTS: Texts = &[
-    ("acquire", include_str!("../../lua/redisson/acquire.lua")),
-    ("acquire_all", include_str!("../../lua/redisson/acquire_all.lua")),
-    ("count", include_str!("../../lua/redisson/count.lua")),
-    ("release", include_str!("../../lua/redisson/release.lua")),
-    ("keep", include_str!("../../lua/redisson/keep.lua")),
-    ("hand_over", include_str!("../../lua/redisson/hand_over.lua")),
-    ("renew", include_str!("../../lua/redisson/renew.lua")),
-    ("retake", include_str!("../../lua/redisson/retake.lua")),
-    ("extend", include_str!("../../lua/redisson/extend.lua")),
-    ("raise", include_str!("../../lua/redisson/raise.lua")),
-];

@@ -10,14 +10,14 @@ use futures_util::future::join_all;
 use super::refusal::{Subject, subjects};
 use super::release::Release;
 use super::reply::{array, fence, forbidden, is_forgotten, remaining};
-use super::sending::{Op, ask_slot};
+use super::sending::{Masters, Op};
 use super::slots::{by_slot, chosen, torn};
-use super::word::{Word, batched, counter, fields, lock, millis, number, scripts_of};
+use super::word::{Word, batched, counter, fields, lock, millis, number, scripts_of, text};
 use crate::claim::{Claim, Listing, Wakes};
 use crate::error::NodeFailure;
 use crate::fence::{Fence, Source};
 use crate::lua::Topology;
-use crate::node::{Call, Cluster, Lane, Node, Outcome, Reply, Step, WordList};
+use crate::node::{Call, Outcome, Reply, Step, WordList};
 
 /// Takes all of these locks, which are of one kind, or none. If the answer is to be a vote, `vote` is the id of the
 /// memory that the server has to have, the one that it had when it was vetted; without that memory it does nothing.
@@ -91,17 +91,13 @@ impl Op for Acquire {
         subjects(&self.claims, Some(self.fences), topology)
     }
 
-    async fn on_cluster(&self, cluster: &Cluster, node: &Node, lane: Lane) -> Outcome<Option<AcquireAnswer>> {
+    async fn on_cluster(&self, masters: &Masters<'_>) -> Outcome<Option<AcquireAnswer>> {
         if let Some(error) = self.claims.iter().find_map(|claim| torn(&claim.key)) {
             return Outcome::Refused(error);
         }
         debug_assert_eq!(self.vote, None, "a cluster stands alone, and remembers nothing");
         let slots = by_slot(&self.claims);
-        if slots.len() > 1 {
-            self.acquire_slots(&slots, cluster, node, lane).await
-        } else {
-            ask_slot(cluster, node, lane, self).await
-        }
+        if slots.len() > 1 { self.acquire_slots(&slots, masters).await } else { masters.ask(self).await }
     }
 }
 
@@ -109,25 +105,19 @@ impl Acquire {
     /// Takes the locks of one slot after the other: of two callers that want the same locks, the one that gets the
     /// first slot gets the others. If a slot is refused, the locks taken before are released before the refusal is
     /// returned. If they cannot be released, the outcome is unknown, and the caller undoes all of it.
-    async fn acquire_slots(
-        &self,
-        slots: &[Vec<usize>],
-        cluster: &Cluster,
-        node: &Node,
-        lane: Lane,
-    ) -> Outcome<Option<AcquireAnswer>> {
+    async fn acquire_slots(&self, slots: &[Vec<usize>], masters: &Masters<'_>) -> Outcome<Option<AcquireAnswer>> {
         let mut fences = vec![None; self.claims.len()];
         let mut taken: Vec<usize> = Vec::new();
         for members in slots {
             let acquire = Self { claims: chosen(&self.claims, members), vote: None, listing: None, ..*self };
-            match ask_slot(cluster, node, lane, &acquire).await {
+            match masters.ask(&acquire).await {
                 Outcome::Done(Some(AcquireAnswer::Granted(given))) if given.len() == members.len() => {
                     members.iter().zip(given).for_each(|(&at, fence)| fences[at] = Some(fence));
                     taken.extend(members);
                 }
                 unknown @ Outcome::Unknown(_) => return unknown,
                 refused => {
-                    return match self.give_back(&taken, cluster, node, lane).await {
+                    return match self.give_back(&taken, masters).await {
                         Ok(()) => refused,
                         Err(failure) => Outcome::Unknown(failure),
                     };
@@ -136,7 +126,7 @@ impl Acquire {
         }
         match fences.into_iter().collect::<Option<Vec<_>>>() {
             Some(fences) => Outcome::Done(Some(AcquireAnswer::Granted(fences))),
-            None => Outcome::Unknown(failure(node, "a slot was not asked")),
+            None => Outcome::Unknown(failure(masters, "a slot was not asked")),
         }
     }
 
@@ -144,28 +134,28 @@ impl Acquire {
     ///
     /// # Errors
     /// Why a lock may still be held.
-    async fn give_back(&self, taken: &[usize], cluster: &Cluster, node: &Node, lane: Lane) -> Result<(), NodeFailure> {
+    async fn give_back(&self, taken: &[usize], masters: &Masters<'_>) -> Result<(), NodeFailure> {
         let released = join_all(taken.iter().map(|&at| {
             let release = Release { claim: self.claims[at].clone(), rest: None, wakes: Wakes::All };
-            async move { ask_slot(cluster, node, lane, &release).await }
+            async move { masters.ask(&release).await }
         }));
         released.await.into_iter().try_for_each(|outcome| match outcome {
             Outcome::Done(_) => Ok(()),
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Err(failure),
-            Outcome::Refused(error) => Err(failure(node, error)),
+            Outcome::Refused(error) => Err(failure(masters, error)),
         })
     }
 }
 
-fn failure(node: &Node, reason: impl fmt::Display) -> NodeFailure {
-    NodeFailure { node: Arc::clone(node.name()), reason: reason.to_string() }
+fn failure(masters: &Masters<'_>, reason: impl fmt::Display) -> NodeFailure {
+    NodeFailure { node: Arc::clone(masters.node.name()), reason: reason.to_string() }
 }
 
 /// Returns what an acquire says about the locker that goes into the list.
 fn listed<'a>(claim: &'a Claim, listing: &'a Listing) -> [Word<'a>; 4] {
     let Listing { locker, looked, lifetime } = listing;
     let looked = if *looked { "1" } else { "" };
-    [Word::List(&claim.key), (&**locker).into(), looked.into(), millis(*lifetime)]
+    [Word::List(&claim.key), text(&**locker), text(looked), millis(*lifetime)]
 }
 
 fn answer(reply: &Reply, locks: usize) -> Option<AcquireAnswer> {

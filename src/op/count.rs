@@ -11,7 +11,6 @@ use crate::lua::Topology;
 use crate::node::{Call, Reply, WordList};
 
 /// Writes the hold count of a lock.
-#[derive(Debug)]
 pub(crate) struct WriteCount {
     pub(crate) claim: Claim,
     pub(crate) count: u32,

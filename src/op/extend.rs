@@ -12,7 +12,6 @@ use crate::lua::Topology;
 use crate::node::{Call, Reply, WordList};
 
 /// Makes a held lock last for at least this long from now.
-#[derive(Debug)]
 pub(crate) struct Extend {
     pub(crate) claim: Claim,
     pub(crate) lease: Duration,

@@ -13,7 +13,6 @@ use crate::lua::Topology;
 use crate::node::{Call, Reply, Step, WordList};
 
 /// Releases a lock and takes it for the next claim, if it is still held under the first. It is never a vote.
-#[derive(Debug)]
 pub(crate) struct HandOver {
     pub(crate) from: Claim,
     pub(crate) to: Claim,

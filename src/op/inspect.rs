@@ -1,19 +1,19 @@
-//! Asks who holds a lock.
+//! Asks who holds a lock, and releases it from them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::reply::{array, remaining};
-use super::sending::Op;
-use super::word::{alone, lock};
+use super::reply::{array, remaining, texts, yes_or_no};
+use super::sending::{Masters, Op};
+use super::slots::torn;
+use super::word::{alone, channel, lock, text};
 use crate::error::{Error, ServerErrorKind};
 use crate::key::Key;
 use crate::lua::{Script, Topology};
-use crate::node::{Call, Reply, WordList};
+use crate::node::{Call, Outcome, Reply, WordList};
 use crate::shown::cut;
 
 /// Asks who holds a lock.
-#[derive(Debug)]
 pub(crate) struct Inspect(pub(crate) Key);
 
 /// The holder of a lock, as its key shows it.
@@ -22,6 +22,15 @@ pub(crate) struct KeyHolder {
     pub(crate) owner: Vec<u8>,
     pub(crate) count: u64,
     pub(crate) remaining: Option<Duration>,
+}
+
+/// Asks for the holders of a lock, each as the SHA-1 of its field or string.
+pub(crate) struct NameHolders(pub(crate) Key);
+
+/// Releases a lock from these holders, unless it has a holder besides them.
+pub(crate) struct Force {
+    pub(crate) key: Key,
+    pub(crate) holders: Arc<[String]>,
 }
 
 impl Op for Inspect {
@@ -51,8 +60,48 @@ impl Op for Inspect {
     }
 }
 
+impl Op for NameHolders {
+    /// Empty if the lock is free.
+    type Output = Vec<String>;
+
+    fn call(&self, topology: Topology) -> Call {
+        static HOLDERS: Script = Script::shared("holders");
+        alone(HOLDERS.on(topology), WordList::new([lock(&self.0)], []))
+    }
+
+    fn read(&self, reply: &Reply) -> Option<Vec<String>> {
+        texts(reply)
+    }
+
+    fn error(&self, node: &Arc<str>, reply: &Reply) -> Option<Error> {
+        no_lock(&self.0, node, reply)
+    }
+}
+
+impl Op for Force {
+    /// Whether the lock was theirs, and nobody else's.
+    type Output = bool;
+
+    fn call(&self, topology: Topology) -> Call {
+        static FORCE: Script = Script::shared("force");
+        let args = self.holders.iter().map(text);
+        alone(FORCE.on(topology), WordList::new([lock(&self.key), channel(&self.key)], args))
+    }
+
+    fn read(&self, reply: &Reply) -> Option<bool> {
+        yes_or_no(reply)
+    }
+
+    async fn on_cluster(&self, masters: &Masters<'_>) -> Outcome<bool> {
+        match torn(&self.key) {
+            Some(error) => Outcome::Refused(error),
+            None => masters.ask(self).await,
+        }
+    }
+}
+
 /// Makes an error of a reply that names a type: the key is not a lock.
-pub(super) fn no_lock(key: &Key, node: &Arc<str>, reply: &Reply) -> Option<Error> {
+fn no_lock(key: &Key, node: &Arc<str>, reply: &Reply) -> Option<Error> {
     let Reply::Bytes(key_type) = reply else { return None };
     let key_type = cut(key_type);
     let what = if key_type == "hash" { "hash that is no lock's" } else { &*key_type };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::sending::Op;
-use super::word::{Word, alone, millis};
+use super::word::{Word, alone, millis, text};
 use crate::label;
 use crate::lua::{Script, Topology};
 use crate::node::{Call, Reply, WordList};
@@ -27,8 +27,8 @@ impl Op for WriteLabel {
 
     fn call(&self, topology: Topology) -> Call {
         static LABEL: Script = Script::shared("label");
-        let text = self.label.as_deref().unwrap_or_default();
-        alone(LABEL.on(topology), WordList::new([of(&self.locker)], [text.into(), millis(label::LIFETIME)]))
+        let label = self.label.as_deref().unwrap_or_default();
+        alone(LABEL.on(topology), WordList::new([of(&self.locker)], [text(label), millis(label::LIFETIME)]))
     }
 
     fn read(&self, reply: &Reply) -> Option<()> {
@@ -50,7 +50,7 @@ impl Op for ReadLabel {
 
     fn read(&self, reply: &Reply) -> Option<Option<Vec<u8>>> {
         match reply {
-            Reply::Bytes(text) => Some(Some(text.to_vec())),
+            Reply::Bytes(label) => Some(Some(label.to_vec())),
             Reply::Array(items) if items.is_empty() => Some(None),
             _ => None,
         }
@@ -58,5 +58,5 @@ impl Op for ReadLabel {
 }
 
 fn of(locker: &str) -> Word<'_> {
-    label::key_of(locker).into()
+    text(label::key_of(locker))
 }

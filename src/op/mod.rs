@@ -7,15 +7,12 @@
 //! know how a kind is stored.
 
 mod acquire;
-mod ask;
 mod count;
 mod extend;
 mod hand_over;
-mod holders;
 mod inspect;
 mod label;
-mod open;
-mod pass;
+mod memory;
 mod raise;
 mod refusal;
 mod release;
@@ -24,22 +21,17 @@ mod reply;
 mod retake;
 mod sending;
 mod slots;
-mod vet;
 mod word;
 
 pub(crate) use self::acquire::{Acquire, AcquireAnswer, ListPlace};
-pub(crate) use self::ask::{AskAbout, Testimony};
 pub(crate) use self::count::WriteCount;
 pub(crate) use self::extend::Extend;
 pub(crate) use self::hand_over::{HandOver, HandOverAnswer};
-pub(crate) use self::holders::{Force, NameHolders};
-pub(crate) use self::inspect::{Inspect, KeyHolder};
+pub(crate) use self::inspect::{Force, Inspect, KeyHolder, NameHolders};
 pub(crate) use self::label::{ReadLabel, WriteLabel};
-pub(crate) use self::open::Opening;
-pub(crate) use self::pass::LeaveList;
+pub(crate) use self::memory::{Announced, AskAbout, Opening, Remembrance, ServerIdentity, Testimony, Vet};
 pub(crate) use self::raise::{Raise, RaiseAnswer};
-pub(crate) use self::release::Release;
+pub(crate) use self::release::{LeaveList, Release};
 pub(crate) use self::renew::{Renew, RenewAnswer};
 pub(crate) use self::retake::Retake;
 pub(crate) use self::sending::{Op, ask};
-pub(crate) use self::vet::{Announced, Remembrance, ServerIdentity, Vet};

@@ -9,7 +9,6 @@ use crate::lua::Topology;
 use crate::node::{Call, Reply, WordList};
 
 /// Raises the mark of a lock that is held there to this fence, unless the mark is higher already.
-#[derive(Debug)]
 pub(crate) struct Raise {
     pub(crate) claim: Claim,
     pub(crate) fence: Fence,

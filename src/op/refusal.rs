@@ -4,7 +4,7 @@
 use std::iter::once;
 
 use super::reply::texts;
-use super::word::{Word, alone, counter};
+use super::word::{self, alone, counter};
 use crate::claim::Claim;
 use crate::error::{Error, ServerErrorKind};
 use crate::fence::Source;
@@ -62,7 +62,7 @@ pub(super) async fn explain<T>(
 /// Asks for the types of these keys.
 fn types(keys: &[Subject]) -> Call {
     static TYPES: Script = Script::shared("types");
-    alone(TYPES.on(Topology::OneServer), WordList::new(keys.iter().map(|key| Word::from(key.name.as_str())), []))
+    alone(TYPES.on(Topology::OneServer), WordList::new(keys.iter().map(|key| word::text(&*key.name)), []))
 }
 
 /// Returns whether a refusal may be about one of several keys.

@@ -1,19 +1,20 @@
-//! Releases a lock, at once or after a rest.
+//! Releases a lock, at once or after a rest, and takes a locker off its list.
 
 use std::slice;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::refusal::{Subject, subjects};
 use super::reply::{array, forbidden, is_gone};
 use super::sending::Op;
-use super::word::{NOTHING, Word, batched, channel, field, lock, millis};
+use super::word::{NOTHING, Word, alone, batched, channel, field, lock, millis, text};
 use crate::claim::{Claim, ReleaseAnswer, Wakes};
-use crate::lua::Topology;
+use crate::key::Key;
+use crate::lua::{Script, Topology};
 use crate::node::{Call, Reply, Step, WordList};
 
 /// Releases a lock. With a `rest` the lock stays locked for that long, under a field that no operation names, and
 /// nobody is woken.
-#[derive(Debug)]
 pub(crate) struct Release {
     pub(crate) claim: Claim,
     pub(crate) rest: Option<Duration>,
@@ -59,7 +60,27 @@ impl Op for Release {
     }
 }
 
-pub(super) fn answer(reply: &Reply) -> Option<ReleaseAnswer> {
+/// Takes a locker off the list of a lock, and wakes the next one if the lock is free.
+pub(crate) struct LeaveList {
+    pub(crate) key: Key,
+    pub(crate) locker: Arc<str>,
+}
+
+impl Op for LeaveList {
+    type Output = ReleaseAnswer;
+
+    fn call(&self, topology: Topology) -> Call {
+        static PASS: Script = Script::shared("pass");
+        let args = [text(&*self.locker), Word::List(&self.key), NOTHING];
+        alone(PASS.on(topology), WordList::new([lock(&self.key), channel(&self.key)], args))
+    }
+
+    fn read(&self, reply: &Reply) -> Option<ReleaseAnswer> {
+        answer(reply)
+    }
+}
+
+fn answer(reply: &Reply) -> Option<ReleaseAnswer> {
     match reply {
         Reply::Int(-1) => Some(ReleaseAnswer::Gone),
         Reply::Int(told) => u64::try_from(*told).ok().map(ReleaseAnswer::Released),

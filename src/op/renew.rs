@@ -7,16 +7,15 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::reply::array;
-use super::sending::{Op, ask_slot};
+use super::sending::{Masters, Op};
 use super::slots::{by_slot, chosen};
 use super::word::{fields, lock, millis, scripts_of, written};
 use crate::claim::Claim;
 use crate::lua::Topology;
-use crate::node::{Call, Cluster, Lane, Node, Outcome, ReplicaAck, Reply, WordList};
+use crate::node::{Call, Outcome, ReplicaAck, Reply, WordList};
 use crate::shown::cut;
 
 /// Renews many locks of one kind at once.
-#[derive(Debug)]
 pub(crate) struct Renew {
     pub(crate) claims: Arc<[Claim]>,
     pub(crate) lease: Duration,
@@ -59,22 +58,18 @@ impl Op for Renew {
         answer
     }
 
-    async fn on_cluster(&self, cluster: &Cluster, node: &Node, lane: Lane) -> Outcome<Vec<RenewAnswer>> {
-        if self.claims.len() > 1 {
-            self.renew_slots(cluster, node, lane).await
-        } else {
-            ask_slot(cluster, node, lane, self).await
-        }
+    async fn on_cluster(&self, masters: &Masters<'_>) -> Outcome<Vec<RenewAnswer>> {
+        if self.claims.len() > 1 { self.renew_slots(masters).await } else { masters.ask(self).await }
     }
 }
 
 impl Renew {
     /// Renews all slots at once, each in a script of its own: a slot without an answer delays no other. While a slot is
     /// moving, a script with several of its keys is refused, and each key is renewed by itself.
-    async fn renew_slots(&self, cluster: &Cluster, node: &Node, lane: Lane) -> Outcome<Vec<RenewAnswer>> {
+    async fn renew_slots(&self, masters: &Masters<'_>) -> Outcome<Vec<RenewAnswer>> {
         let renew = |members: &[usize]| {
             let part = Self { claims: chosen(&self.claims, members), lease: self.lease };
-            async move { ask_slot(cluster, node, lane, &part).await }
+            async move { masters.ask(&part).await }
         };
         let slots = by_slot(&self.claims);
         let asked = join_all(slots.iter().map(|members| renew(members))).await;

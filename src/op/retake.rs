@@ -13,7 +13,6 @@ use crate::lua::Topology;
 use crate::node::{Call, Reply, WordList};
 
 /// Re-acquires a held lock on a server that lost it. A server without the memory for the vote does nothing.
-#[derive(Debug)]
 pub(crate) struct Retake {
     pub(crate) claim: Claim,
     pub(crate) lease: Duration,

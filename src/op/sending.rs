@@ -46,13 +46,8 @@ pub(crate) trait Op: Sync + Sized {
     }
 
     /// Sends it to a cluster, where a script may have keys of one slot only.
-    fn on_cluster(
-        &self,
-        cluster: &Cluster,
-        node: &Node,
-        lane: Lane,
-    ) -> impl Future<Output = Outcome<Self::Output>> + Send {
-        ask_slot(cluster, node, lane, self)
+    fn on_cluster(&self, masters: &Masters<'_>) -> impl Future<Output = Outcome<Self::Output>> + Send {
+        masters.ask(self)
     }
 }
 
@@ -69,7 +64,7 @@ pub(crate) async fn ask<O: Op>(node: &Node, lane: Lane, op: &O) -> Outcome<O::Ou
         }
         // Boxed, like all that is larger than the way of a lock on one server: a future takes the space of its largest
         // part, and each lock and each release moves one several times.
-        Server::Cluster(cluster) => Box::pin(op.on_cluster(cluster, node, lane)).await,
+        Server::Cluster(cluster) => Box::pin(op.on_cluster(&Masters { cluster, node, lane })).await,
         #[cfg(feature = "testing")]
         Server::Memory(memory) => {
             let ask = async |call| memory.call(&call, O::IS_OF_LABEL).await;
@@ -82,14 +77,23 @@ pub(crate) async fn ask<O: Op>(node: &Node, lane: Lane, op: &O) -> Outcome<O::Ou
     }
 }
 
-/// Sends an operation to a cluster, if all of its keys are in one slot.
-pub(super) async fn ask_slot<O: Op>(cluster: &Cluster, node: &Node, lane: Lane, op: &O) -> Outcome<O::Output> {
-    let answer = answer(node, op, cluster.call(lane, op.call(Topology::Cluster)).await).await;
-    if !is_vague(&answer) {
-        return answer;
+/// The masters of a cluster, and the connections to them.
+pub(crate) struct Masters<'a> {
+    cluster: &'a Cluster,
+    pub(super) node: &'a Node,
+    lane: Lane,
+}
+
+impl Masters<'_> {
+    /// Sends an operation whose keys are in one slot.
+    pub(super) async fn ask<O: Op>(&self, op: &O) -> Outcome<O::Output> {
+        let send = async |call| self.cluster.call(self.lane, call).await;
+        let answer = answer(self.node, op, send(op.call(Topology::Cluster)).await).await;
+        if !is_vague(&answer) {
+            return answer;
+        }
+        Box::pin(explain(answer, op.keys(Topology::Cluster), async |call| send(call).await.0)).await
     }
-    let ask = async |call| cluster.call(lane, call).await.0;
-    Box::pin(explain(answer, op.keys(Topology::Cluster), ask)).await
 }
 
 /// Reads the answer, once enough replicas have what was written.

@@ -43,19 +43,23 @@ pub(super) fn scripts_of(claims: &[Claim]) -> &'static Scripts {
     &claims.first().map_or(Format::default().kind(), |claim| claim.kind).scripts
 }
 
+pub(super) fn text<'a>(text: impl Into<Cow<'a, str>>) -> Word<'a> {
+    Word::Text(text.into())
+}
+
 pub(super) fn lock(key: &Key) -> Word<'_> {
-    key.stored().into()
+    text(key.stored())
 }
 
 pub(super) fn channel(key: &Key) -> Word<'_> {
-    (&**key.channel()).into()
+    text(&**key.channel())
 }
 
 /// Returns the mark of a lock. A cluster has one for each slot, since a script may have keys of one slot only.
 pub(super) fn mark(key: &Key, topology: Topology) -> Word<'_> {
     match topology {
-        Topology::OneServer => key.mark().into(),
-        Topology::Cluster => mark_of(slot_of(&key.stored())).into(),
+        Topology::OneServer => text(key.mark()),
+        Topology::Cluster => text(mark_of(slot_of(&key.stored()))),
     }
 }
 
@@ -63,16 +67,16 @@ pub(super) fn mark(key: &Key, topology: Topology) -> Word<'_> {
 pub(super) fn counter(claim: &Claim, fences: Source, topology: Topology) -> Word<'_> {
     match fences {
         Source::Marks { .. } => mark(&claim.key, topology),
-        Source::Tokens => claim.key.token().into(),
+        Source::Tokens => text(claim.key.token()),
     }
 }
 
 pub(super) fn marks<'a>() -> impl Iterator<Item = Word<'a>> {
-    Key::marks().iter().map(|mark| mark.as_str().into())
+    Key::marks().iter().map(text)
 }
 
 pub(super) fn field(claim: &Claim) -> Word<'_> {
-    (&*claim.field).into()
+    text(&*claim.field)
 }
 
 pub(super) fn fields(claims: &[Claim]) -> impl Iterator<Item = Word<'_>> {
@@ -85,24 +89,6 @@ pub(super) fn millis<'a>(duration: Duration) -> Word<'a> {
 
 pub(super) fn number<'a>(number: impl Into<i128>) -> Word<'a> {
     Word::Number(number.into())
-}
-
-impl<'a> From<&'a str> for Word<'a> {
-    fn from(text: &'a str) -> Self {
-        Self::Text(text.into())
-    }
-}
-
-impl From<String> for Word<'_> {
-    fn from(text: String) -> Self {
-        Self::Text(text.into())
-    }
-}
-
-impl<'a> From<Cow<'a, str>> for Word<'a> {
-    fn from(text: Cow<'a, str>) -> Self {
-        Self::Text(text)
-    }
 }
 
 impl Spell for Word<'_> {

@@ -61,11 +61,7 @@ impl Quorum {
     }
 
     /// Asks the servers that do not refuse it.
-    fn ask_for_labels<O>(&self, op: &O) -> Calls<O::Output>
-    where
-        O: Op + Clone + Send + 'static,
-        O::Output: 'static,
-    {
+    fn ask_for_labels<O: Op<Output: 'static> + Clone + Send + 'static>(&self, op: &O) -> Calls<O::Output> {
         let places = self.everywhere().filter(|&place| !self.labels.0[place].load(Ordering::Relaxed));
         Calls::new(places.map(|place| {
             let node = Arc::clone(&self.nodes[place]);

@@ -14,16 +14,10 @@ use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use redis::{Connection, PushInfo, Script, Value as Raw};
 
-use self::server::Server;
 use super::interpreter::{Ears, Interpreter, Keys, REDIS, Resp};
+#[cfg(test)]
+use crate::common::server::Server;
 use crate::sync::{Arc, Mutex};
-
-#[path = "../../tests/common/clock.rs"]
-#[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "it is for all tests")]
-mod clock;
-#[path = "../../tests/common/server.rs"]
-#[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "it is for all tests")]
-mod server;
 
 /// The number of sequences in a test: `./dev soak` runs a million.
 const SEQUENCES: u32 = if cfg!(feature = "soak") { 1_000_000 } else { 10_000 };
