@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use super::refusal::{Subject, subjects};
 use super::release::Release;
 use super::reply::{array, fence, forbidden, is_forgotten, remaining};
-use super::sending::{Masters, Op};
+use super::sending::{ClusterRoute, Op};
 use super::slots::{by_slot, chosen, torn};
 use super::word::{Word, batched, counter, fields, lock, millis, number, scripts_of, text};
 use crate::claim::{Claim, Listing, Wakes};
@@ -91,13 +91,13 @@ impl Op for Acquire {
         subjects(&self.claims, Some(self.fences), topology)
     }
 
-    async fn on_cluster(&self, masters: &Masters<'_>) -> Outcome<Option<AcquireAnswer>> {
+    async fn on_cluster(&self, route: &ClusterRoute<'_>) -> Outcome<Option<AcquireAnswer>> {
         if let Some(error) = self.claims.iter().find_map(|claim| torn(&claim.key)) {
             return Outcome::Refused(error);
         }
         debug_assert_eq!(self.vote, None, "a cluster stands alone, and remembers nothing");
         let slots = by_slot(&self.claims);
-        if slots.len() > 1 { self.acquire_slots(&slots, masters).await } else { masters.ask(self).await }
+        if slots.len() > 1 { self.acquire_slots(&slots, route).await } else { route.ask(self).await }
     }
 }
 
@@ -105,19 +105,19 @@ impl Acquire {
     /// Takes the locks of one slot after the other: of two callers that want the same locks, the one that gets the
     /// first slot gets the others. If a slot is refused, the locks taken before are released before the refusal is
     /// returned. If they cannot be released, the outcome is unknown, and the caller undoes all of it.
-    async fn acquire_slots(&self, slots: &[Vec<usize>], masters: &Masters<'_>) -> Outcome<Option<AcquireAnswer>> {
+    async fn acquire_slots(&self, slots: &[Vec<usize>], route: &ClusterRoute<'_>) -> Outcome<Option<AcquireAnswer>> {
         let mut fences = vec![None; self.claims.len()];
         let mut taken: Vec<usize> = Vec::new();
         for members in slots {
             let acquire = Self { claims: chosen(&self.claims, members), vote: None, listing: None, ..*self };
-            match masters.ask(&acquire).await {
+            match route.ask(&acquire).await {
                 Outcome::Done(Some(AcquireAnswer::Granted(given))) if given.len() == members.len() => {
                     members.iter().zip(given).for_each(|(&at, fence)| fences[at] = Some(fence));
                     taken.extend(members);
                 }
                 unknown @ Outcome::Unknown(_) => return unknown,
                 refused => {
-                    return match self.give_back(&taken, masters).await {
+                    return match self.give_back(&taken, route).await {
                         Ok(()) => refused,
                         Err(failure) => Outcome::Unknown(failure),
                     };
@@ -126,7 +126,7 @@ impl Acquire {
         }
         match fences.into_iter().collect::<Option<Vec<_>>>() {
             Some(fences) => Outcome::Done(Some(AcquireAnswer::Granted(fences))),
-            None => Outcome::Unknown(failure(masters, "a slot was not asked")),
+            None => Outcome::Unknown(failure(route, "a slot was not asked")),
         }
     }
 
@@ -134,21 +134,21 @@ impl Acquire {
     ///
     /// # Errors
     /// Why a lock may still be held.
-    async fn give_back(&self, taken: &[usize], masters: &Masters<'_>) -> Result<(), NodeFailure> {
+    async fn give_back(&self, taken: &[usize], route: &ClusterRoute<'_>) -> Result<(), NodeFailure> {
         let released = join_all(taken.iter().map(|&at| {
             let release = Release { claim: self.claims[at].clone(), rest: None, wakes: Wakes::All };
-            async move { masters.ask(&release).await }
+            async move { route.ask(&release).await }
         }));
         released.await.into_iter().try_for_each(|outcome| match outcome {
             Outcome::Done(_) => Ok(()),
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Err(failure),
-            Outcome::Refused(error) => Err(failure(masters, error)),
+            Outcome::Refused(error) => Err(failure(route, error)),
         })
     }
 }
 
-fn failure(masters: &Masters<'_>, reason: impl fmt::Display) -> NodeFailure {
-    NodeFailure { node: Arc::clone(masters.node.name()), reason: reason.to_string() }
+fn failure(route: &ClusterRoute<'_>, reason: impl fmt::Display) -> NodeFailure {
+    NodeFailure { node: Arc::clone(route.node.name()), reason: reason.to_string() }
 }
 
 /// Returns what an acquire says about the locker that goes into the list.

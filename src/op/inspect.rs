@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::reply::{array, remaining, texts, yes_or_no};
-use super::sending::{Masters, Op};
+use super::sending::{ClusterRoute, Op};
 use super::slots::torn;
 use super::word::{alone, channel, lock, text};
 use crate::error::{Error, ServerErrorKind};
@@ -92,10 +92,10 @@ impl Op for Force {
         yes_or_no(reply)
     }
 
-    async fn on_cluster(&self, masters: &Masters<'_>) -> Outcome<bool> {
+    async fn on_cluster(&self, route: &ClusterRoute<'_>) -> Outcome<bool> {
         match torn(&self.key) {
             Some(error) => Outcome::Refused(error),
-            None => masters.ask(self).await,
+            None => route.ask(self).await,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::reply::array;
-use super::sending::{Masters, Op};
+use super::sending::{ClusterRoute, Op};
 use super::slots::{by_slot, chosen};
 use super::word::{fields, lock, millis, scripts_of, written};
 use crate::claim::Claim;
@@ -58,18 +58,18 @@ impl Op for Renew {
         answer
     }
 
-    async fn on_cluster(&self, masters: &Masters<'_>) -> Outcome<Vec<RenewAnswer>> {
-        if self.claims.len() > 1 { self.renew_slots(masters).await } else { masters.ask(self).await }
+    async fn on_cluster(&self, route: &ClusterRoute<'_>) -> Outcome<Vec<RenewAnswer>> {
+        if self.claims.len() > 1 { self.renew_slots(route).await } else { route.ask(self).await }
     }
 }
 
 impl Renew {
     /// Renews all slots at once, each in a script of its own: a slot without an answer delays no other. While a slot is
     /// moving, a script with several of its keys is refused, and each key is renewed by itself.
-    async fn renew_slots(&self, masters: &Masters<'_>) -> Outcome<Vec<RenewAnswer>> {
+    async fn renew_slots(&self, route: &ClusterRoute<'_>) -> Outcome<Vec<RenewAnswer>> {
         let renew = |members: &[usize]| {
             let part = Self { claims: chosen(&self.claims, members), lease: self.lease };
-            async move { masters.ask(&part).await }
+            async move { route.ask(&part).await }
         };
         let slots = by_slot(&self.claims);
         let asked = join_all(slots.iter().map(|members| renew(members))).await;

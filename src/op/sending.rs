@@ -46,8 +46,8 @@ pub(crate) trait Op: Sync + Sized {
     }
 
     /// Sends it to a cluster, where a script may have keys of one slot only.
-    fn on_cluster(&self, masters: &Masters<'_>) -> impl Future<Output = Outcome<Self::Output>> + Send {
-        masters.ask(self)
+    fn on_cluster(&self, route: &ClusterRoute<'_>) -> impl Future<Output = Outcome<Self::Output>> + Send {
+        route.ask(self)
     }
 }
 
@@ -64,7 +64,7 @@ pub(crate) async fn ask<O: Op>(node: &Node, lane: Lane, op: &O) -> Outcome<O::Ou
         }
         // Boxed, like all that is larger than the way of a lock on one server: a future takes the space of its largest
         // part, and each lock and each release moves one several times.
-        Server::Cluster(cluster) => Box::pin(op.on_cluster(&Masters { cluster, node, lane })).await,
+        Server::Cluster(cluster) => Box::pin(op.on_cluster(&ClusterRoute { cluster, node, lane })).await,
         #[cfg(feature = "testing")]
         Server::Memory(memory) => {
             let ask = async |call| memory.call(&call, O::IS_OF_LABEL).await;
@@ -77,14 +77,14 @@ pub(crate) async fn ask<O: Op>(node: &Node, lane: Lane, op: &O) -> Outcome<O::Ou
     }
 }
 
-/// The masters of a cluster, and the connections to them.
-pub(crate) struct Masters<'a> {
+/// A cluster, and which of the connections to its masters.
+pub(crate) struct ClusterRoute<'a> {
     cluster: &'a Cluster,
     pub(super) node: &'a Node,
     lane: Lane,
 }
 
-impl Masters<'_> {
+impl ClusterRoute<'_> {
     /// Sends an operation whose keys are in one slot.
     pub(super) async fn ask<O: Op>(&self, op: &O) -> Outcome<O::Output> {
         let send = async |call| self.cluster.call(self.lane, call).await;
