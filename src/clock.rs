@@ -7,7 +7,7 @@
 //! With the feature `testing` a locker may run in a runtime of the program, and then uses that runtime's clock.
 
 #[cfg(feature = "testing")]
-mod hosted;
+mod runtime;
 
 use std::ops::Add;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub(crate) struct Clock {
     /// `None` for the machine's clock.
     #[cfg(feature = "testing")]
-    host: Option<hosted::Host>,
+    host: Option<runtime::Host>,
 }
 
 impl Clock {
@@ -33,14 +33,14 @@ impl Clock {
     /// Returns the clock of a runtime, and makes that runtime a host of lockers.
     #[cfg(feature = "testing")]
     pub(crate) fn of(runtime: &tokio::runtime::Handle) -> Self {
-        Self { host: Some(hosted::Host::of(runtime)) }
+        Self { host: Some(runtime::Host::of(runtime)) }
     }
 
     /// Returns the clock that [`Instant::now`] reads here.
     #[cfg(feature = "testing")]
     pub(crate) fn here() -> Self {
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) if hosted::time_here().is_some() => Self::of(&runtime),
+            Ok(runtime) if runtime::time_here().is_some() => Self::of(&runtime),
             _ => Self::machine(),
         }
     }
@@ -63,7 +63,7 @@ impl Instant {
     /// Returns the time here: that of the current runtime if it is a host of lockers, otherwise the machine's.
     pub(crate) fn now() -> Self {
         #[cfg(feature = "testing")]
-        if let Some(time) = hosted::time_here() {
+        if let Some(time) = runtime::time_here() {
             return Self(time);
         }
         Self(since_boot())
@@ -109,7 +109,7 @@ impl Add<Duration> for Instant {
 /// it. In a runtime that is a host of lockers it advances with that runtime's time.
 pub(crate) fn wall_micros() -> u64 {
     #[cfg(feature = "testing")]
-    if let Some(since_epoch) = hosted::wall_here() {
+    if let Some(since_epoch) = runtime::wall_here() {
         return micros(since_epoch);
     }
     micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
@@ -122,7 +122,7 @@ fn micros(duration: Duration) -> u64 {
 /// Returns whether clock and timers are one here, so that the timers notice all time that passes.
 pub(crate) fn is_of_timers() -> bool {
     #[cfg(feature = "testing")]
-    return hosted::time_here().is_some();
+    return runtime::time_here().is_some();
     #[cfg(not(feature = "testing"))]
     false
 }
@@ -130,7 +130,7 @@ pub(crate) fn is_of_timers() -> bool {
 /// Returns whether time is paused here: it advances only to the next timer, so no timer is ever late.
 pub(crate) fn is_paused() -> bool {
     #[cfg(feature = "testing")]
-    return hosted::is_paused_here();
+    return runtime::is_paused_here();
     #[cfg(not(feature = "testing"))]
     false
 }

@@ -12,12 +12,12 @@
 //! - Guards on their way were granted with the hold itself, so all of them have one deadline, counted from the grant.
 
 mod entries;
-mod found;
+mod grant;
 mod joint;
-mod keeping;
-mod ledger;
 mod lengthening;
 mod listeners;
+mod losses;
+mod min_hold;
 mod tokens;
 mod votes;
 mod whose;
@@ -26,11 +26,11 @@ use std::time::Duration;
 
 pub(crate) use self::entries::Entrance;
 use self::entries::Entries;
-pub(crate) use self::found::{Claims, Grant, Leave, Shut, Survey, Terms};
+pub(crate) use self::grant::{Claims, Grant, Leave, Shut, Survey, Terms};
 pub(crate) use self::joint::Joint;
-pub(crate) use self::keeping::rest;
-pub(crate) use self::ledger::{Alarmed, Ledger, Lost};
 use self::listeners::Listeners;
+pub(crate) use self::losses::{Alarmed, Ledger, Lost};
+pub(crate) use self::min_hold::rest;
 pub(crate) use self::tokens::fired;
 use self::votes::Votes;
 use crate::claim::Claim;

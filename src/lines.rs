@@ -22,7 +22,7 @@ mod crowd;
 #[path = "../tests/model/fuzz.rs"]
 #[cfg(test)]
 mod fuzz;
-mod slot;
+mod key_state;
 mod timers;
 mod world;
 
@@ -34,7 +34,7 @@ use dashmap::DashMap;
 use dashmap::mapref::one::RefMut;
 use tokio::sync::oneshot;
 
-use self::slot::Slot;
+use self::key_state::Slot;
 pub(crate) use self::timers::{Timed, Timers};
 pub(crate) use self::world::World;
 use crate::claim::{ReleaseAnswer, Releaser};

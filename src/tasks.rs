@@ -5,7 +5,7 @@ use std::future::Future;
 use tokio::task::AbortHandle;
 
 #[cfg(feature = "testing")]
-pub(crate) use self::guests::Guests;
+pub(crate) use self::embedded::Guests;
 
 /// Spawns a task on the engine of the calling task.
 ///
@@ -30,4 +30,4 @@ impl Drop for Stop {
 }
 
 #[cfg(feature = "testing")]
-mod guests;
+mod embedded;

@@ -1019,7 +1019,7 @@ fn paths_name_the_module_of_each_item() {
     for text in ["use crate::Locker;", "use super::*;", "use super::super::Locker;", "fn f() { crate::f() }"] {
         assert_complaint("lines.rs", text, "passes by the modules");
     }
-    assert_complaint("session/grip.rs", "use super::super::Locker;", "passes by the modules");
+    assert_complaint("session/raw_guard.rs", "use super::super::Locker;", "passes by the modules");
 }
 
 #[test]

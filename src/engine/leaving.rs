@@ -158,7 +158,7 @@ impl Drop for Here {
 
 #[cfg(test)]
 mod tests {
-    use super::super::debt::{Debt, Tally, Work};
+    use super::super::in_flight::{Debt, Tally, Work};
     use super::*;
 
     fn debts() -> Arc<Debts> {

@@ -13,10 +13,10 @@
 //! - In a forked process it is refused like any other engine.
 
 mod busy_poll;
-mod crew;
-mod debt;
+mod in_flight;
 mod leaving;
-mod outbox;
+mod replies;
+mod runner;
 
 use std::future::Future;
 use std::io;
@@ -28,9 +28,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::sync::DropGuard;
 
 use self::busy_poll::BusyPoll;
-pub(crate) use self::crew::{Crew, Job};
-pub(crate) use self::debt::{Debt, Tally, Work};
-use self::outbox::{Outbox, Postman};
+pub(crate) use self::in_flight::{Debt, Tally, Work};
+use self::replies::{Outbox, Postman};
+pub(crate) use self::runner::{Crew, Job};
 use crate::clock::Clock;
 use crate::foreign::Journal;
 use crate::sync::{Arc, Mutex};
@@ -77,7 +77,7 @@ impl Engine {
             #[cfg(feature = "testing")]
             guest: None,
         };
-        engine.spawn(outbox::deliver(Postman(Arc::clone(&engine.outbox))));
+        engine.spawn(replies::deliver(Postman(Arc::clone(&engine.outbox))));
         let (stop, busy_poll) = (engine.stop.clone(), Arc::clone(&engine.busy_poll));
         let journal = Arc::clone(&engine.journal);
         // If the thread cannot be started, the runtime is still here: async code must not drop a runtime, only shut it
@@ -118,7 +118,7 @@ impl Engine {
             outbox: Arc::default(),
             clock: Clock::of(runtime),
         };
-        engine.spawn(outbox::deliver(Postman(Arc::clone(&engine.outbox))));
+        engine.spawn(replies::deliver(Postman(Arc::clone(&engine.outbox))));
         engine
     }
 

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::listed::AfterPass;
+use super::waitlist::AfterPass;
 use super::{Answer, Ears, Effect, Event, Held, LastRound, Line, Moment, Wants};
 use crate::claim::Listing;
 use crate::clock::Instant;

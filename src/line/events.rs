@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::news::WakeUp;
+use super::wake_state::WakeUp;
 use crate::claim::Listing;
 use crate::clock::Instant;
 use crate::error::Loss;

@@ -34,8 +34,9 @@
 //! # Where each rule is
 //! - Who is next, and what a look finds: `look`. May a lock be handed over: `may_hand_over`, then `successor`.
 //! - Who is called by a release: `begin_release` says it to the server, `released` takes in what the server did.
-//! - Whose turn it is: `turn.rs` (hand-overs in a row here), `others.rs` (clients outside of the list).
-//! - What a call or a message means: `news.rs`. Whether the locker is in the list, and who takes it off: `listed.rs`.
+//! - Whose turn it is: `turn.rs` (hand-overs in a row here), `outside_waiters.rs` (clients outside of the list).
+//! - What a call or a message means: `wake_state.rs`. Whether the locker is in the list, and who takes it off:
+//!   `waitlist.rs`.
 //! - What an answer means for the next ask: `answered`; how long it waits: `wait`, `rest`; how a wait ends: `go_on`.
 //! - When callers are told of an outage: `GiveUp` after a round, and at an `Outage` while it waits.
 //!
@@ -54,23 +55,23 @@ mod events;
 #[path = "../../tests/model/hand_over.rs"]
 #[cfg(test)]
 mod hand_over;
-mod listed;
-mod news;
-mod others;
+mod outside_waiters;
 mod queue;
 mod turn;
+mod waitlist;
+mod wake_state;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use self::course::{Course, Phase};
 pub(crate) use self::events::{Answer, Ears, Effect, Event, Moment};
-use self::listed::Listed;
-use self::news::News;
-pub(crate) use self::news::WakeUp;
-use self::others::{Ended, Given, Others, SHORT, Turns};
+use self::outside_waiters::{Ended, Given, Others, SHORT, Turns};
 pub(crate) use self::queue::Queue;
 use self::turn::{Turn, WhoElse};
+use self::waitlist::Listed;
+use self::wake_state::News;
+pub(crate) use self::wake_state::WakeUp;
 use crate::claim::{ReleaseAnswer, Releaser};
 use crate::clock::Instant;
 use crate::error::Loss;

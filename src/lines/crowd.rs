@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dashmap::mapref::one::RefMut;
 
-use super::slot::Slot;
+use super::key_state::Slot;
 use super::{Lines, Waiter, World};
 use crate::clock::Instant;
 use crate::hold::Hold;

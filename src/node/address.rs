@@ -16,9 +16,9 @@ use url::Url;
 
 use super::access::Access;
 use super::admission::Admission;
-use super::known_nodes::KnownNodes;
+use super::cluster_nodes::KnownNodes;
+use super::host_port::Place;
 use super::naming::Naming;
-use super::place::Place;
 use super::reply;
 use super::scheme::{self, FORMS, Mode, NO_TEXT, PERCENT_ENCODE, Way};
 use super::sentinel::{Group, Named};

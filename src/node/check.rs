@@ -245,8 +245,8 @@ mod tests {
     use crate::clock::Instant;
     use crate::node::access::Access;
     use crate::node::client::Role;
+    use crate::node::host_port::Place;
     use crate::node::naming::Said;
-    use crate::node::place::Place;
     use crate::options::Options;
 
     #[test]

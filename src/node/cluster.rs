@@ -33,11 +33,11 @@
 //!   executed it (`MOVED`, `ASK`).
 //! - A server that does not answer delays nothing that is sent to another.
 
-mod ears;
 mod masters;
 mod seeds;
 mod slots;
-mod told;
+mod subscriptions;
+mod view;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,15 +47,15 @@ use futures_util::future::join_all;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::{sleep, timeout};
 
-use self::ears::Ear;
 use self::masters::{Master, Masters};
 pub(crate) use self::seeds::Seeds;
-use self::told::{PAUSE, ask_seeds};
+use self::subscriptions::Ear;
+use self::view::{PAUSE, ask_seeds};
 use super::call::Call;
 use super::check::Obstacle;
 use super::door::Door;
+use super::host_port::Place;
 use super::link::STRANGER;
-use super::place::Place;
 use super::redis::{Redis, SHORTEST_PAUSE};
 use super::replica_acks::ReplicaAck;
 use super::reply::{self, Outcome, Reply};

@@ -14,7 +14,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{sleep, timeout};
 
-use super::place::Place;
+use super::host_port::Place;
 
 /// How long after one address the next one is tried: the *Connection Attempt Delay* that RFC 8305 recommends.
 const DELAY: Duration = Duration::from_millis(250);

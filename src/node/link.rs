@@ -445,8 +445,8 @@ mod tests {
     use crate::clock::Instant;
     use crate::foreign::poll_sickly;
     use crate::node::access::Access;
+    use crate::node::host_port::Place;
     use crate::node::naming::Said;
-    use crate::node::place::Place;
     use crate::options::Options;
 
     /// Answers every command with OK.

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::place::Place;
+use super::host_port::Place;
 use crate::clock::Instant;
 use crate::sync::Mutex;
 

@@ -5,7 +5,7 @@ use std::str::Utf8Error;
 
 use percent_encoding::percent_decode_str;
 
-use super::place::Place;
+use super::host_port::Place;
 use crate::error::Error;
 
 /// The forms of an address, for error messages.

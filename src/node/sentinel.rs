@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fred::types::config::Config;
 use url::Url;
 
-use super::place::{Place, is_ordinary};
+use super::host_port::{Place, is_ordinary};
 use super::scheme::Several;
 use crate::error::Error;
 

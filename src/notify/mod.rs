@@ -32,7 +32,7 @@
 //!   time of two batches, no matter how many other changes there are.
 //! - The table's mutex is never held across an await, or while a hook runs.
 
-mod ear;
+mod subscriber;
 mod table;
 mod wake;
 
@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-pub(crate) use self::ear::listen;
+pub(crate) use self::subscriber::listen;
 use self::table::{Batch, Table};
 use self::wake::WakeChannel;
 use crate::clock::Instant;

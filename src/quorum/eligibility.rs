@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::place::{Memory, Place, Shut, other_number, rank, right_number, unfitness};
+use super::node_record::{Memory, Place, Shut, other_number, rank, right_number, unfitness};
 use crate::clock::Instant;
 use crate::error::NodeFailure;
 use crate::lease::{NodeIndex, drift, majority};

@@ -38,9 +38,9 @@ mod eligibility;
 mod extend;
 mod inspect;
 mod labels;
+mod node_record;
 mod outcome;
 mod pace;
-mod place;
 #[cfg(test)]
 #[cfg(feature = "testing")]
 mod staged;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::grip::Releasing;
+use super::raw_guard::Releasing;
 use super::{Grip, View};
 use crate::error::Error;
 use crate::fence::Fence;

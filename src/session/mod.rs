@@ -27,15 +27,12 @@
 //! - Once `closed` or `failure` is set, nothing new is granted. What a racing task grants is given back.
 
 mod acquire;
-mod alive;
 mod ask;
 mod attempt;
 mod carry;
 mod closing;
 mod connect;
-mod crew;
 mod extending;
-mod grip;
 #[cfg(test)]
 #[cfg(feature = "testing")]
 mod guests;
@@ -49,20 +46,23 @@ mod levels;
 mod losses;
 mod multi;
 mod outage;
+mod raw_guard;
 mod reentries;
 mod refusals;
 mod release;
 mod run;
 mod servers;
+mod shared;
 mod state;
+mod task;
 mod try_lock;
 mod unconfirmed;
 mod waits;
 mod warned;
 
-pub(crate) use self::alive::Alive;
-pub(crate) use self::grip::Grip;
-use self::grip::View;
 pub(crate) use self::joint::{Grips, Views};
+pub(crate) use self::raw_guard::Grip;
+use self::raw_guard::View;
+pub(crate) use self::shared::Alive;
 pub(crate) use self::state::Session;
 use self::state::panicked;

@@ -271,8 +271,9 @@ impl Crowd {
     }
 
     /// Returns how long a caller may wait for a free lock. The locker that is woken may need two round trips; the first
-    /// to be woken may be cut off or gone, and then the others check one after the other (`src/line/news.rs`: within
-    /// 200 ms, and 20 ms more for the one that watches). The re-check, a sixth of a lease, comes later than that.
+    /// to be woken may be cut off or gone, and then the others check one after the other (`src/line/wake_state.rs`:
+    /// within 200 ms, and 20 ms more for the one that watches). The re-check, a sixth of a lease, comes later than
+    /// that.
     fn waking(&self) -> Duration {
         ms(220) + self.plan.usual * 4
     }

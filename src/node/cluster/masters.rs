@@ -21,16 +21,16 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::super::address::Address;
-use super::super::known_nodes::KnownNodes;
+use super::super::cluster_nodes::KnownNodes;
+use super::super::host_port::Place;
 use super::super::link::LinkEvent;
-use super::super::place::Place;
 use super::super::redis::Redis;
 use super::super::slot::{Slot, slot_of};
 use super::super::{Events, Wiring};
-use super::ears::{Ear, Subscribing};
 use super::seeds::Seeds;
 use super::slots::SlotMap;
-use super::told::{PAUSE, Told, ask, ask_seeds};
+use super::subscriptions::{Ear, Subscribing};
+use super::view::{PAUSE, Told, ask, ask_seeds};
 use crate::clock::Instant;
 use crate::error::NodeFailure;
 use crate::foreign::{self, log};
@@ -385,7 +385,7 @@ async fn keep(masters: &Arc<Masters>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::known_nodes::NodeIds;
+    use super::super::super::cluster_nodes::NodeIds;
     use super::*;
 
     fn place(port: u16) -> Place {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::super::access::Access;
 use super::super::address::Address;
-use super::super::place::Place;
+use super::super::host_port::Place;
 use super::super::scheme::Several;
 use crate::error::{Error, NodeFailure};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::check::value;
-use super::super::place::Place;
+use super::super::host_port::Place;
 use super::super::reply::Reply;
 use super::super::slot::{SLOTS, Slot};
 

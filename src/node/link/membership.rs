@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::{Fitness, Link};
 use crate::node::address::Address;
 use crate::node::client::Role;
-use crate::node::known_nodes::{KnownNodes, node_ids};
+use crate::node::cluster_nodes::{KnownNodes, node_ids};
 use crate::node::reply::Outcome;
 
 /// Why nothing is sent to a server of another cluster.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::super::host_port::Place;
 use super::super::naming::GOING_BACK;
-use super::super::place::Place;
 use crate::clock::Instant;
 
 /// What was logged of the verdict.

@@ -12,13 +12,13 @@ use super::super::Wiring;
 use super::super::address::Address;
 use super::super::check::{self, Obstacle, field};
 use super::super::client::Role;
-use super::super::known_nodes::{KnownNodes, NodeIds, node_ids};
+use super::super::cluster_nodes::{KnownNodes, NodeIds, node_ids};
+use super::super::host_port::Place;
 use super::super::link::Link;
-use super::super::place::Place;
 use super::super::reply::{Outcome, Reply};
-use super::ears::Subscribing;
 use super::seeds::Seeds;
 use super::slots::SlotMap;
+use super::subscriptions::Subscribing;
 use crate::clock::Instant;
 use crate::error::NodeFailure;
 

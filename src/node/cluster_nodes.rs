@@ -5,7 +5,7 @@ use std::mem;
 
 use tokio::sync::Notify;
 
-use super::place::Place;
+use super::host_port::Place;
 use super::reply::Reply;
 use crate::sync::Mutex;
 

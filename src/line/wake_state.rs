@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::others::{Ended, Given, LONG};
+use super::outside_waiters::{Ended, Given, LONG};
 use crate::clock::Instant;
 use crate::lease::NodeIndex;
 
