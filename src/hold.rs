@@ -448,6 +448,7 @@ impl State {
 }
 
 #[cfg(test)]
+#[path = "../tests/unit/interleavings/mod.rs"]
 mod interleavings;
 
 #[cfg(test)]

@@ -43,7 +43,8 @@ mod outcome;
 mod pace;
 #[cfg(test)]
 #[cfg(feature = "testing")]
-mod staged;
+#[path = "../../tests/unit/test_quorum.rs"]
+mod test_quorum;
 mod vetting;
 mod voter;
 mod votes;
@@ -434,16 +435,16 @@ pub(crate) fn was_there(key: &Key, release: &ReleaseAnswer) -> bool {
 #[cfg(test)]
 #[cfg(feature = "testing")]
 mod tests {
-    use super::staged::{Staged, claim};
+    use super::test_quorum::{TestQuorum, claim};
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn a_server_does_not_answer_after_its_connections_have_ended() {
-        let staged = Staged::new();
-        let quorum = Quorum::new(staged.nodes.clone(), Duration::ZERO, Duration::ZERO);
+        let test = TestQuorum::new();
+        let quorum = Quorum::new(test.nodes.clone(), Duration::ZERO, Duration::ZERO);
         let inspect = async || {
             let inspect = op::Inspect(claim("k").key);
-            op::ask(&staged.nodes[2], Lane::Commands, &inspect).await
+            op::ask(&test.nodes[2], Lane::Commands, &inspect).await
         };
         assert!(matches!(inspect().await, Outcome::Done(None)));
         quorum.quit().await;

@@ -360,138 +360,138 @@ mod tests {
     mod over_servers {
         use tokio::time::advance;
 
-        use super::super::super::staged::{QUARANTINE, Staged};
+        use super::super::super::test_quorum::{QUARANTINE, TestQuorum};
         use super::*;
 
         /// Vets the server at this place, and opens it if it may be.
-        async fn look(staged: &Staged, place: NodeIndex) -> bool {
-            let node = &staged.nodes[place];
-            vet(&staged.eligibility, place, node).await;
-            open(&staged.eligibility, place, &staged.nodes).await;
-            staged.eligibility.status(place) == Status::Votes
+        async fn look(test: &TestQuorum, place: NodeIndex) -> bool {
+            let node = &test.nodes[place];
+            vet(&test.eligibility, place, node).await;
+            open(&test.eligibility, place, &test.nodes).await;
+            test.eligibility.status(place) == Status::Votes
         }
 
         #[tokio::test(start_paused = true)]
         async fn a_new_deployment_waits_for_one_quarantine_and_then_votes() {
-            let staged = Staged::begun().await;
+            let test = TestQuorum::begun().await;
             advance(QUARANTINE).await;
-            assert!(!look(&staged, 0).await, "the allowance for clocks is not over");
+            assert!(!look(&test, 0).await, "the allowance for clocks is not over");
             advance(Duration::from_millis(102)).await;
             for place in 0..3 {
-                assert!(look(&staged, place).await, "{place}");
+                assert!(look(&test, place).await, "{place}");
             }
         }
 
         #[tokio::test(start_paused = true)]
         async fn a_server_is_opened_when_the_longest_lease_of_the_others_is_over() {
-            let staged = Staged::voting().await;
-            staged.forgets(0, Duration::from_secs(1)).await;
-            assert!(!look(&staged, 0).await);
+            let test = TestQuorum::voting().await;
+            test.forgets(0, Duration::from_secs(1)).await;
+            assert!(!look(&test, 0).await);
             advance(QUARANTINE + Duration::from_millis(102)).await;
-            assert!(look(&staged, 0).await);
+            assert!(look(&test, 0).await);
         }
 
         #[tokio::test(start_paused = true)]
         async fn a_server_waits_on_for_a_longer_lease_that_another_tells() {
-            let staged = Staged::voting().await;
+            let test = TestQuorum::voting().await;
             let announced = Announced { id: fresh(), lease: QUARANTINE * 3, servers: 3, rank: 3 };
             let vet = Vet(Some(announced));
-            assert!(matches!(op::ask(&staged.nodes[1], Lane::Grants, &vet).await, Outcome::Done(_)));
-            staged.forgets(0, Duration::ZERO).await;
-            assert!(!look(&staged, 0).await);
+            assert!(matches!(op::ask(&test.nodes[1], Lane::Grants, &vet).await, Outcome::Done(_)));
+            test.forgets(0, Duration::ZERO).await;
+            assert!(!look(&test, 0).await);
             advance(QUARANTINE * 2).await;
-            assert!(!look(&staged, 0).await, "it is told of the longer lease");
+            assert!(!look(&test, 0).await, "it is told of the longer lease");
             advance(QUARANTINE * 2).await;
-            assert!(look(&staged, 0).await);
+            assert!(look(&test, 0).await);
         }
 
         /// Of three servers one is silent, and another one has forgotten.
         #[tokio::test(start_paused = true)]
         async fn a_server_that_cannot_ask_enough_others_waits_for_one_more_lease() {
-            let staged = Staged::voting().await;
-            staged.servers[2].stop();
-            staged.forgets(0, Duration::ZERO).await;
-            assert!(!look(&staged, 0).await);
+            let test = TestQuorum::voting().await;
+            test.servers[2].stop();
+            test.forgets(0, Duration::ZERO).await;
+            assert!(!look(&test, 0).await);
             advance(QUARANTINE * 2).await;
-            assert!(!look(&staged, 0).await);
+            assert!(!look(&test, 0).await);
             advance(Duration::from_millis(102)).await;
-            assert!(look(&staged, 0).await);
+            assert!(look(&test, 0).await);
         }
 
         #[tokio::test(start_paused = true)]
         async fn an_opening_that_was_decided_before_another_loss_does_nothing() {
-            let staged = Staged::voting().await;
-            staged.forgets(0, Duration::ZERO).await;
-            look(&staged, 0).await;
+            let test = TestQuorum::voting().await;
+            test.forgets(0, Duration::ZERO).await;
+            look(&test, 0).await;
             advance(QUARANTINE * 2).await;
             // This locker has not seen the second loss.
-            staged.servers[0].flush();
-            open(&staged.eligibility, 0, &staged.nodes).await;
-            assert!(matches!(staged.eligibility.status(0), Status::Abstains(_)));
+            test.servers[0].flush();
+            open(&test.eligibility, 0, &test.nodes).await;
+            assert!(matches!(test.eligibility.status(0), Status::Abstains(_)));
         }
 
         /// Has a program that was given this many servers look at the first one.
-        async fn looks(staged: &Staged, servers: usize) {
+        async fn looks(test: &TestQuorum, servers: usize) {
             let vet = Vet(Some(Announced { id: fresh(), lease: QUARANTINE, servers, rank: 1_000 + servers }));
-            assert!(matches!(op::ask(&staged.nodes[0], Lane::Grants, &vet).await, Outcome::Done(_)));
+            assert!(matches!(op::ask(&test.nodes[0], Lane::Grants, &vet).await, Outcome::Done(_)));
         }
 
         /// It decides to, and then another one names more servers.
         #[tokio::test(start_paused = true)]
         async fn an_opening_for_fewer_servers_than_somebody_names_does_nothing() {
-            let staged = Staged::begun().await;
-            let alone = Eligibility::new(&staged.nodes[..1], QUARANTINE, Duration::ZERO);
-            staged.servers[0].flush();
-            vet(&alone, 0, &staged.nodes[0]).await;
+            let test = TestQuorum::begun().await;
+            let alone = Eligibility::new(&test.nodes[..1], QUARANTINE, Duration::ZERO);
+            test.servers[0].flush();
+            vet(&alone, 0, &test.nodes[0]).await;
             advance(QUARANTINE * 3).await;
-            looks(&staged, 3).await;
-            open(&alone, 0, &staged.nodes[..1]).await;
+            looks(&test, 3).await;
+            open(&alone, 0, &test.nodes[..1]).await;
             assert!(matches!(alone.status(0), Status::Abstains(_)), "{:?}", alone.status(0));
             for _ in 0..5 {
                 advance(QUARANTINE).await;
-                looks(&staged, 3).await;
-                vet(&alone, 0, &staged.nodes[0]).await;
-                open(&alone, 0, &staged.nodes[..1]).await;
+                looks(&test, 3).await;
+                vet(&alone, 0, &test.nodes[0]).await;
+                open(&alone, 0, &test.nodes[..1]).await;
                 assert!(matches!(alone.status(0), Status::Abstains(_)), "whoever names three servers looks at it");
             }
         }
 
         #[tokio::test(start_paused = true)]
         async fn who_has_named_more_servers_and_is_gone_keeps_none_shut() {
-            let staged = Staged::begun().await;
+            let test = TestQuorum::begun().await;
             advance(QUARANTINE).await;
-            looks(&staged, 5).await;
+            looks(&test, 5).await;
             advance(QUARANTINE / 2).await;
-            assert!(!look(&staged, 0).await, "it may be right");
+            assert!(!look(&test, 0).await, "it may be right");
             advance(QUARANTINE).await;
-            assert!(look(&staged, 0).await, "it has not come again");
+            assert!(look(&test, 0).await, "it has not come again");
         }
 
         #[tokio::test(start_paused = true)]
         async fn who_names_more_servers_than_those_that_vote_keeps_none_shut() {
-            let staged = Staged::voting().await;
-            staged.forgets(0, Duration::ZERO).await;
-            assert!(!look(&staged, 0).await);
-            looks(&staged, 5).await;
+            let test = TestQuorum::voting().await;
+            test.forgets(0, Duration::ZERO).await;
+            assert!(!look(&test, 0).await);
+            looks(&test, 5).await;
             advance(QUARANTINE + Duration::from_millis(102)).await;
-            looks(&staged, 5).await;
-            assert!(look(&staged, 0).await, "the others vote as three");
+            looks(&test, 5).await;
+            assert!(look(&test, 0).await, "the others vote as three");
         }
 
         #[tokio::test(start_paused = true)]
         async fn a_locker_with_a_wrong_list_opens_no_server() {
-            let staged = Staged::voting().await;
-            let pair = Eligibility::new(&staged.nodes[..2], QUARANTINE, Duration::ZERO);
-            staged.forgets(0, Duration::ZERO).await;
+            let test = TestQuorum::voting().await;
+            let pair = Eligibility::new(&test.nodes[..2], QUARANTINE, Duration::ZERO);
+            test.forgets(0, Duration::ZERO).await;
             for place in [0, 1] {
-                vet(&pair, place, &staged.nodes[place]).await;
+                vet(&pair, place, &test.nodes[place]).await;
             }
             assert!(matches!(pair.status(1), Status::Unfit(_)) && matches!(pair.status(0), Status::Abstains(_)));
             advance(QUARANTINE * 3).await;
-            vet(&pair, 0, &staged.nodes[0]).await;
-            open(&pair, 0, &staged.nodes[..2]).await;
+            vet(&pair, 0, &test.nodes[0]).await;
+            open(&pair, 0, &test.nodes[..2]).await;
             assert!(matches!(pair.status(0), Status::Abstains(_)), "{:?}", pair.status(0));
-            assert!(look(&staged, 0).await, "the others open it");
+            assert!(look(&test, 0).await, "the others open it");
         }
     }
 }

@@ -106,17 +106,17 @@ impl Voter {
 mod tests {
     use std::pin::pin;
 
-    use super::super::staged::{Staged, claim};
+    use super::super::test_quorum::{TestQuorum, claim};
     use super::*;
     use crate::fence::Source;
 
     const LEASE: Duration = Duration::from_secs(30);
 
     /// Asks the server at this place for a lock.
-    async fn acquire(staged: &Staged, place: NodeIndex) -> Outcome<AcquireAnswer> {
+    async fn acquire(test: &TestQuorum, place: NodeIndex) -> Outcome<AcquireAnswer> {
         let asked = Asked { lease: LEASE, fences: Source::Tokens, listing: None };
-        let ticket = staged.voter(place).ticket(Lane::Grants, Ask::Vote).await.expect("it votes");
-        staged.voter(place).acquire(&[claim("k")].into(), &asked, &ticket).await
+        let ticket = test.voter(place).ticket(Lane::Grants, Ask::Vote).await.expect("it votes");
+        test.voter(place).acquire(&[claim("k")].into(), &asked, &ticket).await
     }
 
     fn retaken() -> Vote {
@@ -125,21 +125,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_has_forgotten_grants_and_retakes_nothing() {
-        let staged = Staged::voting().await;
-        assert!(matches!(acquire(&staged, 1).await, Outcome::Done(AcquireAnswer::Granted(_))));
+        let test = TestQuorum::voting().await;
+        assert!(matches!(acquire(&test, 1).await, Outcome::Done(AcquireAnswer::Granted(_))));
         for place in 0..2 {
-            staged.servers[place].flush();
+            test.servers[place].flush();
         }
-        let answer = acquire(&staged, 0).await;
+        let answer = acquire(&test, 0).await;
         assert!(matches!(&answer, Outcome::NotExecuted(failure) if failure.reason == FORGOT), "{answer:?}");
-        assert!(futures_util::poll!(pin!(staged.eligibility.doubted(0))).is_ready(), "it is vetted again");
-        let answer = staged.voter(1).retake(&retaken()).await;
+        assert!(futures_util::poll!(pin!(test.eligibility.doubted(0))).is_ready(), "it is vetted again");
+        let answer = test.voter(1).retake(&retaken()).await;
         assert!(matches!(&answer, Outcome::NotExecuted(failure) if failure.reason == FORGOT), "{answer:?}");
         for place in 0..2 {
-            assert_eq!(staged.servers[place].holder("k"), None);
+            assert_eq!(test.servers[place].holder("k"), None);
         }
-        staged.look().await;
-        let answer = staged.voter(1).retake(&retaken()).await;
+        test.look().await;
+        let answer = test.voter(1).retake(&retaken()).await;
         assert!(
             matches!(&answer, Outcome::NotExecuted(failure) if failure.reason.starts_with("abstains")),
             "{answer:?}"
@@ -149,32 +149,32 @@ mod tests {
     /// The server has the locks of before, and another memory.
     #[tokio::test(start_paused = true)]
     async fn a_renewal_counts_on_a_server_that_is_shut() {
-        let staged = Staged::voting().await;
-        assert!(matches!(acquire(&staged, 0).await, Outcome::Done(AcquireAnswer::Granted(_))));
-        staged.servers[0].delete(crate::key::MEMORY);
-        staged.look().await;
-        assert!(staged.eligibility.shut(0).is_some());
-        let answer = staged.voter(0).renew([claim("k")].into(), LEASE).await;
+        let test = TestQuorum::voting().await;
+        assert!(matches!(acquire(&test, 0).await, Outcome::Done(AcquireAnswer::Granted(_))));
+        test.servers[0].delete(crate::key::MEMORY);
+        test.look().await;
+        assert!(test.eligibility.shut(0).is_some());
+        let answer = test.voter(0).renew([claim("k")].into(), LEASE).await;
         assert!(matches!(&answer, Outcome::Done(said) if *said == [RenewAnswer::Renewed]), "{answer:?}");
-        let answer = staged.voter(0).extend(claim("k"), LEASE * 2).await;
+        let answer = test.voter(0).extend(claim("k"), LEASE * 2).await;
         assert!(matches!(answer, Outcome::Done(true)), "{answer:?}");
     }
 
     /// By the time of the answer, the address leads to another server.
     #[tokio::test(start_paused = true)]
     async fn an_answer_from_a_server_that_the_address_no_longer_leads_to_does_not_count() {
-        let staged = Staged::new();
-        staged.look().await;
-        assert!(matches!(acquire(&staged, 0).await, Outcome::Done(AcquireAnswer::Granted(_))));
-        let voter = staged.voter(0);
+        let test = TestQuorum::new();
+        test.look().await;
+        assert!(matches!(acquire(&test, 0).await, Outcome::Done(AcquireAnswer::Granted(_))));
+        let voter = test.voter(0);
         assert!(matches!(voter.raise(claim("k"), Fence::new(7)).await, Outcome::Done(RaiseAnswer::Raised)));
         let (mut raising, mut renewing) =
             (pin!(voter.raise(claim("k"), Fence::new(8))), pin!(voter.renew([claim("k")].into(), LEASE)));
-        staged.servers[0].stop();
+        test.servers[0].stop();
         assert!(futures_util::poll!(raising.as_mut()).is_pending(), "it was sent");
         assert!(futures_util::poll!(renewing.as_mut()).is_pending(), "it was sent");
-        staged.servers[0].go_on();
-        staged.servers[0].lead_to(&crate::testing::Server::new());
+        test.servers[0].go_on();
+        test.servers[0].lead_to(&crate::testing::Server::new());
         let answer = raising.await;
         assert!(matches!(&answer, Outcome::Unknown(failure) if failure.reason.contains("reconnected")), "{answer:?}");
         let answer = renewing.await;

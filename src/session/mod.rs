@@ -32,10 +32,11 @@ mod attempt;
 mod carry;
 mod closing;
 mod connect;
-mod extending;
 #[cfg(test)]
 #[cfg(feature = "testing")]
-mod guests;
+#[path = "../../tests/unit/embedded/mod.rs"]
+mod embedded;
+mod extending;
 mod hand_over;
 mod holders;
 mod jobs;

@@ -164,7 +164,7 @@ mod tests {
         use crate::node::Target;
         use crate::options::Options;
         use crate::session::Alive;
-        use crate::session::guests::guest_in;
+        use crate::session::embedded::guest_in;
 
         /// A guest without servers.
         fn alive(runtime: &Handle) -> Alive {

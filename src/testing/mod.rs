@@ -1,6 +1,7 @@
 //! A server in memory, for tests of code that takes locks. It needs no Redis. See [`Server`].
 
 #[cfg(test)]
+#[path = "../../tests/unit/beside.rs"]
 mod beside;
 mod interpreter;
 mod machine;

@@ -4,7 +4,7 @@
 //! - The nodes: each has the key, its lease, and the mark, which is the last fence that it knows of and has no
 //!   lifetime. A node may come back without its data, and with a mark of zero. Then it abstains for a lease, which is
 //!   the quarantine, and after that until all others have told it their marks (the crate asks all but a minority of
-//!   them: `quorum/members/model.rs` has that).
+//!   them: `tests/model/memory` has that).
 //! - The clocks of clients and nodes: for each script on each node they are right, or ahead by any amount, so that no
 //!   promise about fences depends on a clock.
 //! - Other locks of the same mark, which raise it on one node and not on the others.

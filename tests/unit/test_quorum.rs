@@ -19,7 +19,7 @@ use crate::testing::Server;
 pub(super) const QUARANTINE: Duration = Duration::from_secs(10);
 
 /// Three servers, in a runtime with paused time, and what a locker knows about them.
-pub(super) struct Staged {
+pub(super) struct TestQuorum {
     pub(super) servers: Vec<Server>,
     pub(super) nodes: Vec<Arc<Node>>,
     pub(super) eligibility: Arc<Eligibility>,
@@ -27,7 +27,7 @@ pub(super) struct Staged {
     _clock: Clock,
 }
 
-impl Staged {
+impl TestQuorum {
     /// Returns servers without memories, whose votes count at once.
     pub(super) fn new() -> Self {
         Self::over(Duration::ZERO)
@@ -35,20 +35,20 @@ impl Staged {
 
     /// Returns servers that remember and vote, which the locker has seen.
     pub(super) async fn voting() -> Self {
-        let staged = Self::over(QUARANTINE);
+        let test = Self::over(QUARANTINE);
         for place in 0..3 {
-            staged.forgets(place, Duration::ZERO).await;
-            staged.votes(place).await;
+            test.forgets(place, Duration::ZERO).await;
+            test.votes(place).await;
         }
-        staged.look().await;
-        staged
+        test.look().await;
+        test
     }
 
     /// Returns servers that have begun to wait for the quarantine, which the locker has seen.
     pub(super) async fn begun() -> Self {
-        let staged = Self::over(QUARANTINE);
-        staged.look().await;
-        staged
+        let test = Self::over(QUARANTINE);
+        test.look().await;
+        test
     }
 
     fn over(quarantine: Duration) -> Self {
