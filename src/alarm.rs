@@ -9,12 +9,13 @@
 //! # Invariants
 //! - Only its own sleep and the wakers of tokens make this thread wait: no I/O, log, recorder, line or runtime does. If
 //!   a waker blocks it, the engines go on: the watchdog fires tokens too.
-//! - Every hold that is held for longer than a grid's width is in a line, which comes due before the hold ends.
-//!   Renewals postpone the end without a notice: the alarm reads the end when the line is due. Code that brings the end
+//! - Every hold that is held for longer than a grid's width is in a bucket, which comes due before the hold ends.
+//!   Renewals postpone the end without a notice: the alarm reads the end when the bucket is due. Code that brings the
+//!   end
 //!   of a hold forward tells the alarm ([`Alarm::watch`]).
-//! - If a hold is in several lines, only the last one counts ([`Hold::set_alarm`]).
+//! - If a hold is in several buckets, only the last one counts ([`Hold::set_alarm`]).
 //!
-//! An engine that is a guest in the program's runtime has an alarm of its own: a task there. While time is paused no
+//! An engine that is embedded in the program's runtime has an alarm of its own: a task there. While time is paused no
 //! timer is late, and it fires tokens exactly at the end of their validity, to the millisecond of tokio's timers.
 
 use std::collections::BTreeMap;
@@ -41,7 +42,7 @@ const EACH: Duration = Duration::from_micros(5);
 /// The resolution of ends.
 const STEP: Duration = Duration::from_millis(1);
 
-/// A hold that ends within this time would go back into the line that is being handled.
+/// A hold that ends within this time would go back into the bucket that is being handled.
 const SAME_LINE: Duration = Duration::from_nanos(999_999);
 
 /// How long before its end a hold is looked at first. Most have been renewed by then, and many are looked at together.
@@ -70,7 +71,7 @@ pub(crate) struct Alarm {
 /// The state that the alarm's handles share with its thread or task, which sleeps here.
 #[derive(Debug, Default)]
 struct Desk {
-    inbox: Mutex<Inbox>,
+    inbox: Mutex<AlarmInbox>,
     bell: Condvar,
     /// The bell of a task.
     #[cfg(feature = "testing")]
@@ -81,12 +82,12 @@ struct Desk {
 struct Orders {
     /// Holds that are new, or whose end may have been brought forward.
     look: Vec<Weak<Hold>>,
-    /// The lines of holds that have ended.
+    /// The buckets of holds that have ended.
     over: Vec<Instant>,
 }
 
 #[derive(Debug, Default)]
-struct Inbox {
+struct AlarmInbox {
     orders: Orders,
     /// When the inbox is to be emptied, or `None` while it is empty.
     due: Option<Instant>,
@@ -96,8 +97,8 @@ struct Inbox {
 }
 
 /// What the thread or task does next.
-enum Turn {
-    /// Handle these orders, and the lines that are due.
+enum NextStep {
+    /// Handle these orders, and the buckets that are due.
     Work(Orders),
     /// Sleep until then or, with `None`, until the bell rings.
     Sleep(Option<Instant>),
@@ -105,19 +106,19 @@ enum Turn {
     End,
 }
 
-impl Inbox {
+impl AlarmInbox {
     /// Returns what a thread or task does next that would otherwise sleep until `until`.
-    fn turn(&mut self, until: Option<Instant>, now: Instant) -> Turn {
+    fn turn(&mut self, until: Option<Instant>, now: Instant) -> NextStep {
         if self.ended {
-            return Turn::End;
+            return NextStep::End;
         }
         if self.due.is_some_and(|due| due <= now) {
             self.due = None;
-            return Turn::Work(std::mem::take(&mut self.orders));
+            return NextStep::Work(std::mem::take(&mut self.orders));
         }
         let until = [until, self.due].into_iter().flatten().min();
         self.asleep_until = until;
-        if until.is_some_and(|until| until <= now) { Turn::Work(Orders::default()) } else { Turn::Sleep(until) }
+        if until.is_some_and(|until| until <= now) { NextStep::Work(Orders::default()) } else { NextStep::Sleep(until) }
     }
 }
 
@@ -152,9 +153,9 @@ impl Alarm {
         Ok(Arc::new(Self { desk, process: process::id() }))
     }
 
-    /// Starts the alarm of a guest: a task of this engine.
+    /// Starts the alarm of an embedded engine: a task of that engine.
     #[cfg(feature = "testing")]
-    pub(crate) fn of_guest(engine: &Engine) -> Arc<Self> {
+    pub(crate) fn of_embedded(engine: &Engine) -> Arc<Self> {
         let desk = Arc::new(Desk::default());
         engine.spawn(keep_as_task(Arc::clone(&desk)));
         Arc::new(Self { desk, process: process::id() })
@@ -169,7 +170,7 @@ impl Alarm {
     /// Forgets a hold that has ended: its memory is free once nothing points to it. Not to be called in a forked copy
     /// of the process.
     pub(crate) fn forget(&self, hold: &Hold, now: Instant) {
-        // Otherwise it is in no line, and will not be.
+        // Otherwise it is in no bucket, and will not be.
         if let Some(at) = hold.alarm_at() {
             self.desk.leave(now + lease::grid(hold.terms.lease), |orders| orders.over.push(at));
         }
@@ -222,13 +223,13 @@ impl Desk {
             let now = Instant::now();
             // A wake-up is a hint, and none is lost: the inbox is checked again under the mutex.
             inbox = match inbox.turn(until, now) {
-                Turn::Work(orders) => return Some(orders),
-                Turn::Sleep(Some(until)) => {
+                NextStep::Work(orders) => return Some(orders),
+                NextStep::Sleep(Some(until)) => {
                     let nap = now.until(until).min(beat);
                     self.bell.wait_timeout(inbox, nap).unwrap_or_else(PoisonError::into_inner).0
                 }
-                Turn::Sleep(None) => self.bell.wait(inbox).unwrap_or_else(PoisonError::into_inner),
-                Turn::End => return None,
+                NextStep::Sleep(None) => self.bell.wait(inbox).unwrap_or_else(PoisonError::into_inner),
+                NextStep::End => return None,
             };
         }
     }
@@ -241,10 +242,10 @@ impl Desk {
             let turn = self.inbox.lock().turn(until, now);
             // No wake-up is lost: only this task waits, and a wake-up while it does not wait leaves a permit.
             match turn {
-                Turn::Work(orders) => return Some(orders),
-                Turn::Sleep(Some(until)) => _ = timeout(now.until(until), self.task_bell.notified()).await,
-                Turn::Sleep(None) => self.task_bell.notified().await,
-                Turn::End => return None,
+                NextStep::Work(orders) => return Some(orders),
+                NextStep::Sleep(Some(until)) => _ = timeout(now.until(until), self.task_bell.notified()).await,
+                NextStep::Sleep(None) => self.task_bell.notified().await,
+                NextStep::End => return None,
             }
         }
     }
@@ -259,7 +260,7 @@ impl Desk {
 
 /// The thread's loop. Ends with the last handle.
 fn keep(desk: &Desk) {
-    let mut schedule = Schedule::default();
+    let mut schedule = AlarmSchedule::default();
     loop {
         let (until, beat) = schedule.plan();
         let Some(orders) = desk.sleep(until, beat) else { return };
@@ -269,10 +270,10 @@ fn keep(desk: &Desk) {
     }
 }
 
-/// The same loop for a guest, as a task of its engine. Also ends with the engine; nobody awaits it.
+/// The same loop for an embedded engine, as one of its tasks. Also ends with the engine; nobody awaits it.
 #[cfg(feature = "testing")]
 async fn keep_as_task(desk: Arc<Desk>) {
-    let mut schedule = Schedule::default();
+    let mut schedule = AlarmSchedule::default();
     loop {
         schedule.punctual = clock::is_paused();
         let (until, _) = schedule.plan();
@@ -290,34 +291,34 @@ fn early(holds: usize) -> Duration {
 
 /// When each hold is looked at.
 #[derive(Debug, Default)]
-struct Schedule {
-    lines: BTreeMap<Instant, Line>,
+struct AlarmSchedule {
+    buckets: BTreeMap<Instant, Bucket>,
     /// Set if timers are never late, so that no look has to be early.
     punctual: bool,
 }
 
 /// Holds that are looked at together.
 #[derive(Debug, Default)]
-struct Line {
+struct Bucket {
     holds: Vec<Weak<Hold>>,
-    /// How many of them have ended since the line was packed.
+    /// How many of them have ended since the bucket was packed.
     over: usize,
     /// The longest sleep that all of them allow.
     beat: Option<Duration>,
 }
 
-impl Schedule {
-    /// Returns when to begin so that no line is late, and how often to read the clock until then.
+impl AlarmSchedule {
+    /// Returns when to begin so that no bucket is late, and how often to read the clock until then.
     fn plan(&self) -> (Option<Instant>, Duration) {
         let until = self.begins().map(|(_, begin)| begin).min();
-        let beat = self.lines.values().filter_map(|line| line.beat).min();
+        let beat = self.buckets.values().filter_map(|bucket| bucket.beat).min();
         (until, beat.unwrap_or(BEAT))
     }
 
-    /// Returns each line's time, and when to begin with all lines up to it.
+    /// Returns each bucket's time, and when to begin with all buckets up to it.
     fn begins(&self) -> impl Iterator<Item = (Instant, Instant)> {
-        self.lines.iter().scan(0, |holds, (at, line)| {
-            *holds += line.holds.len();
+        self.buckets.iter().scan(0, |holds, (at, bucket)| {
+            *holds += bucket.holds.len();
             Some((*at, at.before(self.early(*holds))))
         })
     }
@@ -337,27 +338,27 @@ impl Schedule {
         }
         let begun = self.begins().filter(|(_, begin)| *begin <= now).last();
         let Some((last, _)) = begun else { return lost };
-        while let Some(line) = self.lines.first_entry().filter(|line| *line.key() <= last) {
-            let (at, line) = line.remove_entry();
-            for hold in &line.holds {
+        while let Some(bucket) = self.buckets.first_entry().filter(|bucket| *bucket.key() <= last) {
+            let (at, bucket) = bucket.remove_entry();
+            for hold in &bucket.holds {
                 self.look(hold, Some(at), at.max(now + self.early(lost.len())), &mut lost);
             }
         }
         lost
     }
 
-    /// Notes that a hold of this line has ended. Once it is half empty, it is packed.
+    /// Notes that a hold of this bucket has ended. Once it is half empty, it is packed.
     fn forget(&mut self, at: Instant) {
-        let Some(line) = self.lines.get_mut(&at) else { return };
-        line.over += 1;
-        if line.over * 2 < line.holds.len() {
+        let Some(bucket) = self.buckets.get_mut(&at) else { return };
+        bucket.over += 1;
+        if bucket.over * 2 < bucket.holds.len() {
             return;
         }
-        line.over = 0;
-        line.holds.retain(|hold| hold.upgrade().is_some_and(|hold| hold.needs_alarm()));
-        line.holds.shrink_to_fit();
-        if line.holds.is_empty() {
-            self.lines.remove(&at);
+        bucket.over = 0;
+        bucket.holds.retain(|hold| hold.upgrade().is_some_and(|hold| hold.needs_alarm()));
+        bucket.holds.shrink_to_fit();
+        if bucket.holds.is_empty() {
+            self.buckets.remove(&at);
         }
     }
 
@@ -376,9 +377,9 @@ impl Schedule {
         let at = if ahead > now { ahead } else { end.round_down(STEP) };
         hold.set_alarm(at);
         let beat = (hold.terms.lease / 10).min(BEAT);
-        let line = self.lines.entry(at).or_default();
-        line.holds.push(Arc::downgrade(hold));
-        line.beat = Some(line.beat.map_or(beat, |least| least.min(beat)));
+        let bucket = self.buckets.entry(at).or_default();
+        bucket.holds.push(Arc::downgrade(hold));
+        bucket.beat = Some(bucket.beat.map_or(beat, |least| least.min(beat)));
     }
 }
 
@@ -386,7 +387,7 @@ impl Schedule {
 mod tests {
     use super::*;
     use crate::clock::Clock;
-    use crate::hold::{HoldState, Ledger, Terms};
+    use crate::hold::{HoldState, LossReporter, Terms};
     use crate::owner::Owner;
     use crate::stats::Counters;
 
@@ -402,12 +403,12 @@ mod tests {
     }
 
     /// Advances to the next planned time and does the work. Returns that time and the lost holds.
-    fn next(schedule: &mut Schedule) -> (Instant, Vec<Arc<Hold>>) {
+    fn next(schedule: &mut AlarmSchedule) -> (Instant, Vec<Arc<Hold>>) {
         let at = schedule.plan().0.expect("something is planned");
         (at, schedule.ring(&Orders::default(), at))
     }
 
-    fn next_loss(schedule: &mut Schedule) -> (Instant, Vec<Arc<Hold>>) {
+    fn next_loss(schedule: &mut AlarmSchedule) -> (Instant, Vec<Arc<Hold>>) {
         for _ in 0..100 {
             let (at, lost) = next(schedule);
             if !lost.is_empty() {
@@ -417,14 +418,14 @@ mod tests {
         panic!("nothing is lost");
     }
 
-    fn places(schedule: &Schedule) -> usize {
-        schedule.lines.values().map(|line| line.holds.len()).sum()
+    fn places(schedule: &AlarmSchedule) -> usize {
+        schedule.buckets.values().map(|bucket| bucket.holds.len()).sum()
     }
 
     #[test]
     fn a_hold_that_nobody_renews_is_marked_a_moment_before_its_end() {
         for lease in [100, 150, 250, 1_000, 30_000, 3_600_000].map(Duration::from_millis) {
-            let (mut schedule, hold) = (Schedule::default(), hold(lease));
+            let (mut schedule, hold) = (AlarmSchedule::default(), hold(lease));
             let (token, end) = (hold.token(), hold.valid_until());
             assert!(schedule.ring(&orders(&[Arc::clone(&hold)]), hold.since).is_empty());
             let (at, lost) =
@@ -441,7 +442,7 @@ mod tests {
 
     #[test]
     fn a_renewal_postpones_the_end_without_an_order() {
-        let (mut schedule, hold) = (Schedule::default(), hold(LEASE));
+        let (mut schedule, hold) = (AlarmSchedule::default(), hold(LEASE));
         schedule.ring(&orders(&[Arc::clone(&hold)]), hold.since);
         let mut renewed = hold.since;
         for _ in 0..10 {
@@ -457,7 +458,7 @@ mod tests {
     fn an_end_that_is_brought_forward_replaces_the_older_place() {
         let terms = Terms { lease: LEASE, renewed: true, max_hold: None };
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0, 1], 3));
-        let mut schedule = Schedule::default();
+        let mut schedule = AlarmSchedule::default();
         let first = hold.valid_until();
         let later = hold.since + LEASE / 3;
         assert!(!hold.renewed(2, later, later) && hold.renewed(1, later, later));
@@ -473,14 +474,14 @@ mod tests {
 
     #[test]
     fn outdated_places_do_not_accumulate() {
-        let (mut schedule, hold) = (Schedule::default(), hold(LEASE));
+        let (mut schedule, hold) = (AlarmSchedule::default(), hold(LEASE));
         for second in 0..1_000 {
             let now = hold.since + Duration::from_secs(second);
             assert!(hold.vote(0, now, now));
             schedule.ring(&orders(&[Arc::clone(&hold)]), now);
         }
         assert!(places(&schedule) <= 40, "{}", places(&schedule));
-        assert!(schedule.lines.len() <= 40);
+        assert!(schedule.buckets.len() <= 40);
     }
 
     #[test]
@@ -504,12 +505,12 @@ mod tests {
     #[test]
     fn a_line_is_packed_once_half_of_its_holds_have_ended() {
         let holds: Vec<_> = (0..100).map(|_| hold(LEASE)).collect();
-        let mut schedule = Schedule::default();
+        let mut schedule = AlarmSchedule::default();
         schedule.ring(&orders(&holds), holds[0].since);
         let mut left = Vec::new();
         for hold in &holds {
             hold.lose(crate::error::Loss::Closed);
-            let over = vec![hold.alarm_at().expect("it is in a line")];
+            let over = vec![hold.alarm_at().expect("it is in a bucket")];
             schedule.ring(&Orders { over, ..Orders::default() }, holds[0].since);
             left.push(places(&schedule));
         }
@@ -521,9 +522,9 @@ mod tests {
     #[test]
     fn a_lost_hold_whose_tokens_are_not_fired_stays_when_its_line_is_packed() {
         let (lost, ended) = (hold(LEASE), hold(LEASE));
-        let mut schedule = Schedule::default();
+        let mut schedule = AlarmSchedule::default();
         schedule.ring(&orders(&[Arc::clone(&lost), Arc::clone(&ended)]), lost.since);
-        let at = lost.alarm_at().expect("it is in a line");
+        let at = lost.alarm_at().expect("it is in a bucket");
         assert_eq!(ended.alarm_at(), Some(at));
         lost.mark(lost.valid_until());
         assert!(lost.is_unfired());
@@ -534,7 +535,7 @@ mod tests {
 
     #[test]
     fn a_released_hold_is_forgotten_after_30_seconds() {
-        let mut schedule = Schedule::default();
+        let mut schedule = AlarmSchedule::default();
         let day = hold(Duration::from_secs(86_400));
         let since = day.since;
         schedule.ring(&orders(&[Arc::clone(&day)]), since);
@@ -548,7 +549,7 @@ mod tests {
     #[test]
     fn many_that_end_together_are_begun_with_in_time() {
         let holds: Vec<_> = (0..10_000).map(|_| hold(LEASE)).collect();
-        let mut schedule = Schedule::default();
+        let mut schedule = AlarmSchedule::default();
         schedule.ring(&orders(&holds), holds[0].since);
         let (mut left, mut latest) = (holds.len(), Duration::MAX);
         while left > 0 {
@@ -557,7 +558,7 @@ mod tests {
             latest = latest.min(first.saturating_sub(EACH * u32::try_from(lost.len()).expect("few")));
             left -= lost.len();
         }
-        // Five milliseconds early, less the steps of two lines, since the holds were not made in one moment.
+        // Five milliseconds early, less the steps of two buckets, since the holds were not made in one moment.
         assert!(latest >= Duration::from_millis(3), "{latest:?}");
     }
 
@@ -565,7 +566,7 @@ mod tests {
     fn holds_that_ran_out_during_a_suspend_are_lost_at_the_first_look() {
         let holds: Vec<_> = [100, 3_000, 30_000].map(|lease| hold(Duration::from_millis(lease))).into();
         let day = hold(Duration::from_secs(86_400));
-        let mut schedule = Schedule::default();
+        let mut schedule = AlarmSchedule::default();
         schedule.ring(&orders(&holds), holds[0].since);
         schedule.ring(&orders(&[Arc::clone(&day)]), holds[0].since);
         assert_eq!(
@@ -582,7 +583,7 @@ mod tests {
 
     #[test]
     fn a_hold_that_is_marked_lost_but_not_fired_is_fired() {
-        let (mut schedule, hold) = (Schedule::default(), hold(LEASE));
+        let (mut schedule, hold) = (AlarmSchedule::default(), hold(LEASE));
         schedule.ring(&orders(&[Arc::clone(&hold)]), hold.since);
         hold.mark(hold.valid_until());
         assert_eq!(next_loss(&mut schedule).1.len(), 1);
@@ -606,12 +607,12 @@ mod tests {
     fn a_hold_costs_the_alarm_no_more_than_64_bytes() {
         const HOLDS: usize = 20_000;
         let terms = Terms { lease: LEASE, renewed: true, max_hold: None };
-        let (ledger, _losses) = Ledger::new(Arc::new(Counters::new()), Clock::machine());
-        let hold = |_| Arc::new(Hold::for_test_in(Arc::clone(&ledger), Owner::task(1), terms, &[0], 1));
+        let (reporter, _losses) = LossReporter::new(Arc::new(Counters::new()), Clock::machine());
+        let hold = |_| Arc::new(Hold::for_test_in(Arc::clone(&reporter), Owner::task(1), terms, &[0], 1));
         let holds: Vec<_> = (0..HOLDS).map(hold).collect();
         // They are taken one after the other within a third of a lease, and renewed each third after that.
         let (steps, start) = (30, holds[0].since);
-        let (desk, mut schedule, mut most) = (Desk::default(), Schedule::default(), 0);
+        let (desk, mut schedule, mut most) = (Desk::default(), AlarmSchedule::default(), 0);
         for step in 0..steps * 6 {
             let now = start + LEASE / 3 / steps * step;
             let at_once = HOLDS.div_ceil(steps as usize);
@@ -627,20 +628,20 @@ mod tests {
             most = most.max(bytes(&desk, &schedule));
         }
         assert_eq!(places(&schedule), HOLDS);
-        // In the hold: when it is looked at, whether its loss was reported, the pointer to the ledger, and that to the
-        // tokens.
+        // In the hold: when it is looked at, whether its loss was reported, the pointer to the reporter of losses, and
+        // that to the tokens.
         let of_hold = size_of::<Option<Instant>>() + size_of::<bool>() + 2 * size_of::<usize>();
         let each = of_hold + most.div_ceil(HOLDS);
         assert!(each <= 64, "{each} bytes, {of_hold} of them in the hold");
     }
 
     /// Returns the bytes that the alarm keeps outside of the holds.
-    fn bytes(desk: &Desk, schedule: &Schedule) -> usize {
-        let lines = schedule.lines.values().map(|line| line.holds.capacity());
-        let places = desk.inbox.lock().orders.look.capacity() + lines.sum::<usize>();
+    fn bytes(desk: &Desk, schedule: &AlarmSchedule) -> usize {
+        let buckets = schedule.buckets.values().map(|bucket| bucket.holds.capacity());
+        let places = desk.inbox.lock().orders.look.capacity() + buckets.sum::<usize>();
         // A node of the tree may be half empty.
-        let lines = 2 * schedule.lines.len() * size_of::<(Instant, Line)>();
-        places * size_of::<Weak<Hold>>() + lines
+        let buckets = 2 * schedule.buckets.len() * size_of::<(Instant, Bucket)>();
+        places * size_of::<Weak<Hold>>() + buckets
     }
 
     #[test]

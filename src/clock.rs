@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub(crate) struct Clock {
     /// `None` for the machine's clock.
     #[cfg(feature = "testing")]
-    host: Option<runtime::Host>,
+    runtime: Option<runtime::RuntimeClock>,
 }
 
 impl Clock {
@@ -26,14 +26,14 @@ impl Clock {
     pub(crate) const fn machine() -> Self {
         Self {
             #[cfg(feature = "testing")]
-            host: None,
+            runtime: None,
         }
     }
 
     /// Returns the clock of a runtime, and makes that runtime a host of lockers.
     #[cfg(feature = "testing")]
     pub(crate) fn of(runtime: &tokio::runtime::Handle) -> Self {
-        Self { host: Some(runtime::Host::of(runtime)) }
+        Self { runtime: Some(runtime::RuntimeClock::of(runtime)) }
     }
 
     /// Returns the clock that [`Instant::now`] reads here.
@@ -48,8 +48,8 @@ impl Clock {
     /// Returns the time of this clock, on any thread.
     pub(crate) fn now(&self) -> Instant {
         #[cfg(feature = "testing")]
-        if let Some(host) = &self.host {
-            return Instant(host.time());
+        if let Some(runtime) = &self.runtime {
+            return Instant(runtime.time());
         }
         Instant(since_boot())
     }

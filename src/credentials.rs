@@ -98,16 +98,16 @@ impl<P: CredentialProvider> CredentialProvider for Arc<P> {
 }
 
 /// The future of a provider's answer.
-pub(crate) type Asked<'a> =
+pub(crate) type CredentialsFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send + 'a>>;
 
 /// A [`CredentialProvider`] of any type.
 pub(crate) trait AnyProvider: Send + Sync {
-    fn ask<'a>(&'a self, node: &'a str) -> Asked<'a>;
+    fn ask<'a>(&'a self, node: &'a str) -> CredentialsFuture<'a>;
 }
 
 impl<P: CredentialProvider> AnyProvider for P {
-    fn ask<'a>(&'a self, node: &'a str) -> Asked<'a> {
+    fn ask<'a>(&'a self, node: &'a str) -> CredentialsFuture<'a> {
         Box::pin(self.credentials(node))
     }
 }

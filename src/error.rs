@@ -78,7 +78,7 @@ impl Error {
 
     /// # Errors
     /// [`Error::Config`] for the empty name, which Redis would accept but which is probably a mistake.
-    pub(crate) fn unless_named(key: &Key) -> Result<(), Self> {
+    pub(crate) fn check_name(key: &Key) -> Result<(), Self> {
         if key.as_str().is_empty() {
             return Err(Self::config("key", "the name of a lock is empty; give it one, such as \"orders:42\""));
         }
@@ -359,9 +359,9 @@ mod tests {
 
     #[test]
     fn the_empty_name_is_refused() {
-        let refusal = Error::unless_named(&"".into()).expect_err("empty");
+        let refusal = Error::check_name(&"".into()).expect_err("empty");
         assert!(refusal.to_string().contains("empty"), "{refusal}");
-        assert!(Error::unless_named(&" ".into()).is_ok());
+        assert!(Error::check_name(&" ".into()).is_ok());
     }
 
     #[test]

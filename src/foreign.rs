@@ -54,16 +54,16 @@ pub(crate) fn answer<T>(reply: oneshot::Sender<T>, answer: T) {
 }
 
 /// Creates a channel to a caller.
-pub(crate) fn channel<T>() -> (oneshot::Sender<T>, Answer<T>) {
+pub(crate) fn channel<T>() -> (oneshot::Sender<T>, AnswerReceiver<T>) {
     let (reply, answer) = oneshot::channel();
-    (reply, Answer(Some(answer)))
+    (reply, AnswerReceiver(Some(answer)))
 }
 
 /// The answer for which a caller waits. Its waker is dropped with it, perhaps while the caller's task unwinds.
 #[derive(Debug)]
-pub(crate) struct Answer<T>(Option<oneshot::Receiver<T>>);
+pub(crate) struct AnswerReceiver<T>(Option<oneshot::Receiver<T>>);
 
-impl<T> Answer<T> {
+impl<T> AnswerReceiver<T> {
     /// Waits on this thread, which panics in async code.
     pub(crate) fn blocking_recv(mut self) -> Result<T, oneshot::error::RecvError> {
         // It is `None` only during the drop; then a closed channel takes its place.
@@ -71,7 +71,7 @@ impl<T> Answer<T> {
     }
 }
 
-impl<T> Future for Answer<T> {
+impl<T> Future for AnswerReceiver<T> {
     type Output = Result<T, oneshot::error::RecvError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -82,7 +82,7 @@ impl<T> Future for Answer<T> {
     }
 }
 
-impl<T> Drop for Answer<T> {
+impl<T> Drop for AnswerReceiver<T> {
     fn drop(&mut self) {
         contained(|| drop(self.0.take()));
     }

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Loss};
 use crate::fence::Fence;
-use crate::handle::Taken;
+use crate::handle::GuardInner;
 use crate::hold::{Hold, HoldState};
 use crate::key::Key;
 use crate::owner::Owner;
@@ -45,11 +45,11 @@ use crate::owner::Owner;
 ///
 /// In a forked process a guard of the parent is lost ([`Loss::Forked`]), and dropping it does nothing.
 #[must_use = "the lock is released when its guard is dropped"]
-pub struct Guard(pub(crate) Taken);
+pub struct Guard(pub(crate) GuardInner);
 
 impl Guard {
     fn hold(&self) -> &Hold {
-        self.0.grips.first().hold()
+        self.0.guards.first().hold()
     }
 
     /// Returns a token that fires when the lock is lost. Cancelling it cancels nothing else.
@@ -74,7 +74,7 @@ impl Guard {
     /// # }
     /// ```
     pub fn lost(&self) -> CancellationToken {
-        self.0.grips.token()
+        self.0.guards.token()
     }
 
     /// Returns whether the lock is lost. It reads the clock, so it is right even if the watchdog is late.
@@ -94,18 +94,18 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`].
     pub fn check(&self) -> Result<(), Error> {
-        self.0.grips.check()
+        self.0.guards.check()
     }
 
     /// Returns how safe the lock is. It reads the clock.
     pub fn state(&self) -> HoldState {
-        self.0.grips.state()
+        self.0.guards.state()
     }
 
     /// Returns how long the lock is certainly held if it is not renewed again: until the end of its validity on the
     /// local clock, or of `max_hold`. Zero if it is lost.
     pub fn remaining(&self) -> Duration {
-        self.0.grips.remaining()
+        self.0.guards.remaining()
     }
 
     /// Returns the fencing token of this hold. A re-entry has the fence of the outermost acquisition.
@@ -143,7 +143,7 @@ impl Guard {
     /// # }
     /// ```
     pub fn detach(self) -> Self {
-        self.0.grips.give_to(&Owner::new());
+        self.0.guards.give_to(&Owner::new());
         self
     }
 
@@ -208,7 +208,7 @@ impl Guard {
     /// # }
     /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        self.0.grips.extend(lease).await
+        self.0.guards.extend(lease).await
     }
 
     /// Extends as [`extend`](Self::extend) does, for threads without async code.

@@ -22,7 +22,7 @@ use crate::identity::{Caller, Runs, Scope};
 use crate::key::Key;
 use crate::options::{Reentry, Settings, validate_duration};
 use crate::owner::Owner;
-use crate::session::{Alive, Grips, Session, Views};
+use crate::session::{RawGuards, Session, SharedSession, Views};
 
 /// How long a call waits for a lock that somebody else holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,36 +57,36 @@ impl Wait {
 /// One name or several, and how they are locked.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
-    alive: Arc<Alive>,
+    shared: Arc<SharedSession>,
     /// Sorted.
     pub(crate) keys: Arc<[Key]>,
-    pub(crate) manner: Manner,
+    pub(crate) options: LockOptions,
 }
 
 impl Handle {
-    pub(crate) fn new(alive: Arc<Alive>, keys: Arc<[Key]>) -> Self {
-        Self { alive, keys, manner: Manner::default() }
+    pub(crate) fn new(shared: Arc<SharedSession>, keys: Arc<[Key]>) -> Self {
+        Self { shared, keys, options: LockOptions::default() }
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
-        self.alive.session()
+        self.shared.session()
     }
 
     pub(crate) fn settings(&self) -> &Settings {
         self.session().settings()
     }
 
-    pub(crate) async fn take(&self, wait: Wait) -> Result<Option<Taken>, Error> {
+    pub(crate) async fn take(&self, wait: Wait) -> Result<Option<GuardInner>, Error> {
         let calling = self.calling(wait);
         // Boxed: its task has room for this only while it waits, and not while it holds the lock.
         let mut taking = Box::pin(async {
-            let (owner, reentry) = self.manner.asks(self.settings());
+            let (owner, reentry) = self.options.owner_and_reentry(self.settings());
             let caller = Caller::polling(owner, reentry).await?;
             self.take_as(&caller, &calling).await
         });
         let taken = calling.inside(taking.as_mut()).await;
         drop(taking);
-        let taken = self.held(calling.ended(taken, Taken::is_reentry));
+        let taken = self.held(calling.ended(taken, GuardInner::is_reentry));
         // A grant comes from a server. Giving way before it is asked would change the order of callers.
         if !matches!(taken, Ok(Some(_))) {
             foreign::give_way().await;
@@ -94,59 +94,64 @@ impl Handle {
         taken
     }
 
-    pub(crate) fn take_blocking(&self, wait: Wait) -> Result<Option<Taken>, Error> {
+    pub(crate) fn take_blocking(&self, wait: Wait) -> Result<Option<GuardInner>, Error> {
         let calling = self.calling(wait);
-        let (owner, reentry) = self.manner.asks(self.settings());
+        let (owner, reentry) = self.options.owner_and_reentry(self.settings());
         let caller = Caller::blocking(owner, reentry);
         let taken = self.session().block_on(calling.inside(pin!(self.take_as(&caller, &calling))));
-        self.held(calling.ended(taken, Taken::is_reentry))
+        self.held(calling.ended(taken, GuardInner::is_reentry))
     }
 
     /// Begins the span of a hold, beside that of the wait.
-    fn held(&self, taken: Result<Option<Taken>, Error>) -> Result<Option<Taken>, Error> {
+    fn held(&self, taken: Result<Option<GuardInner>, Error>) -> Result<Option<GuardInner>, Error> {
         taken.map(|taken| taken.map(|taken| self.in_span(taken)))
     }
 
-    fn in_span(&self, mut taken: Taken) -> Taken {
-        taken.span = HoldSpan::of(&taken.grips, &self.keys, self.manner.class);
+    fn in_span(&self, mut taken: GuardInner) -> GuardInner {
+        taken.span = HoldSpan::of(&taken.guards, &self.keys, self.options.class);
         taken
     }
 
     fn calling(&self, wait: Wait) -> Calling<'_> {
-        Calling::begin(self.session(), wait, &self.keys, self.manner.class)
+        Calling::begin(self.session(), wait, &self.keys, self.options.class)
     }
 
-    async fn take_as(&self, caller: &Caller, calling: &Calling<'_>) -> Result<Option<Taken>, Error> {
+    async fn take_as(&self, caller: &Caller, calling: &Calling<'_>) -> Result<Option<GuardInner>, Error> {
         calling.is_by(&caller.owner);
         let terms = self.terms()?;
-        let grips = match self.take_all(caller, &terms, calling).await {
-            Ok(grips) => grips,
+        let guards = match self.take_all(caller, &terms, calling).await {
+            Ok(guards) => guards,
             // Boxed, as everything is that few calls come to: there is room for it while a call waits.
             Err(error) => return Err(Box::pin(self.refused(error, calling)).await),
         };
-        // Nothing is awaited from here on: grips that no caller gets are dropped before their `min_hold` begins.
-        if let (Some(grips), Some(min_hold)) = (&grips, self.manner.min_hold) {
-            grips.keep_for(min_hold);
+        // Nothing is awaited from here on: guards that no caller gets are dropped before their `min_hold` begins.
+        if let (Some(guards), Some(min_hold)) = (&guards, self.options.min_hold) {
+            guards.keep_for(min_hold);
         }
-        if let (Some(grips), Some(class)) = (&grips, self.manner.class) {
-            grips.is_of_class(class);
+        if let (Some(guards), Some(class)) = (&guards, self.options.class) {
+            guards.is_of_class(class);
         }
-        let (alive, span) = (Arc::clone(&self.alive), HoldSpan::default());
-        Ok(grips.map(|grips| Taken { grips, alive, runs: caller.runs.clone(), span }))
+        let (shared, span) = (Arc::clone(&self.shared), HoldSpan::default());
+        Ok(guards.map(|guards| GuardInner { guards, shared, runs: caller.runs.clone(), span }))
     }
 
     /// Takes the lock or locks. Returns `None` if somebody else still holds one when the call's wait is over.
-    async fn take_all(&self, caller: &Caller, terms: &Terms, calling: &Calling<'_>) -> Result<Option<Grips>, Error> {
+    async fn take_all(
+        &self,
+        caller: &Caller,
+        terms: &Terms,
+        calling: &Calling<'_>,
+    ) -> Result<Option<RawGuards>, Error> {
         let session = self.session();
         let until = calling.deadline();
         // Boxed, all but the usual one: a call has room for the largest of these futures while it waits.
         match &*self.keys {
-            [key] if calling.waits() => Ok(session.wait_in_line(key, caller, terms, until).await?.map(Grips::from)),
-            [key] => Ok(Box::pin(session.try_lock(key, caller, *terms)).await?.map(Grips::from)),
+            [key] if calling.waits() => Ok(session.wait_in_line(key, caller, terms, until).await?.map(RawGuards::from)),
+            [key] => Ok(Box::pin(session.try_lock(key, caller, *terms)).await?.map(RawGuards::from)),
             keys if calling.waits() => {
-                Ok(Box::pin(session.lock_all(keys, caller, *terms, until)).await?.and_then(Grips::join))
+                Ok(Box::pin(session.lock_all(keys, caller, *terms, until)).await?.and_then(RawGuards::join))
             }
-            keys => Ok(Box::pin(session.try_all(keys, caller, *terms)).await?.and_then(Grips::join)),
+            keys => Ok(Box::pin(session.try_all(keys, caller, *terms)).await?.and_then(RawGuards::join)),
         }
     }
 
@@ -175,7 +180,7 @@ impl Handle {
         let mut beginning = Box::pin(async {
             // Bad terms are reported before anything is awaited.
             self.terms()?;
-            let (owner, reentry) = self.manner.asks(self.settings());
+            let (owner, reentry) = self.options.owner_and_reentry(self.settings());
             let turn = self.session().begin_run(Arc::clone(&self.keys), owner, reentry);
             let Some(run) = self.session().in_time(calling.end_of_turn(), turn).await else { return Ok(None) };
             let run = run?;
@@ -191,20 +196,20 @@ impl Handle {
                 return refused.map(|_| None);
             }
         };
-        let lost = taken.grips.token();
-        let (view, scope) = (taken.grips.view(), run.scope());
+        let lost = taken.guards.token();
+        let (view, scope) = (taken.guards.view(), run.scope());
         let work = run.scope().run(async { section(view, scope).await });
         let work = pin!(until_lost(lost, work));
         let Some(value) = foreign::in_span(taken.span.span(), work).await else {
             // The token has fired, so there is a loss to report.
-            let lost = Err(taken.grips.check().err().unwrap_or(Error::Closed));
-            let Taken { grips, alive: _alive, span, .. } = taken;
-            drop(grips);
+            let lost = Err(taken.guards.check().err().unwrap_or(Error::Closed));
+            let GuardInner { guards, shared: _shared, span, .. } = taken;
+            drop(guards);
             span.ended(&lost);
             return lost.map(|()| None);
         };
         if let Some(kept) = keep(&value) {
-            taken.grips.keep_for(kept);
+            taken.guards.keep_for(kept);
         }
         self.done(value, taken.unlock().await).map(Some)
     }
@@ -212,8 +217,8 @@ impl Handle {
     /// Does the same as [`run`](Self::run) for a thread: it is the owner, and nothing stops the section.
     pub(crate) fn run_blocking<T>(&self, section: impl FnOnce(Views, Scope) -> T) -> Result<T, Error> {
         let taken = self.take_blocking(Wait::Always)?.ok_or(Error::Closed)?;
-        let scope = Scope { owner: taken.grips.owner(), runs: taken.runs.clone() };
-        let value = section(taken.grips.view(), scope);
+        let scope = Scope { owner: taken.guards.owner(), runs: taken.runs.clone() };
+        let value = section(taken.guards.view(), scope);
         self.done(value, taken.blocking_unlock())
     }
 
@@ -241,17 +246,17 @@ impl Handle {
         if keys.is_empty() {
             return Err(Error::config("keys", "no name of a lock is given; give one or more"));
         }
-        keys.iter().try_for_each(Error::unless_named)?;
+        keys.iter().try_for_each(Error::check_name)?;
         if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(Error::config("keys", format!("{:?} is given twice; give each name once", pair[0])));
         }
-        self.manner.terms(self.settings())
+        self.options.terms(self.settings())
     }
 }
 
 /// The owner and the times with which locks are taken.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Manner {
+pub(crate) struct LockOptions {
     pub(crate) owner: Option<Owner>,
     pub(crate) fixed_lease: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
@@ -261,7 +266,7 @@ pub(crate) struct Manner {
     pub(crate) class: Option<&'static str>,
 }
 
-impl Manner {
+impl LockOptions {
     fn terms(&self, settings: &Settings) -> Result<Terms, Error> {
         if let Some(lease) = self.fixed_lease {
             validate_duration("fixed_lease", lease)?;
@@ -282,47 +287,47 @@ impl Manner {
     }
 
     /// Returns the owner that the handle names, and the rule that applies if it names none.
-    fn asks(&self, settings: &Settings) -> (Option<&Owner>, Reentry) {
+    fn owner_and_reentry(&self, settings: &Settings) -> (Option<&Owner>, Reentry) {
         (self.owner.as_ref(), self.reentry.unwrap_or(settings.reentry))
     }
 }
 
-/// The content of a guard.
+/// What a public guard is made of.
 #[derive(Debug)]
-pub(crate) struct Taken {
-    // The order matters: the grips are dropped first, while the engine still runs.
-    pub(crate) grips: Grips,
-    alive: Arc<Alive>,
+pub(crate) struct GuardInner {
+    // The order matters: the guards are dropped first, while the engine still runs.
+    pub(crate) guards: RawGuards,
+    shared: Arc<SharedSession>,
     /// The runs in which it was taken.
     runs: Runs,
     span: HoldSpan,
 }
 
-impl Taken {
+impl GuardInner {
     pub(crate) fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        Scope { owner: self.grips.owner(), runs: self.runs.clone() }.run(future)
+        Scope { owner: self.guards.owner(), runs: self.runs.clone() }.run(future)
     }
 
     fn is_reentry(&self) -> bool {
-        self.grips.is_reentry()
+        self.guards.is_reentry()
     }
 
     pub(crate) fn blocking_extend(&self, lease: Duration) -> Result<(), Error> {
-        self.alive.session().block_on(self.grips.extend(lease))
+        self.shared.session().block_on(self.guards.extend(lease))
     }
 
     pub(crate) async fn unlock(self) -> Result<(), Error> {
-        let Self { grips, alive, span, .. } = self;
-        let answer = grips.unlock().await;
+        let Self { guards, shared, span, .. } = self;
+        let answer = guards.unlock().await;
         span.ended(&answer);
         // The engine has to run until the answer is here.
-        drop(alive);
+        drop(shared);
         answer
     }
 
     pub(crate) fn blocking_unlock(self) -> Result<(), Error> {
-        let Self { grips, alive, span, .. } = self;
-        let answer = alive.session().block_on(grips.unlock());
+        let Self { guards, shared, span, .. } = self;
+        let answer = shared.session().block_on(guards.unlock());
         span.ended(&answer);
         answer
     }

@@ -26,10 +26,10 @@ use std::time::Duration;
 
 pub(crate) use self::entries::Entrance;
 use self::entries::Entries;
-pub(crate) use self::grant::{Claims, Grant, Leave, Shut, Survey, Terms};
+pub(crate) use self::grant::{Claims, EnterError, Grant, Leave, Survey, Terms};
 pub(crate) use self::joint::Joint;
 use self::listeners::Listeners;
-pub(crate) use self::losses::{Alarmed, Ledger, Lost};
+pub(crate) use self::losses::{Alarmed, LossReporter, Lost};
 pub(crate) use self::min_hold::rest;
 pub(crate) use self::tokens::fired;
 use self::votes::Votes;
@@ -39,7 +39,7 @@ use crate::error::{Error, Loss};
 use crate::fence::Fence;
 use crate::identity::Origin;
 #[cfg(test)]
-use crate::identity::{Known, Place};
+use crate::identity::{CallContext, Known};
 use crate::key::Key;
 #[cfg(test)]
 use crate::kind::Format;
@@ -88,12 +88,12 @@ pub(crate) struct Hold {
     pub(crate) since: Instant,
     /// When guards that no caller has taken are revoked.
     revoke_at: Instant,
-    ledger: Arc<Ledger>,
+    reporter: Arc<LossReporter>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum HoldPhase {
     Held,
     Releasing,
     Lost(Loss),
@@ -101,7 +101,7 @@ enum Phase {
 
 #[derive(Debug)]
 struct State {
-    phase: Phase,
+    phase: HoldPhase,
     owner: Owner,
     guards: u32,
     /// How many of the guards are on their way to callers that have not taken them yet. They may be revoked, once.
@@ -132,14 +132,14 @@ struct State {
 
 impl Hold {
     /// Creates a hold that has been granted, with one guard on its way.
-    pub(crate) fn new(grant: Grant<'_>, ledger: Arc<Ledger>) -> Self {
+    pub(crate) fn new(grant: Grant<'_>, reporter: Arc<LossReporter>) -> Self {
         let until = lease::valid_until(grant.since, grant.terms.lease);
         // An answer that came late leaves less time: half of it is for the caller to take the guard, half for a
         // renewal.
         let patience = grant.patience.min(grant.granted.until(until) / 2);
         let votes = Votes::new(grant.nodes, grant.votes, until);
         let state = State {
-            phase: Phase::Held,
+            phase: HoldPhase::Held,
             owner: grant.owner,
             guards: 1,
             unclaimed: 1,
@@ -164,7 +164,7 @@ impl Hold {
             origin: grant.origin,
             since: grant.since,
             revoke_at: grant.granted + patience,
-            ledger,
+            reporter,
             state: Mutex::new(state),
         }
     }
@@ -172,27 +172,27 @@ impl Hold {
     /// Creates a hold of the key "k" that these nodes have just granted.
     #[cfg(test)]
     pub(crate) fn for_test(owner: Owner, terms: Terms, votes: &[NodeIndex], nodes: usize) -> Self {
-        let ledger = Ledger::new(Arc::new(crate::stats::Counters::new()), crate::clock::Clock::machine()).0;
-        Self::for_test_in(ledger, owner, terms, votes, nodes)
+        let reporter = LossReporter::new(Arc::new(crate::stats::Counters::new()), crate::clock::Clock::machine()).0;
+        Self::for_test_in(reporter, owner, terms, votes, nodes)
     }
 
-    /// Does the same with this ledger.
+    /// Does the same with this reporter of losses.
     #[cfg(test)]
     pub(crate) fn for_test_in(
-        ledger: Arc<Ledger>,
+        reporter: Arc<LossReporter>,
         owner: Owner,
         terms: Terms,
         votes: &[NodeIndex],
         nodes: usize,
     ) -> Self {
         let now = Instant::now();
-        let (claim, fence) =
-            (Claim { kind: Format::Redisson.kind(), key: "k".into(), field: "f".into() }, Fence::new(1));
-        let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
+        let claim = Claim { kind: Format::Redisson.kind(), key: "k".into(), field: "f".into() };
+        let fence = Fence::new(1);
+        let origin = Origin { context: CallContext::Task(1), waker: 0, known: Known::Calling };
         let patience = lease::recheck_interval(terms.lease);
         let (since, granted) = (now, now);
         let grant = Grant { claim, owner, origin, generation: 1, fence, terms, since, granted, patience, votes, nodes };
-        Self::new(grant, ledger)
+        Self::new(grant, reporter)
     }
 
     /// Returns how safe it is at this time, and fires the tokens if it is lost.
@@ -227,7 +227,7 @@ impl Hold {
     /// Makes the hold lost, unless it is lost already or being released. Returns whether this call did it.
     pub(crate) fn lose(self: &Arc<Self>, loss: Loss) -> bool {
         let mut state = self.state.lock();
-        let newly = state.phase == Phase::Held;
+        let newly = state.phase == HoldPhase::Held;
         if newly {
             self.set_lost(&mut state, loss);
         }
@@ -239,23 +239,23 @@ impl Hold {
     }
 
     /// Enters again, and returns the new hold count, which is valid before it is sent. Fires nothing.
-    pub(crate) fn enter(&self, now: Instant) -> Result<u32, Shut> {
+    pub(crate) fn enter(&self, now: Instant) -> Result<u32, EnterError> {
         self.come_in(now, 0)
     }
 
     /// Enters together with the grant, for a waiter that has yet to take its guard. Fires nothing.
-    pub(crate) fn enter_unclaimed(&self, now: Instant) -> Result<u32, Shut> {
+    pub(crate) fn enter_unclaimed(&self, now: Instant) -> Result<u32, EnterError> {
         self.come_in(now, 1)
     }
 
-    fn come_in(&self, now: Instant, unclaimed: u32) -> Result<u32, Shut> {
+    fn come_in(&self, now: Instant, unclaimed: u32) -> Result<u32, EnterError> {
         let mut state = self.state.lock();
         self.expire(&mut state, now);
         match state.phase {
-            Phase::Lost(loss) if state.guards > state.unclaimed => Err(Shut::Lost(loss)),
+            HoldPhase::Lost(loss) if state.guards > state.unclaimed => Err(EnterError::Lost(loss)),
             // No caller has a guard of it: it is about to be removed.
-            Phase::Lost(_) | Phase::Releasing => Err(Shut::Releasing),
-            Phase::Held => {
+            HoldPhase::Lost(_) | HoldPhase::Releasing => Err(EnterError::Releasing),
+            HoldPhase::Held => {
                 state.guards += 1;
                 state.unclaimed += unclaimed;
                 Ok(state.guards)
@@ -270,13 +270,13 @@ impl Hold {
         state.guards = state.guards.saturating_sub(1);
         let last = state.guards == 0;
         match state.phase {
-            Phase::Lost(loss) => Leave::Lost { loss, last },
-            Phase::Held if last => {
-                state.phase = Phase::Releasing;
+            HoldPhase::Lost(loss) => Leave::Lost { loss, last },
+            HoldPhase::Held if last => {
+                state.phase = HoldPhase::Releasing;
                 Leave::Last
             }
             // A hold that is being released has no guards left to drop.
-            Phase::Held | Phase::Releasing => Leave::Nested(state.guards),
+            HoldPhase::Held | HoldPhase::Releasing => Leave::Nested(state.guards),
         }
     }
 
@@ -304,8 +304,8 @@ impl Hold {
         if state.guards > 0 {
             return false;
         }
-        if state.phase == Phase::Held {
-            state.phase = Phase::Releasing;
+        if state.phase == HoldPhase::Held {
+            state.phase = HoldPhase::Releasing;
         }
         true
     }
@@ -321,7 +321,7 @@ impl Hold {
         let until = lease::valid_until(sent, self.terms.lease);
         let mut state = self.state.lock();
         self.expire(&mut state, now);
-        if state.phase != Phase::Held {
+        if state.phase != HoldPhase::Held {
             drop(state);
             self.fire();
             return false;
@@ -341,7 +341,7 @@ impl Hold {
         let until = lease::valid_until(sent, self.terms.lease);
         let _: HoldState = self.at(now);
         let mut state = self.state.lock();
-        if state.phase != Phase::Held {
+        if state.phase != HoldPhase::Held {
             return false;
         }
         state.votes.add(node, until);
@@ -352,7 +352,7 @@ impl Hold {
     /// Returns false if the hold is no longer held: then it has to be undone now.
     pub(crate) fn make_uncertain(&self, node: NodeIndex) -> bool {
         let mut state = self.state.lock();
-        let held = state.phase == Phase::Held;
+        let held = state.phase == HoldPhase::Held;
         if held {
             state.votes.make_uncertain(node);
         }
@@ -365,7 +365,7 @@ impl Hold {
     pub(crate) fn gone(self: &Arc<Self>, node: NodeIndex) -> bool {
         let mut state = self.state.lock();
         // A renewal that was under way during the release also finds the lock gone.
-        if state.phase != Phase::Held {
+        if state.phase != HoldPhase::Held {
             return false;
         }
         if state.votes.remove(node) {
@@ -396,7 +396,7 @@ impl Hold {
 
     /// Returns whether it is held: neither lost nor being released.
     pub(crate) fn is_held(&self) -> bool {
-        self.state.lock().phase == Phase::Held
+        self.state.lock().phase == HoldPhase::Held
     }
 
     /// Returns whether its lock may still be on the server: it is held, or released without an answer yet. Fires
@@ -404,7 +404,7 @@ impl Hold {
     pub(crate) fn blocks(&self, now: Instant) -> bool {
         let mut state = self.state.lock();
         self.expire(&mut state, now);
-        matches!(state.phase, Phase::Held | Phase::Releasing)
+        matches!(state.phase, HoldPhase::Held | HoldPhase::Releasing)
     }
 
     pub(crate) fn guards(&self) -> u32 {
@@ -412,7 +412,7 @@ impl Hold {
     }
 
     fn expire(&self, state: &mut State, now: Instant) -> bool {
-        if state.phase != Phase::Held {
+        if state.phase != HoldPhase::Held {
             return false;
         }
         let (end, loss) = self.ends(state);
@@ -439,10 +439,10 @@ impl Hold {
 impl State {
     fn safety(&self) -> HoldState {
         match self.phase {
-            Phase::Lost(loss) => HoldState::Lost(loss),
-            Phase::Releasing => HoldState::Lost(Loss::Released),
-            Phase::Held if self.failed_ticks > 0 => HoldState::Jeopardy,
-            Phase::Held => HoldState::Safe,
+            HoldPhase::Lost(loss) => HoldState::Lost(loss),
+            HoldPhase::Releasing => HoldState::Lost(Loss::Released),
+            HoldPhase::Held if self.failed_ticks > 0 => HoldState::Jeopardy,
+            HoldPhase::Held => HoldState::Safe,
         }
     }
 }
@@ -470,8 +470,8 @@ mod tests {
     #[test]
     fn lost_is_sticky_and_fires_the_token_once() {
         let counters = Arc::new(Counters::new());
-        let (ledger, mut losses) = Ledger::new(Arc::clone(&counters), Clock::machine());
-        let hold = Arc::new(Hold::for_test_in(ledger, Owner::task(1), watched(), &[0], 1));
+        let (reporter, mut losses) = LossReporter::new(Arc::clone(&counters), Clock::machine());
+        let hold = Arc::new(Hold::for_test_in(reporter, Owner::task(1), watched(), &[0], 1));
         let token = hold.token();
         let end = hold.valid_until();
         assert_eq!(hold.at(end.before(Duration::from_nanos(1))), HoldState::Safe);
@@ -481,7 +481,7 @@ mod tests {
         assert_eq!(hold.at(hold.since), HoldState::Lost(Loss::Expired));
         assert!(!hold.renewed(0, end, end), "a renewal that comes late brings nothing back");
         assert!(hold.take_guard());
-        assert_eq!(hold.enter(hold.since), Err(Shut::Lost(Loss::Expired)));
+        assert_eq!(hold.enter(hold.since), Err(EnterError::Lost(Loss::Expired)));
         assert!(!hold.lose(Loss::NotOwner), "the first reason stays");
         let counted = counters.losses();
         assert_eq!((counted.expired, counted.total()), (1, 1), "counted once");
@@ -493,8 +493,8 @@ mod tests {
     #[test]
     fn a_loss_is_counted_before_its_token_fires() {
         let counters = Arc::new(Counters::new());
-        let ledger = Ledger::new(Arc::clone(&counters), Clock::machine()).0;
-        let hold = Arc::new(Hold::for_test_in(ledger, Owner::task(1), watched(), &[0], 1));
+        let reporter = LossReporter::new(Arc::clone(&counters), Clock::machine()).0;
+        let hold = Arc::new(Hold::for_test_in(reporter, Owner::task(1), watched(), &[0], 1));
         let token = hold.token();
         assert!(matches!(hold.mark(hold.valid_until()), HoldState::Lost(_)));
         assert!(!token.is_cancelled() && hold.is_unfired());
@@ -551,7 +551,7 @@ mod tests {
         assert_eq!(hold.enter(now), Ok(2));
         assert_eq!(hold.leave(now), Leave::Nested(1));
         assert_eq!(hold.leave(now), Leave::Last);
-        assert_eq!(hold.enter(now), Err(Shut::Releasing));
+        assert_eq!(hold.enter(now), Err(EnterError::Releasing));
         assert!(!hold.lose(Loss::Closed), "a hold that is being released cannot be lost");
     }
 
@@ -598,7 +598,7 @@ mod tests {
     fn a_lost_grant_that_nobody_took_is_revoked_and_stays_lost() {
         let hold = hold(watched());
         assert!(hold.lose(Loss::NotOwner));
-        assert_eq!(hold.enter(hold.since), Err(Shut::Releasing), "nobody has a guard that shuts others out");
+        assert_eq!(hold.enter(hold.since), Err(EnterError::Releasing), "nobody has a guard that shuts others out");
         assert!(hold.revoke(), "its release is to be sent");
         assert!(!hold.take_guard() && !hold.revoke());
         assert_eq!(hold.at(hold.since), HoldState::Lost(Loss::NotOwner));

@@ -34,7 +34,7 @@ use dashmap::DashMap;
 use dashmap::mapref::one::RefMut;
 use tokio::sync::oneshot;
 
-use self::key_state::Slot;
+use self::key_state::KeyState;
 pub(crate) use self::timers::{Timed, Timers};
 pub(crate) use self::world::World;
 use crate::claim::{ReleaseAnswer, Releaser};
@@ -49,7 +49,7 @@ use crate::owner::Owner;
 
 /// All slots of a locker.
 pub(crate) struct Lines<W: World> {
-    slots: DashMap<Key, Slot<W>, OfKeys>,
+    slots: DashMap<Key, KeyState<W>, OfKeys>,
     timers: Arc<Timers>,
     ids: AtomicU64,
     /// The number of holds in all slots, so that nothing has to count them.
@@ -60,11 +60,11 @@ pub(crate) struct Lines<W: World> {
 }
 
 /// One caller in line.
-pub(crate) type Waiter<G> = line::Waiter<Call<G>>;
+pub(crate) type CallWaiter<G> = line::Waiter<LockRequest<G>>;
 
 /// What a caller wants, and where it gets it.
 #[derive(Debug)]
-pub(crate) struct Call<G> {
+pub(crate) struct LockRequest<G> {
     pub(crate) origin: Origin,
     pub(crate) terms: Terms,
     /// That of what the engine does for it.
@@ -73,7 +73,7 @@ pub(crate) struct Call<G> {
     pub(crate) reply: oneshot::Sender<Result<Option<G>, Error>>,
 }
 
-impl<G> Wants for Call<G> {
+impl<G> Wants for LockRequest<G> {
     fn lease(&self) -> Duration {
         self.terms.lease
     }
@@ -114,9 +114,9 @@ pub(crate) struct Head {
 #[derive(Debug)]
 pub(crate) struct Admitted<G> {
     /// The waiter for which it was acquired, if it is still in line.
-    pub(crate) waiter: Option<Waiter<G>>,
+    pub(crate) waiter: Option<CallWaiter<G>>,
     /// The waiters of the same owner, who have entered the hold with it.
-    pub(crate) same_owner: Vec<Waiter<G>>,
+    pub(crate) same_owner: Vec<CallWaiter<G>>,
 }
 
 impl<W: World> Lines<W> {
@@ -155,13 +155,13 @@ impl<W: World> Lines<W> {
     }
 
     /// The same for a line whose shard is locked already.
-    fn run(&self, key: &Key, slot: RefMut<'_, Key, Slot<W>>, event: Event) {
+    fn run(&self, key: &Key, slot: RefMut<'_, Key, KeyState<W>>, event: Event) {
         let next = self.run_once(key, slot, event);
         self.go_on(key, next);
     }
 
     /// Passes an event to a line, and carries out what follows. Returns the next event.
-    fn run_once(&self, key: &Key, mut slot: RefMut<'_, Key, Slot<W>>, event: Event) -> Option<Event> {
+    fn run_once(&self, key: &Key, mut slot: RefMut<'_, Key, KeyState<W>>, event: Event) -> Option<Event> {
         let (mut effect, now) = self.advance(key, &mut slot, event);
         let lost = slot.found_lost();
         if !lost.is_empty() && effect.is_none() {
@@ -185,7 +185,12 @@ impl<W: World> Lines<W> {
 
     /// Passes an event to a line, if it matters there. Returns what has to be done without the shard's lock, and the
     /// time.
-    fn advance(&self, key: &Key, slot: &mut Slot<W>, mut event: Event) -> (Option<Effect<W::Release, Head>>, Instant) {
+    fn advance(
+        &self,
+        key: &Key,
+        slot: &mut KeyState<W>,
+        mut event: Event,
+    ) -> (Option<Effect<W::Release, Head>>, Instant) {
         if !slot.line.heeds(event) {
             return (None, self.world.now());
         }
@@ -217,7 +222,7 @@ impl<W: World> Lines<W> {
     }
 
     /// Releases the shard's lock, and removes the slot if nothing needs it.
-    fn let_go(&self, key: &Key, mut slot: RefMut<'_, Key, Slot<W>>, now: Instant) {
+    fn let_go(&self, key: &Key, mut slot: RefMut<'_, Key, KeyState<W>>, now: Instant) {
         match slot.line.stays(now) {
             Stays::InUse => {}
             Stays::Until(at) => self.plan(key, &mut slot, at, now),
@@ -232,7 +237,7 @@ impl<W: World> Lines<W> {
     }
 
     /// Has the line woken at this time, or earlier.
-    fn plan(&self, key: &Key, slot: &mut Slot<W>, until: Instant, now: Instant) {
+    fn plan(&self, key: &Key, slot: &mut KeyState<W>, until: Instant, now: Instant) {
         if slot.alarm.is_some_and(|(at, _)| at <= until) {
             return;
         }
@@ -266,7 +271,7 @@ impl<W: World> Lines<W> {
     }
 
     /// Enters the owner's hold again, or puts the waiter in line.
-    pub(crate) fn arrive(&self, key: &Key, waiter: Waiter<W::Grip>, now: Instant) -> Arrival {
+    pub(crate) fn arrive(&self, key: &Key, waiter: CallWaiter<W::RawGuard>, now: Instant) -> Arrival {
         let mut slot = self.slots.entry(key.clone()).or_default();
         let (arrival, starts) = match slot.enter(&waiter.owner, now) {
             Entry::Reentered(hold, count) => (Arrival::Reentered(hold, count), false),
@@ -283,7 +288,7 @@ impl<W: World> Lines<W> {
     }
 
     /// Registers a grant, unless the waiter that it is for has gone.
-    pub(crate) fn admit(&self, hold: &Arc<Hold>, waiter: Option<u64>, now: Instant) -> Admitted<W::Grip> {
+    pub(crate) fn admit(&self, hold: &Arc<Hold>, waiter: Option<u64>, now: Instant) -> Admitted<W::RawGuard> {
         let key = &hold.claim.key;
         let mut slot = self.slots.entry(key.clone()).or_default();
         let Ok(waiter) = slot.line.grant(Arc::clone(hold), waiter, now) else {
@@ -296,9 +301,15 @@ impl<W: World> Lines<W> {
 
     /// Replaces the released hold by the grant of its hand-over, in one step. The key is never free here in between,
     /// whether or not the waiter is still in line.
-    pub(crate) fn succeed(&self, from: &Arc<Hold>, hold: &Arc<Hold>, waiter: u64, now: Instant) -> Admitted<W::Grip> {
+    pub(crate) fn transfer(
+        &self,
+        from: &Arc<Hold>,
+        hold: &Arc<Hold>,
+        waiter: u64,
+        now: Instant,
+    ) -> Admitted<W::RawGuard> {
         let mut slot = self.slots.entry(hold.claim.key.clone()).or_default();
-        let (released, waiter) = slot.line.succeed(from, Arc::clone(hold), waiter, now);
+        let (released, waiter) = slot.line.transfer(from, Arc::clone(hold), waiter, now);
         if released.is_none() {
             self.holds.fetch_add(1, Ordering::Relaxed);
         }
@@ -329,7 +340,7 @@ impl<W: World> Lines<W> {
         }
         match &mut slot {
             Some(slot) => slot.line.begin_release(lease, &moment),
-            None => Line::<Arc<Hold>, Call<W::Grip>, W::Release>::default().begin_release(lease, &moment),
+            None => Line::<Arc<Hold>, LockRequest<W::RawGuard>, W::Release>::default().begin_release(lease, &moment),
         }
     }
 
@@ -377,7 +388,7 @@ impl<W: World> Lines<W> {
     }
 
     /// Takes out a waiter whose caller is gone or gets an answer.
-    pub(crate) fn leave(&self, key: &Key, id: u64) -> Option<Waiter<W::Grip>> {
+    pub(crate) fn leave(&self, key: &Key, id: u64) -> Option<CallWaiter<W::RawGuard>> {
         let mut slot = self.slots.get_mut(key)?;
         let waiter = self.counted(slot.line.leave(id))?;
         self.left(key, slot);
@@ -385,7 +396,7 @@ impl<W: World> Lines<W> {
     }
 
     /// Tells a line that waiters have left, if none is there any more.
-    fn left(&self, key: &Key, slot: RefMut<'_, Key, Slot<W>>) {
+    fn left(&self, key: &Key, slot: RefMut<'_, Key, KeyState<W>>) {
         if slot.line.waiters().is_empty() {
             self.run(key, slot, Event::Changed);
         }
@@ -423,7 +434,7 @@ impl<W: World> Lines<W> {
         (self.holds.load(Ordering::Relaxed), self.waiters.load(Ordering::Relaxed))
     }
 
-    fn counted(&self, waiter: Option<Waiter<W::Grip>>) -> Option<Waiter<W::Grip>> {
+    fn counted(&self, waiter: Option<CallWaiter<W::RawGuard>>) -> Option<CallWaiter<W::RawGuard>> {
         if waiter.is_some() {
             self.waiters.fetch_sub(1, Ordering::Relaxed);
         }
@@ -456,8 +467,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::identity::{Known, Place};
-    use crate::line::{Answer, Ears, Moment};
+    use crate::identity::{CallContext, Known};
+    use crate::line::{AcquireOutcome, Moment, WakeSources};
     use crate::sync::Mutex;
 
     const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
@@ -465,13 +476,13 @@ mod tests {
     /// Records what is to be carried out.
     pub(super) struct Recorder {
         now: Instant,
-        ears: Ears,
+        sources: WakeSources,
         waits: AtomicUsize,
         effects: Mutex<Vec<Effect<u8, Head>>>,
     }
 
     impl World for Recorder {
-        type Grip = ();
+        type RawGuard = ();
         type Release = u8;
 
         fn now(&self) -> Instant {
@@ -492,12 +503,12 @@ mod tests {
                 is_told: true,
                 counts: true,
                 lister: None,
-                ears: self.ears,
+                sources: self.sources,
             }
         }
 
         fn listen(&self, _: &Key) -> bool {
-            self.ears.confirmed
+            self.sources.confirmed
         }
 
         fn stop_listening(&self, _: &Key, _: bool) {}
@@ -517,7 +528,7 @@ mod tests {
     pub(super) fn lines() -> Lines<Recorder> {
         Lines::new(Recorder {
             now: Instant::now(),
-            ears: Ears::default(),
+            sources: WakeSources::default(),
             waits: AtomicUsize::new(0),
             effects: Mutex::default(),
         })
@@ -540,11 +551,14 @@ mod tests {
 
     pub(super) type Reply = oneshot::Receiver<Result<Option<()>, Error>>;
 
-    pub(super) fn waiter(lines: &Lines<Recorder>, owner: &Owner) -> (Waiter<()>, Reply) {
+    pub(super) fn waiter(lines: &Lines<Recorder>, owner: &Owner) -> (CallWaiter<()>, Reply) {
         let (reply, answer) = oneshot::channel();
-        let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
-        let (id, owner, since) = (lines.next_id(), owner.clone(), Instant::now());
-        let waiter = Waiter { id, owner, since, call: Call { origin, terms: TERMS, span: Span::default(), reply } };
+        let origin = Origin { context: CallContext::Task(1), waker: 0, known: Known::Calling };
+        let id = lines.next_id();
+        let owner = owner.clone();
+        let since = Instant::now();
+        let waiter =
+            CallWaiter { id, owner, since, call: LockRequest { origin, terms: TERMS, span: Span::default(), reply } };
         (waiter, answer)
     }
 
@@ -563,11 +577,11 @@ mod tests {
         assert!(matches!(lines.arrive(&key, second, now), Arrival::Queued));
         assert!(lines.effect().is_none(), "one ask at a time");
         assert!(lines.leave(&key, first_id).is_some());
-        lines.step(&key, Event::Answered(Answer::Refused));
+        lines.step(&key, Event::Answered(AcquireOutcome::Refused));
         assert_eq!(lines.asks(), Some(second_id));
         assert!(lines.leave(&key, second_id).is_some());
         assert!(!lines.is_idle(), "its ask has no answer");
-        lines.step(&key, Event::Answered(Answer::Refused));
+        lines.step(&key, Event::Answered(AcquireOutcome::Refused));
         assert!(lines.is_idle() && lines.slots.is_empty() && lines.effect().is_none());
     }
 
@@ -587,7 +601,7 @@ mod tests {
         let hold = hold(&owner);
         let Admitted { waiter, same_owner } = lines.admit(&hold, Some(head_id), now);
         assert_eq!((waiter.map(|w| w.id), same_owner.len(), hold.guards()), (Some(head_id), 1, 2));
-        lines.step(&key, Event::Answered(Answer::Granted));
+        lines.step(&key, Event::Answered(AcquireOutcome::Granted));
         assert!(lines.effect().is_none(), "it is held here");
         assert!(matches!(lines.enter(&key, &other, now), Entry::HeldHere));
         assert!(matches!(lines.enter(&key, &owner, now), Entry::Reentered(_, 3)));
@@ -631,8 +645,9 @@ mod tests {
     #[test]
     fn a_line_that_waits_for_lockers_elsewhere_says_so() {
         let (mut lines, key) = (lines(), Key::from("k"));
-        lines.world.ears.confirmed = true;
-        let held = |ttl| Event::Answered(Answer::Held { ttl: Some(ttl), place: None, contested: false, lasts: false });
+        lines.world.sources.confirmed = true;
+        let held =
+            |ttl| Event::Answered(AcquireOutcome::Held { ttl: Some(ttl), place: None, contested: false, lasts: false });
         lines.arrive(&key, waiter(&lines, &Owner::new()).0, Instant::now());
         for waits in [0, 1] {
             assert!(lines.asks().is_some(), "also once it listens");
@@ -729,7 +744,7 @@ mod tests {
             let Some(Effect::Release(7, Some(head))) = lines.effect() else { panic!("it is handed over") };
             assert!(stays || lines.leave(&key, head.id).is_some());
             let held = hold(&next);
-            let Admitted { waiter, same_owner } = lines.succeed(&released, &held, head.id, now);
+            let Admitted { waiter, same_owner } = lines.transfer(&released, &held, head.id, now);
             assert_eq!((waiter.map(|w| w.id), same_owner.len()), (stays.then_some(head.id), 1));
             assert_eq!(
                 (lines.census(), held.guards()),
@@ -754,10 +769,10 @@ mod tests {
         acquired.leave(now);
         assert_eq!(lines.release(&acquired, 7, now), None);
         assert!(lines.effect().is_none());
-        lines.step(&key, Event::Answered(Answer::Granted));
+        lines.step(&key, Event::Answered(AcquireOutcome::Granted));
         let Some(Effect::Release(7, Some(head))) = lines.effect() else { panic!("it is handed over") };
         let next = hold(&head.owner);
-        lines.succeed(&acquired, &next, head.id, now);
+        lines.transfer(&acquired, &next, head.id, now);
         next.leave(now);
         assert_eq!(lines.release(&next, 8, now), None, "it may come while the hand-over is sent");
     }
@@ -776,7 +791,7 @@ mod tests {
             }
             let Some(Effect::Release(7, Some(head))) = lines.effect() else { panic!("it is handed over") };
             let next = hold(&head.owner);
-            lines.succeed(&held, &next, head.id, now);
+            lines.transfer(&held, &next, head.id, now);
             lines.step(&key, Event::HandedOver);
             (held, handed_over) = (next, handed_over + 1);
         }

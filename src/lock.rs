@@ -17,7 +17,7 @@ use crate::identity::Scope;
 use crate::key::Key;
 use crate::options::{Reentry, validate_duration};
 use crate::owner::Owner;
-use crate::session::{Alive, Views};
+use crate::session::{SharedSession, Views};
 
 /// A re-entrant lock with a name. Cheap to clone; the handle by itself holds nothing.
 ///
@@ -58,8 +58,8 @@ use crate::session::{Alive, Views};
 pub struct Lock(Handle);
 
 impl Lock {
-    pub(crate) fn new(alive: Arc<Alive>, key: Key) -> Self {
-        Self(Handle::new(alive, [key].into()))
+    pub(crate) fn new(shared: Arc<SharedSession>, key: Key) -> Self {
+        Self(Handle::new(shared, [key].into()))
     }
 
     /// Returns the name of the lock.
@@ -74,7 +74,7 @@ impl Lock {
     /// outermost acquisition: a re-entry neither shortens nor lengthens it.
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
-        self.0.manner.fixed_lease = Some(lease);
+        self.0.options.fixed_lease = Some(lease);
         self
     }
 
@@ -83,7 +83,7 @@ impl Lock {
     /// or its lease runs out, nobody else gets in.
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.0.manner.max_hold = Some(max_hold);
+        self.0.options.max_hold = Some(max_hold);
         self
     }
 
@@ -129,7 +129,7 @@ impl Lock {
     /// ```
     #[must_use]
     pub const fn min_hold(mut self, min_hold: Duration) -> Self {
-        self.0.manner.min_hold = Some(min_hold);
+        self.0.options.min_hold = Some(min_hold);
         self
     }
 
@@ -141,7 +141,7 @@ impl Lock {
     /// Defaults to none: no label.
     #[must_use]
     pub const fn class(mut self, class: &'static str) -> Self {
-        self.0.manner.class = Some(class);
+        self.0.options.class = Some(class);
         self
     }
 
@@ -164,7 +164,7 @@ impl Lock {
     /// ```
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
-        self.0.manner.owner = Some(owner);
+        self.0.options.owner = Some(owner);
         self
     }
 
@@ -175,7 +175,7 @@ impl Lock {
     /// enters again all the same.
     #[must_use]
     pub const fn non_reentrant(mut self) -> Self {
-        self.0.manner.reentry = Some(Reentry::Never);
+        self.0.options.reentry = Some(Reentry::Never);
         self
     }
 
@@ -458,7 +458,7 @@ impl Lock {
     /// Cancel safe: it changes nothing.
     pub async fn is_locked(&self) -> Result<bool, Error> {
         foreign::give_way().await;
-        Error::unless_named(self.key())?;
+        Error::check_name(self.key())?;
         let locked = self.0.session().is_locked(self.key()).await;
         locked.map_err(|error| error.of(std::slice::from_ref(self.key())))
     }
@@ -477,7 +477,7 @@ impl Lock {
     /// Cancel safe: it changes nothing.
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
         foreign::give_way().await;
-        Error::unless_named(self.key())?;
+        Error::check_name(self.key())?;
         self.0.session().holder(self.key()).await.map_err(|error| error.of(std::slice::from_ref(self.key())))
     }
 
@@ -504,7 +504,7 @@ impl Lock {
     /// Once polled, it is carried out even if the future is dropped.
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         foreign::give_way().await;
-        Error::unless_named(self.key())?;
+        Error::check_name(self.key())?;
         self.0.session().force_unlock(self.key()).await.map_err(|error| error.of(std::slice::from_ref(self.key())))
     }
 }

@@ -24,7 +24,7 @@ use crate::node::{Access, Provider, Target};
 use crate::options::{Fencing, Options, Reentry, Replicas, Settings};
 use crate::rights::{self, Right};
 use crate::servers::ServerHandle;
-use crate::session::Alive;
+use crate::session::SharedSession;
 use crate::stats::Stats;
 #[cfg(feature = "testing")]
 use crate::testing;
@@ -53,7 +53,7 @@ use crate::testing;
 /// ```
 #[derive(Clone)]
 pub struct Locker {
-    alive: Arc<Alive>,
+    shared: Arc<SharedSession>,
     prefix: Arc<str>,
 }
 
@@ -119,7 +119,7 @@ impl Locker {
     /// [`Format`], such as Redisson's `getLock`. A [`prefix`](LockerBuilder::prefix) of the locker is put before the
     /// name, except before a [`Key`] that comes from a lock. [`Lock::lock`] reports an empty name.
     pub fn get(&self, key: impl Into<Key>) -> Lock {
-        Lock::new(Arc::clone(&self.alive), self.whole(key))
+        Lock::new(Arc::clone(&self.shared), self.whole(key))
     }
 
     /// Returns the locks of these names as one: a call takes all of them, or none. Asks no server.
@@ -142,19 +142,19 @@ impl Locker {
     /// ```
     pub fn all<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> MultiLock {
         let keys = keys.into_iter().map(|key| self.whole(key));
-        MultiLock::new(Arc::clone(&self.alive), keys.collect())
+        MultiLock::new(Arc::clone(&self.shared), keys.collect())
     }
 
     /// Returns the identity of this locker: the `uuid` in the `uuid:task-id` that it writes to the servers. Every
     /// connect makes a new one.
     pub fn id(&self) -> Uuid {
-        self.alive.session().id()
+        self.shared.session().id()
     }
 
     /// Returns counts of what this locker has done and is doing. Cheap: it keeps these counts anyway. In a forked
     /// process all of them are zero.
     pub fn stats(&self) -> Stats {
-        self.alive.session().stats()
+        self.shared.session().stats()
     }
 
     /// Returns the servers, for tools that ask them: see [`servers`](crate::servers). Of a cluster, the masters that
@@ -166,10 +166,10 @@ impl Locker {
     /// # Cancel safety
     /// Dropping the future has no effect.
     pub async fn servers(&self) -> Result<Vec<ServerHandle>, Error> {
-        let session = self.alive.session();
+        let session = self.shared.session();
         let of = Arc::clone(session);
         let doors = session.run_for_tool(async move { of.quorum().doors() }).await?;
-        Ok(doors.into_iter().map(|door| ServerHandle::new(&self.alive, door)).collect())
+        Ok(doors.into_iter().map(|door| ServerHandle::new(&self.shared, door)).collect())
     }
 
     /// Returns the rights that a server's user needs for the locks with these names. Asks no server.
@@ -178,8 +178,8 @@ impl Locker {
     /// [`Error::Config`] for an empty name.
     pub fn rights<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Right>, Error> {
         let keys: Vec<_> = keys.into_iter().map(|key| self.whole(key)).collect();
-        keys.iter().try_for_each(Error::unless_named)?;
-        let session = self.alive.session();
+        keys.iter().try_for_each(Error::check_name)?;
+        let session = self.shared.session();
         let quorum = session.quorum();
         Ok(rights::rights(session.settings(), quorum.nodes().len(), quorum.is_cluster(), &keys))
     }
@@ -190,7 +190,7 @@ impl Locker {
 
     /// Returns the settings that its options make.
     pub fn settings(&self) -> &Settings {
-        self.alive.session().settings()
+        self.shared.session().settings()
     }
 
     /// Closes the locker and all its clones, and ends the work that still holds locks.
@@ -210,7 +210,7 @@ impl Locker {
     /// # Cancel safety
     /// Dropping the future ends the wait and nothing else: closing goes on.
     pub async fn close(&self) {
-        self.alive.session().close().await;
+        self.shared.session().close().await;
     }
 
     /// Closes as [`close`](Self::close) does, for threads without async code.
@@ -219,7 +219,7 @@ impl Locker {
     /// Panics in async code, which it would block. Always panics if [`connect`](LockerBuilder::connect) connected the
     /// locker to servers in memory: such a locker runs in its caller's runtime.
     pub fn blocking_close(&self) {
-        let session = self.alive.session();
+        let session = self.shared.session();
         let closed = async {
             session.close().await;
             Ok(())
@@ -261,7 +261,7 @@ impl Locker {
 #[derive(Clone, Default)]
 #[must_use = "a builder does nothing until `connect` or `blocking_connect`"]
 pub struct LockerBuilder {
-    nodes: Vec<Place>,
+    nodes: Vec<ServerLocation>,
     prefix: String,
     options: Options,
     provider: Option<Arc<dyn AnyProvider>>,
@@ -294,7 +294,7 @@ impl LockerBuilder {
     /// shares the locks has to name the same servers, preferably in the same order: contenders that got in each other's
     /// way ask the first server before the others. See [`restart_quarantine`](Self::restart_quarantine).
     pub fn node(mut self, url: impl AsRef<str>) -> Self {
-        self.nodes.push(Place::Url(url.as_ref().to_owned()));
+        self.nodes.push(ServerLocation::Url(url.as_ref().to_owned()));
         self
     }
 
@@ -315,7 +315,7 @@ impl LockerBuilder {
     /// Called again, it adds further servers. All servers of a locker are in memory, or all are at addresses.
     #[cfg(feature = "testing")]
     pub fn memory(mut self, server: &testing::Server) -> Self {
-        self.nodes.push(Place::Memory(server.clone()));
+        self.nodes.push(ServerLocation::Memory(server.clone()));
         self
     }
 
@@ -588,7 +588,7 @@ impl LockerBuilder {
         let prefix = self.prefix.as_str().into();
         foreign::give_way().await;
         let (settings, targets) = self.validate()?;
-        Ok(Locker { alive: Arc::new(Alive::connect(settings, targets).await?), prefix })
+        Ok(Locker { shared: Arc::new(SharedSession::connect(settings, targets).await?), prefix })
     }
 
     /// Connects as [`connect`](Self::connect) does, for threads without async code.
@@ -601,7 +601,7 @@ impl LockerBuilder {
     pub fn blocking_connect(self) -> Result<Locker, Error> {
         let prefix = self.prefix.as_str().into();
         let (settings, targets) = self.validate()?;
-        Ok(Locker { alive: Arc::new(Alive::blocking_connect(settings, targets)?), prefix })
+        Ok(Locker { shared: Arc::new(SharedSession::blocking_connect(settings, targets)?), prefix })
     }
 
     /// Validates the options, and connects in the background: it waits for no server, and no server has to run yet. It
@@ -621,7 +621,7 @@ impl LockerBuilder {
     pub fn connect_lazy(self) -> Result<Locker, Error> {
         let prefix = self.prefix.as_str().into();
         let (settings, targets) = self.validate()?;
-        Ok(Locker { alive: Arc::new(Alive::connect_lazily(settings, targets)?), prefix })
+        Ok(Locker { shared: Arc::new(SharedSession::connect_lazily(settings, targets)?), prefix })
     }
 
     fn validate(self) -> Result<(Settings, Vec<Target>), Error> {
@@ -632,7 +632,7 @@ impl LockerBuilder {
         let access = Access::default().with_provider(provider);
         #[cfg(feature = "tls")]
         let access = access.with_tls(self.tls);
-        let targets = self.nodes.iter().map(|place| place.target(&access)).collect::<Result<Vec<_>, _>>()?;
+        let targets = self.nodes.iter().map(|location| location.target(&access)).collect::<Result<Vec<_>, _>>()?;
         #[cfg(feature = "testing")]
         check_memory(&settings, &targets, has_provider)?;
         if !targets.is_empty() {
@@ -689,13 +689,13 @@ fn check_memory(settings: &Settings, targets: &[Target], has_provider: bool) -> 
 
 /// The place of a server: an address, or this process's memory.
 #[derive(Clone)]
-enum Place {
+enum ServerLocation {
     Url(String),
     #[cfg(feature = "testing")]
     Memory(testing::Server),
 }
 
-impl Place {
+impl ServerLocation {
     fn target(&self, access: &Access) -> Result<Target, Error> {
         match self {
             Self::Url(url) => Target::parse(url, access),
@@ -716,7 +716,7 @@ impl Place {
 
 impl fmt::Debug for Locker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let session = self.alive.session();
+        let session = self.shared.session();
         f.debug_struct("Locker")
             .field("id", &format_args!("{}", session.id()))
             .field("nodes", &session.names())
@@ -727,7 +727,7 @@ impl fmt::Debug for Locker {
 impl fmt::Debug for LockerBuilder {
     /// Shows nothing of an address that cannot be used, since it may hold a password anywhere.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes: Vec<String> = self.nodes.iter().map(Place::name).collect();
+        let nodes: Vec<String> = self.nodes.iter().map(ServerLocation::name).collect();
         let mut shown = f.debug_struct("LockerBuilder");
         shown.field("nodes", &nodes);
         if !self.prefix.is_empty() {

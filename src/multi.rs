@@ -9,13 +9,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Loss};
 use crate::fence::Fence;
-use crate::handle::{Handle, Taken, Wait};
+use crate::handle::{GuardInner, Handle, Wait};
 use crate::hold::HoldState;
 use crate::identity::Scope;
 use crate::key::Key;
 use crate::options::Reentry;
 use crate::owner::Owner;
-use crate::session::{Alive, Views};
+use crate::session::{SharedSession, Views};
 
 /// Several locks that are taken together: all of them, or none. Cheap to clone; the handle by itself holds nothing.
 ///
@@ -48,9 +48,9 @@ use crate::session::{Alive, Views};
 pub struct MultiLock(Handle);
 
 impl MultiLock {
-    pub(crate) fn new(alive: Arc<Alive>, mut keys: Vec<Key>) -> Self {
+    pub(crate) fn new(shared: Arc<SharedSession>, mut keys: Vec<Key>) -> Self {
         keys.sort_unstable();
-        Self(Handle::new(alive, keys.into()))
+        Self(Handle::new(shared, keys.into()))
     }
 
     /// Returns the names, sorted.
@@ -63,7 +63,7 @@ impl MultiLock {
     /// releases what it has and starts over: choose a time longer than other callers hold one of the locks.
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
-        self.0.manner.fixed_lease = Some(lease);
+        self.0.options.fixed_lease = Some(lease);
         self
     }
 
@@ -71,7 +71,7 @@ impl MultiLock {
     /// time of each lock begins when it is taken, as with [`fixed_lease`](Self::fixed_lease).
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.0.manner.max_hold = Some(max_hold);
+        self.0.options.max_hold = Some(max_hold);
         self
     }
 
@@ -80,7 +80,7 @@ impl MultiLock {
     /// that it took meanwhile are not kept.
     #[must_use]
     pub const fn min_hold(mut self, min_hold: Duration) -> Self {
-        self.0.manner.min_hold = Some(min_hold);
+        self.0.options.min_hold = Some(min_hold);
         self
     }
 
@@ -88,7 +88,7 @@ impl MultiLock {
     /// [`Lock::class`](crate::Lock::class).
     #[must_use]
     pub const fn class(mut self, class: &'static str) -> Self {
-        self.0.manner.class = Some(class);
+        self.0.options.class = Some(class);
         self
     }
 
@@ -96,7 +96,7 @@ impl MultiLock {
     /// [`Lock::owned_by`](crate::Lock::owned_by).
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
-        self.0.manner.owner = Some(owner);
+        self.0.options.owner = Some(owner);
         self
     }
 
@@ -104,7 +104,7 @@ impl MultiLock {
     /// [`Lock::non_reentrant`](crate::Lock::non_reentrant).
     #[must_use]
     pub const fn non_reentrant(mut self) -> Self {
-        self.0.manner.reentry = Some(Reentry::Never);
+        self.0.options.reentry = Some(Reentry::Never);
         self
     }
 
@@ -253,12 +253,12 @@ impl MultiLock {
 /// Dropping the guard releases all of the locks in the background; [`unlock`](Self::unlock) reports whether that
 /// worked.
 #[must_use = "the locks are released when their guard is dropped"]
-pub struct MultiGuard(Taken);
+pub struct MultiGuard(GuardInner);
 
 impl MultiGuard {
     /// Returns a token that fires once, when any of the locks is lost. Cancelling it cancels nothing else.
     pub fn lost(&self) -> CancellationToken {
-        self.0.grips.token()
+        self.0.guards.token()
     }
 
     /// Returns whether any of the locks is lost. It reads the clock, so it is right even if the watchdog is late.
@@ -278,28 +278,28 @@ impl MultiGuard {
     /// # Errors
     /// [`Error::Lost`].
     pub fn check(&self) -> Result<(), Error> {
-        self.0.grips.check()
+        self.0.guards.check()
     }
 
     /// Returns how safe the worst of the locks is. It reads the clock.
     pub fn state(&self) -> HoldState {
-        self.0.grips.state()
+        self.0.guards.state()
     }
 
     /// Returns how long all of the locks are certainly held if none is renewed again. Zero if one is lost.
     pub fn remaining(&self) -> Duration {
-        self.0.grips.remaining()
+        self.0.guards.remaining()
     }
 
     /// Returns the fencing token of one of the locks, or `None` for a name that is not among them. Each lock has a
     /// sequence of its own.
     pub fn fence(&self, key: impl AsRef<str>) -> Option<Fence> {
-        self.0.grips.fence_of(key.as_ref())
+        self.0.guards.fence_of(key.as_ref())
     }
 
     /// Returns the names and their fencing tokens, sorted by name.
     pub fn fences(&self) -> impl Iterator<Item = (&Key, Fence)> {
-        self.0.grips.fences()
+        self.0.guards.fences()
     }
 
     /// Returns the names, sorted.
@@ -310,7 +310,7 @@ impl MultiGuard {
     /// Gives all holds, with all their guards, to a new owner, so that this task no longer enters them again. See
     /// [`Guard::detach`](crate::Guard::detach).
     pub fn detach(self) -> Self {
-        self.0.grips.give_to(&Owner::new());
+        self.0.guards.give_to(&Owner::new());
         self
     }
 
@@ -332,7 +332,7 @@ impl MultiGuard {
     /// # Cancel safety
     /// Dropping the future leaves the locks as they are that it has not come to. That under way may be extended.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        self.0.grips.extend(lease).await
+        self.0.guards.extend(lease).await
     }
 
     /// Extends as [`extend`](Self::extend) does, for threads without async code.

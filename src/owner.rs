@@ -27,16 +27,16 @@ use crate::sync::{Arc, Mutex};
 /// assert!(one.to_string().starts_with('o'));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Owner(Identity);
+pub struct Owner(OwnerId);
 
 /// The kinds never collide on the wire: `7`, `h7`, `w7`, `o7`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Identity {
+enum OwnerId {
     Task(u64),
     Thread(u64),
     Polled(Arc<Polled>),
     Explicit(u64),
-    Run(Arc<Run>),
+    Run(Arc<RunOwner>),
 }
 
 /// A caller that is identified by its waker alone. The clone keeps the waker's data alive, so no other task can get the
@@ -50,7 +50,7 @@ struct Polled {
 
 /// The owner that one `run` made for itself, and the locks that were taken as it.
 #[derive(Debug)]
-struct Run {
+struct RunOwner {
     number: u64,
     keys: Mutex<Noted>,
 }
@@ -70,15 +70,15 @@ impl Owner {
     /// Creates an owner that differs from all others.
     #[allow(clippy::new_without_default, reason = "a default owner that differs at every call would surprise")]
     pub fn new() -> Self {
-        Self(Identity::Explicit(next()))
+        Self(OwnerId::Explicit(next()))
     }
 
     pub(crate) const fn task(id: u64) -> Self {
-        Self(Identity::Task(id))
+        Self(OwnerId::Task(id))
     }
 
     pub(crate) const fn thread(id: u64) -> Self {
-        Self(Identity::Thread(id))
+        Self(OwnerId::Thread(id))
     }
 
     /// Returns the owner of a future that is polled with this waker, or `None` for a waker without data, which does not
@@ -89,24 +89,24 @@ impl Owner {
             return None;
         }
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Some(Self(Identity::Polled(Arc::new(Polled { number, waker: Some(waker.clone()) }))))
+        Some(Self(OwnerId::Polled(Arc::new(Polled { number, waker: Some(waker.clone()) }))))
     }
 
     /// Creates the owner of one run.
     pub(crate) fn of_run() -> Self {
-        Self(Identity::Run(Arc::new(Run { number: next(), keys: Mutex::default() })))
+        Self(OwnerId::Run(Arc::new(RunOwner { number: next(), keys: Mutex::default() })))
     }
 
     /// Returns whether a run created this owner.
     pub(crate) const fn is_of_run(&self) -> bool {
-        matches!(self.0, Identity::Run(_))
+        matches!(self.0, OwnerId::Run(_))
     }
 
     /// Notes that a lock was taken as this owner, if a run created it, so that a guard which outlives the section can
     /// pass to the run's caller. (If the whole owner became the caller, tasks that the section left behind could enter
     /// locks that the caller takes later.) `held` says whether a name that was noted earlier is still held.
     pub(crate) fn note(&self, key: &Key, held: impl Fn(&Key) -> bool) {
-        let Identity::Run(run) = &self.0 else { return };
+        let OwnerId::Run(run) = &self.0 else { return };
         let mut noted = run.keys.lock();
         if noted.keys.contains(key) {
             return;
@@ -122,7 +122,7 @@ impl Owner {
     /// Takes the names of the locks that were taken as this owner, if a run created it.
     pub(crate) fn noted(&self) -> HashSet<Key> {
         match &self.0 {
-            Identity::Run(run) => std::mem::take(&mut run.keys.lock().keys),
+            OwnerId::Run(run) => std::mem::take(&mut run.keys.lock().keys),
             _ => HashSet::new(),
         }
     }
@@ -146,11 +146,11 @@ fn next() -> u64 {
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Identity::Task(id) => write!(f, "{id}"),
-            Identity::Thread(id) => write!(f, "h{id}"),
-            Identity::Polled(polled) => write!(f, "w{}", polled.number),
-            Identity::Explicit(id) => write!(f, "o{id}"),
-            Identity::Run(run) => write!(f, "o{}", run.number),
+            OwnerId::Task(id) => write!(f, "{id}"),
+            OwnerId::Thread(id) => write!(f, "h{id}"),
+            OwnerId::Polled(polled) => write!(f, "w{}", polled.number),
+            OwnerId::Explicit(id) => write!(f, "o{id}"),
+            OwnerId::Run(run) => write!(f, "o{}", run.number),
         }
     }
 }
@@ -176,15 +176,15 @@ impl Drop for Polled {
     }
 }
 
-impl PartialEq for Run {
+impl PartialEq for RunOwner {
     fn eq(&self, other: &Self) -> bool {
         self.number == other.number
     }
 }
 
-impl Eq for Run {}
+impl Eq for RunOwner {}
 
-impl Hash for Run {
+impl Hash for RunOwner {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.number.hash(state);
     }

@@ -54,7 +54,7 @@ struct Entry {
 }
 
 /// A change that is logged.
-enum News {
+enum PresenceChange {
     Away { voting: usize, servers: usize, part: Part },
     Back { voting: usize, servers: usize, lasted: Duration },
 }
@@ -151,8 +151,8 @@ impl Presence {
             self.roll.tell_levels();
         }
         match (is_news, is_up) {
-            (true, false) => self.log(&News::Away { voting, servers: count, part }, &reason()),
-            (true, true) => self.log(&News::Back { voting, servers: count, lasted }, ""),
+            (true, false) => self.log(&PresenceChange::Away { voting, servers: count, part }, &reason()),
+            (true, true) => self.log(&PresenceChange::Back { voting, servers: count, lasted }, ""),
             (false, _) => {}
         }
     }
@@ -192,26 +192,26 @@ impl Presence {
         }
     }
 
-    fn log(&self, news: &News, reason: &str) {
+    fn log(&self, change: &PresenceChange, reason: &str) {
         let node = &self.name;
-        match *news {
-            News::Back { voting, servers, lasted } => log!(
+        match *change {
+            PresenceChange::Back { voting, servers, lasted } => log!(
                 info, %node, away = ?lasted, voting, servers, "a server is back"
             ),
-            News::Away { part: Part::Master, .. } => log!(
+            PresenceChange::Away { part: Part::Master, .. } => log!(
                 warn, %node, reason,
                 "a master of the cluster is away: callers wait for the locks of its slots"
             ),
-            News::Away { servers: 1, .. } => log!(
+            PresenceChange::Away { servers: 1, .. } => log!(
                 warn, %node, reason, "the server is away: callers wait, and no lease is renewed"
             ),
-            News::Away { voting, servers, .. } if voting > majority(servers) => log!(
+            PresenceChange::Away { voting, servers, .. } if voting > majority(servers) => log!(
                 warn, %node, reason, voting, servers, "a server is away: the others go on without it"
             ),
-            News::Away { voting, servers, .. } if voting == majority(servers) => log!(
+            PresenceChange::Away { voting, servers, .. } if voting == majority(servers) => log!(
                 warn, %node, reason, voting, servers, "a server is away: one more failure stops locking"
             ),
-            News::Away { voting, servers, .. } => log!(
+            PresenceChange::Away { voting, servers, .. } => log!(
                 warn, %node, reason, voting, servers, "a server is away: too few are left to lock"
             ),
         }

@@ -26,19 +26,19 @@ use crate::lease::NodeIndex;
 use crate::node::{self, Door, Outcome, Response};
 pub use crate::options::Settings;
 pub use crate::rights::{Need, Right, Usage};
-use crate::session::Alive;
+use crate::session::SharedSession;
 
 /// A server of a locker: one that the builder was given, or a master of the cluster.
 #[derive(Clone)]
 pub struct ServerHandle {
-    alive: Arc<Alive>,
+    shared: Arc<SharedSession>,
     door: Door,
     place: NodeIndex,
 }
 
 impl ServerHandle {
-    pub(crate) fn new(alive: &Arc<Alive>, (place, door): (NodeIndex, Door)) -> Self {
-        Self { alive: Arc::clone(alive), door, place }
+    pub(crate) fn new(shared: &Arc<SharedSession>, (place, door): (NodeIndex, Door)) -> Self {
+        Self { shared: Arc::clone(shared), door, place }
     }
 
     /// Returns its address, its password as `***`.
@@ -48,13 +48,13 @@ impl ServerHandle {
 
     /// Returns whether it is a master of the locker's cluster.
     pub fn is_in_cluster(&self) -> bool {
-        self.alive.session().quorum().is_cluster()
+        self.shared.session().quorum().is_cluster()
     }
 
     /// Returns the Sentinels of the locker's address that name this server, in the order of their addresses.
     pub fn sentinels(&self) -> Vec<Self> {
         let sentinels = self.door.sentinels.iter().cloned();
-        sentinels.map(|door| Self::new(&self.alive, (self.place, door))).collect()
+        sentinels.map(|door| Self::new(&self.shared, (self.place, door))).collect()
     }
 
     /// Returns the name that Sentinels know the master by, if this is a Sentinel.
@@ -64,7 +64,7 @@ impl ServerHandle {
 
     /// Returns why its vote does not count at the moment, if there are several servers.
     pub fn why_no_vote(&self) -> Option<String> {
-        self.alive.session().why_no_vote(self.place)
+        self.shared.session().why_no_vote(self.place)
     }
 
     /// Connects to it, within [`connect_timeout`](crate::LockerBuilder::connect_timeout). The connection is
@@ -77,11 +77,11 @@ impl ServerHandle {
     /// # Cancel safety
     /// Dropping the future ends the connection.
     pub async fn visit(&self) -> Result<Visit, Unanswered> {
-        let session = self.alive.session();
+        let session = self.shared.session();
         let (door, settings) = (self.door.clone(), session.settings().clone());
         let opened = session.run_for_tool(async move { door.open(&settings).await.map(Arc::new) }).await;
         match opened.unwrap_or_else(|error| Err(error.to_string())) {
-            Ok(asker) => Ok(Visit { alive: Arc::clone(&self.alive), asker }),
+            Ok(asker) => Ok(Visit { shared: Arc::clone(&self.shared), asker }),
             Err(why) => Err(Unanswered::Silent(why)),
         }
     }
@@ -89,7 +89,7 @@ impl ServerHandle {
 
 /// A connection to a server, on which a tool asks. It ends when it is dropped.
 pub struct Visit {
-    alive: Arc<Alive>,
+    shared: Arc<SharedSession>,
     asker: Arc<node::Asker>,
 }
 
@@ -109,7 +109,7 @@ impl Visit {
     pub async fn ask(&self, words: &[&str]) -> Result<Answered, Unanswered> {
         let words = words.iter().map(|&word| word.to_owned()).collect();
         let asker = Arc::clone(&self.asker);
-        let asked = self.alive.session().run_for_tool(async move { asker.ask(words).await }).await;
+        let asked = self.shared.session().run_for_tool(async move { asker.ask(words).await }).await;
         let Response { outcome, sent_us, took } = asked.map_err(|error| Unanswered::Silent(error.to_string()))?;
         match outcome {
             Outcome::Done(reply) => {

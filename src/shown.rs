@@ -41,16 +41,16 @@ pub(crate) fn cut(text: &[u8]) -> String {
 
 /// Does the same as [`cut`] with a value's `Debug` form, and formats no more than it needs.
 pub(crate) fn cut_debug(value: &impl fmt::Debug) -> String {
-    let mut head = Head(String::new());
+    let mut head = Truncated(String::new());
     // Ends with an error as soon as there is enough.
     let _: fmt::Result = write!(head, "{value:?}");
     cut(head.0.as_bytes())
 }
 
 /// Collects text until there is more than is shown.
-struct Head(String);
+struct Truncated(String);
 
-impl fmt::Write for Head {
+impl fmt::Write for Truncated {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0.extend(text.chars().take(MOST + 1));
         if self.0.len() > 4 * MOST + 4 { Err(fmt::Error) } else { Ok(()) }

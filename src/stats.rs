@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use self::attempts::Calls;
+use self::attempts::CallCounts;
 pub use self::attempts::{Attempts, CallOutcome};
 pub(crate) use self::levels::{Levels, tell_server};
 use crate::error::{Loss, NodeFailure};
@@ -160,7 +160,7 @@ pub struct NodeTimes {
 /// The counters behind [`Stats`].
 #[derive(Debug)]
 pub(crate) struct Counters {
-    calls: Calls,
+    calls: CallCounts,
     suspicious_reentries: AtomicU64,
     renewals: AtomicU64,
     renewal_errors: AtomicU64,
@@ -182,9 +182,9 @@ impl Counters {
     }
 
     pub(crate) fn of_nodes(names: &[Arc<str>]) -> Self {
-        tell_of_all();
+        register_counters();
         Self {
-            calls: Calls::new(),
+            calls: CallCounts::new(),
             suspicious_reentries: AtomicU64::new(0),
             renewals: AtomicU64::new(0),
             renewal_errors: AtomicU64::new(0),
@@ -315,9 +315,9 @@ impl Counters {
 
 /// Counts the answers of a node that came to the wrong command.
 #[derive(Debug, Default)]
-pub(crate) struct Misplaced(AtomicU64);
+pub(crate) struct MisplacedAnswers(AtomicU64);
 
-impl Misplaced {
+impl MisplacedAnswers {
     pub(crate) fn count(&self) {
         count(&self.0, "lockhound_misplaced_answers_total");
     }
@@ -348,10 +348,10 @@ fn tell_losses(_reason: &'static str, _n: u64) {
 
 /// Tells the recorder of all counters before anything is counted: a rate over a series that begins with its first event
 /// misses that event.
-fn tell_of_all() {
+fn register_counters() {
     COUNTERS.iter().for_each(|name| tell(name, 0));
     LOSSES.iter().for_each(|(_, reason)| tell_losses(reason, 0));
-    attempts::tell_of_all();
+    attempts::register_counters();
 }
 
 /// All counters without labels.

@@ -5,7 +5,7 @@ use std::future::Future;
 use tokio::task::AbortHandle;
 
 #[cfg(feature = "testing")]
-pub(crate) use self::embedded::Guests;
+pub(crate) use self::embedded::EmbeddedTasks;
 
 /// Spawns a task on the engine of the calling task.
 ///
@@ -13,8 +13,8 @@ pub(crate) use self::embedded::Guests;
 /// Outside of a runtime.
 pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
     #[cfg(feature = "testing")]
-    if let Some(guests) = Guests::here() {
-        return guests.spawn(task);
+    if let Some(tasks) = EmbeddedTasks::here() {
+        return tasks.spawn(task);
     }
     // The runtime is the engine's own, and ends with it.
     tokio::spawn(task).abort_handle()

@@ -3,7 +3,7 @@
 //! not types. That is enough, since a module names all that it uses in a `use` or a path. A lexer removes comments and
 //! strings.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -111,6 +111,9 @@ const ENTWINED: [&str; 13] = [
     "watchdog",
 ];
 
+/// Names that any module may give to what is private to it.
+const COMMON_NAMES: [&str; 4] = ["State", "Inner", "Shared", "Entry"];
+
 /// Lines from `fn` to its closing brace.
 const LONGEST_FUNCTION: usize = 80;
 
@@ -136,6 +139,7 @@ fn the_source_keeps_its_architecture() {
     assert_eq!(unknown, None, "the table names a crate that is not in Cargo.toml");
     let mut complaints: Vec<String> = sources.iter().flat_map(|source| check(source, &libraries)).collect();
     complaints.extend(circles(&sources));
+    complaints.extend(homonyms(&sources));
     assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
 }
 
@@ -284,6 +288,14 @@ impl Source {
         if self.is_root() { None } else { name }
     }
 
+    /// Returns whether it is, or is below, a module that another of these files has for its tests only.
+    fn is_of_tests(&self, sources: &[Self]) -> bool {
+        let place = self.place();
+        let is_below =
+            |other: &Self, module: &String| place.starts_with(&[other.place(), vec![module.clone()]].concat());
+        sources.iter().any(|other| other.test_modules.iter().any(|module| is_below(other, module)))
+    }
+
     fn complaint(&self, line: usize, what: &str) -> String {
         format!("src/{}:{line}: {what}", self.path)
     }
@@ -352,13 +364,7 @@ fn imports(source: &Source) -> Vec<String> {
 /// The files of a module are ordered too: no file is used, directly or indirectly, by a file that it uses. Files below
 /// a file are a part of it, and tests may use each other.
 fn circles(sources: &[Source]) -> Vec<String> {
-    let is_of_tests = |source: &Source| {
-        let place = source.place();
-        let is_below =
-            |other: &Source, module: &String| place.starts_with(&[other.place(), vec![module.clone()]].concat());
-        sources.iter().any(|other| other.test_modules.iter().any(|module| is_below(other, module)))
-    };
-    let sources: Vec<&Source> = sources.iter().filter(|source| !is_of_tests(source)).collect();
+    let sources: Vec<&Source> = sources.iter().filter(|source| !source.is_of_tests(sources)).collect();
     let uses: Vec<Vec<usize>> = sources.iter().map(|source| uses(source, &sources)).collect();
     let reached = |from: usize| {
         let (mut reached, mut open) = (BTreeSet::new(), uses[from].clone());
@@ -434,6 +440,36 @@ fn shared_methods(tokens: &[Token]) -> BTreeSet<&str> {
         }
     }
     methods
+}
+
+/// A type's name has one meaning in the whole crate: no two files, or places in one, define it.
+fn homonyms(sources: &[Source]) -> Vec<String> {
+    let mut definitions: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for source in sources.iter().filter(|source| !source.is_of_tests(sources)) {
+        for (name, line) in type_names(&source.tokens).filter(|(name, _)| !COMMON_NAMES.contains(name)) {
+            definitions.entry(name).or_default().push(format!("src/{}:{line}", source.path));
+        }
+    }
+    let several = definitions.iter().filter(|(_, places)| places.len() > 1);
+    several.map(|(name, places)| format!("`{name}` is defined {} times: {}", places.len(), places.join(", "))).collect()
+}
+
+/// Returns the types and aliases that a file defines, each with its line. A type of a trait or of its implementation is
+/// named through the trait, and does not count.
+fn type_names(tokens: &[Token]) -> impl Iterator<Item = (&str, usize)> {
+    let mut depth = 0_usize;
+    let outside = tokens.iter().map(move |token| {
+        let is_outside = depth == 0;
+        depth += usize::from(OPENING.iter().any(|sign| token.is(sign)));
+        depth = depth.saturating_sub(usize::from(CLOSING.iter().any(|sign| token.is(sign))));
+        is_outside
+    });
+    let defines = |(word, is_outside): (&Token, bool)| {
+        ["struct", "enum", "trait"].iter().any(|kind| word.is(kind)) || is_outside && word.is("type")
+    };
+    tokens.iter().zip(outside).zip(tokens.iter().skip(1)).filter_map(move |(word, name)| {
+        (defines(word) && name.kind == Kind::Word).then_some((name.text.as_str(), name.line))
+    })
 }
 
 /// Each layer names only the crates that the table gives it.
@@ -1048,6 +1084,31 @@ fn files_of_a_module_do_not_use_each_other_in_circles() {
     assert_eq!(in_circles(&below), Vec::<String>::new(), "a part of it");
     let tested = ("session/mod.rs", "#[cfg(test)] mod a; #[cfg(test)] mod b;");
     assert_eq!(in_circles(&[tested, a, back]), Vec::<String>::new(), "only tests");
+}
+
+#[test]
+fn a_type_name_with_two_meanings_is_found() {
+    let complaints = |files: &[(&str, &str)]| {
+        homonyms(&files.iter().map(|(path, text)| Source::new(path, text)).collect::<Vec<_>>())
+    };
+    let place = ("lines.rs", "pub(crate) struct Place<'a>(&'a str); trait World { type Place; }");
+    for other in ["enum Place { A }", "trait Place {}", "type Place = u8;", "fn f() { struct Place; }"] {
+        let found = complaints(&[place, ("node/mod.rs", other)]);
+        assert_eq!(found, ["`Place` is defined 2 times: src/lines.rs:1, src/node/mod.rs:1"], "{other}");
+    }
+    let twice = ("lock.rs", "struct Place;\nmod x { struct Place; }");
+    assert_eq!(complaints(&[twice]), ["`Place` is defined 2 times: src/lock.rs:1, src/lock.rs:2"]);
+    for other in [
+        "impl World for X { type Place = u8; }",
+        "use crate::lines::Place; enum X { Place(Place) } // struct Place;",
+        "#[cfg(test)] mod tests { struct Place; }",
+    ] {
+        assert_eq!(complaints(&[place, ("node/mod.rs", other)]), [""; 0], "{other}");
+    }
+    let common = [("lines.rs", "struct State;"), ("node/mod.rs", "enum State {}")];
+    assert_eq!(complaints(&common), [""; 0]);
+    let tested = [place, ("node/mod.rs", "#[cfg(test)] mod model;"), ("node/model.rs", "struct Place;")];
+    assert_eq!(complaints(&tested), [""; 0]);
 }
 
 #[test]

@@ -24,23 +24,23 @@ const WALL_START: Duration = Duration::from_secs(1_767_225_600);
 
 /// The hosts, and since when they are hosts. A runtime that has ended stays in the table with a few bytes, since tokio
 /// does not report its end.
-static HOSTS: OnceLock<RwLock<HashMap<Id, Instant>>> = OnceLock::new();
+static CLOCKS: OnceLock<RwLock<HashMap<Id, Instant>>> = OnceLock::new();
 
 /// A runtime in which lockers live.
 #[derive(Debug, Clone)]
-pub(super) struct Host {
+pub(super) struct RuntimeClock {
     runtime: Handle,
     since: Instant,
 }
 
-impl Host {
+impl RuntimeClock {
     pub(super) fn of(runtime: &Handle) -> Self {
         let now = {
             let _entered = runtime.enter();
             Instant::now()
         };
-        let mut hosts = HOSTS.get_or_init(RwLock::default).write().unwrap_or_else(PoisonError::into_inner);
-        let since = *hosts.entry(runtime.id()).or_insert(now);
+        let mut clocks = CLOCKS.get_or_init(RwLock::default).write().unwrap_or_else(PoisonError::into_inner);
+        let since = *clocks.entry(runtime.id()).or_insert(now);
         Self { runtime: runtime.clone(), since }
     }
 
@@ -83,12 +83,12 @@ fn elapsed_here() -> Option<Duration> {
         /// The host for which this thread asked last. Entries of the table never change.
         static LAST: Cell<Option<(Id, Instant)>> = const { Cell::new(None) };
     }
-    let hosts = HOSTS.get()?;
+    let clocks = CLOCKS.get()?;
     let runtime = Handle::try_current().ok()?.id();
     if let Some((_, since)) = LAST.get().filter(|(last, _)| *last == runtime) {
         return Some(since.elapsed());
     }
-    let since = hosts.read().unwrap_or_else(PoisonError::into_inner).get(&runtime).copied()?;
+    let since = clocks.read().unwrap_or_else(PoisonError::into_inner).get(&runtime).copied()?;
     LAST.set(Some((runtime, since)));
     Some(since.elapsed())
 }

@@ -32,15 +32,15 @@ impl Habit {
         Self { score: Self::ENOUGH, skipped: 0 }
     }
 
-    fn came(&mut self) {
+    fn hit(&mut self) {
         self.score = (self.score + 1).min(Self::BEST);
     }
 
-    fn came_not(&mut self) {
+    fn miss(&mut self) {
         self.score = self.score.saturating_sub(1);
     }
 
-    fn never_came(&mut self) {
+    fn reset(&mut self) {
         self.score = 0;
     }
 
@@ -56,38 +56,38 @@ impl Habit {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Event {
+enum Activity {
     Question,
     Answer,
 }
 
 /// The awaited event, and how long the engine stays awake for it. Callers pass the time.
 #[derive(Debug)]
-struct Watch {
+struct PollWindow {
     moment: Duration,
     /// The event for which the engine stays awake, and until when.
-    awaited: Option<(Event, Instant)>,
+    awaited: Option<(Activity, Instant)>,
     questions: Habit,
     answers: Habit,
 }
 
-impl Watch {
+impl PollWindow {
     fn new(moment: Duration) -> Self {
         Self { moment, awaited: None, questions: Habit::new(), answers: Habit::new() }
     }
 
     /// Records an event. Returns whether the engine stays awake for the next one. It asks for the time only if that
     /// matters, since a busy engine has very many events.
-    fn note(&mut self, event: Event, now: impl Fn() -> Instant) -> bool {
+    fn note(&mut self, event: Activity, now: impl Fn() -> Instant) -> bool {
         if let Some((awaited, until)) = self.awaited.take() {
             // Another event means that another caller came in between. With several callers busy polling does not pay.
-            let came = awaited == event && now() <= until;
+            let hit = awaited == event && now() <= until;
             let habit = self.habit(awaited);
-            if came { habit.came() } else { habit.came_not() }
+            if hit { habit.hit() } else { habit.miss() }
         }
         let next = match event {
-            Event::Question => Event::Answer,
-            Event::Answer => Event::Question,
+            Activity::Question => Activity::Answer,
+            Activity::Answer => Activity::Question,
         };
         self.awaited = self.habit(next).pays().then(|| (next, now() + self.moment));
         self.awaited.is_some()
@@ -99,7 +99,7 @@ impl Watch {
             Some((_, until)) if now <= until => true,
             Some((awaited, _)) => {
                 self.awaited = None;
-                self.habit(awaited).came_not();
+                self.habit(awaited).miss();
                 false
             }
             None => false,
@@ -108,14 +108,14 @@ impl Watch {
 
     fn wait_for_others(&mut self) {
         self.awaited = None;
-        self.questions.never_came();
-        self.answers.never_came();
+        self.questions.reset();
+        self.answers.reset();
     }
 
-    fn habit(&mut self, event: Event) -> &mut Habit {
+    fn habit(&mut self, event: Activity) -> &mut Habit {
         match event {
-            Event::Question => &mut self.questions,
-            Event::Answer => &mut self.answers,
+            Activity::Question => &mut self.questions,
+            Activity::Answer => &mut self.answers,
         }
     }
 }
@@ -123,7 +123,7 @@ impl Watch {
 /// Keeps the engine awake.
 #[derive(Debug)]
 pub(super) struct BusyPoll {
-    watch: Mutex<Watch>,
+    window: Mutex<PollWindow>,
     begun: Notify,
     /// Set if it never stays awake: with one CPU, the awaited caller or server could not run meanwhile.
     off: bool,
@@ -132,38 +132,38 @@ pub(super) struct BusyPoll {
 impl BusyPoll {
     pub(super) fn new(moment: Duration) -> Self {
         let one_cpu = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
-        Self { watch: Mutex::new(Watch::new(moment)), begun: Notify::new(), off: one_cpu || moment.is_zero() }
+        Self { window: Mutex::new(PollWindow::new(moment)), begun: Notify::new(), off: one_cpu || moment.is_zero() }
     }
 
     pub(super) fn asked(&self) {
-        self.note(Event::Question);
+        self.note(Activity::Question);
     }
 
     pub(super) fn answered(&self) {
-        self.note(Event::Answer);
+        self.note(Activity::Answer);
     }
 
     pub(super) fn waits_for_others(&self) {
-        self.watch.lock().wait_for_others();
+        self.window.lock().wait_for_others();
     }
 
-    fn note(&self, event: Event) {
-        if !self.off && self.watch.lock().note(event, || Clock::machine().now()) {
+    fn note(&self, event: Activity) {
+        if !self.off && self.window.lock().note(event, || Clock::machine().now()) {
             self.begun.notify_one();
         }
     }
 
     #[cfg(test)]
     pub(super) fn is_out_of_habit(&self) -> bool {
-        let watch = self.watch.lock();
-        watch.awaited.is_none() && watch.questions.score + watch.answers.score == 0
+        let window = self.window.lock();
+        window.awaited.is_none() && window.questions.score + window.answers.score == 0
     }
 
     /// Runs on the engine until the engine ends.
     pub(super) async fn keep(&self) {
         loop {
             self.begun.notified().await;
-            while self.watch.lock().is_on(Clock::machine().now()) {
+            while self.window.lock().is_on(Clock::machine().now()) {
                 // The runtime polls the sockets, and runs the tasks that are ready.
                 yield_now().await;
             }
@@ -181,13 +181,13 @@ mod tests {
 
     /// Plays this many pairs of a question and its answer, with these pauses after each. Returns how often it stayed
     /// awake.
-    fn awake(watch: &mut Watch, now: &mut Instant, pairs: usize, answer: Duration, question: Duration) -> usize {
+    fn awake(window: &mut PollWindow, now: &mut Instant, pairs: usize, answer: Duration, question: Duration) -> usize {
         let mut awake = 0;
         for _ in 0..pairs {
-            for (event, pause) in [(Event::Question, answer), (Event::Answer, question)] {
-                awake += usize::from(watch.note(event, || *now));
+            for (event, pause) in [(Activity::Question, answer), (Activity::Answer, question)] {
+                awake += usize::from(window.note(event, || *now));
                 *now = *now + pause;
-                watch.is_on(*now);
+                window.is_on(*now);
             }
         }
         awake
@@ -195,36 +195,45 @@ mod tests {
 
     #[test]
     fn a_lone_caller_with_a_server_nearby_finds_the_engine_awake() {
-        let (mut watch, mut now) = (Watch::new(MOMENT), Instant::now());
-        assert_eq!(awake(&mut watch, &mut now, 100, SHORT, SHORT), 200);
+        let mut window = PollWindow::new(MOMENT);
+        let mut now = Instant::now();
+        assert_eq!(awake(&mut window, &mut now, 100, SHORT, SHORT), 200);
     }
 
     #[test]
     fn the_engine_sleeps_while_it_waits_for_a_server_far_away() {
-        let (mut watch, mut now) = (Watch::new(MOMENT), Instant::now());
-        let stayed = awake(&mut watch, &mut now, 1_000, LONG, LONG);
+        let mut window = PollWindow::new(MOMENT);
+        let mut now = Instant::now();
+        let stayed = awake(&mut window, &mut now, 1_000, LONG, LONG);
         assert!(stayed <= 2 * (1 + 10), "{stayed} of 2000");
         // The habit can change again.
-        awake(&mut watch, &mut now, 200, SHORT, SHORT);
-        assert_eq!(awake(&mut watch, &mut now, 100, SHORT, SHORT), 200);
+        awake(&mut window, &mut now, 200, SHORT, SHORT);
+        assert_eq!(awake(&mut window, &mut now, 100, SHORT, SHORT), 200);
     }
 
     #[test]
     fn the_engine_stays_awake_for_answers_but_sleeps_between_rare_questions() {
-        let (mut watch, mut now) = (Watch::new(MOMENT), Instant::now());
-        let stayed = awake(&mut watch, &mut now, 1_000, SHORT, LONG);
+        let mut window = PollWindow::new(MOMENT);
+        let mut now = Instant::now();
+        let stayed = awake(&mut window, &mut now, 1_000, SHORT, LONG);
         assert!((1_000..=1_011).contains(&stayed), "{stayed} of 2000");
     }
 
     #[test]
     fn with_many_callers_nothing_is_polled_busily() {
-        let (mut watch, mut now) = (Watch::new(MOMENT), Instant::now());
+        let mut window = PollWindow::new(MOMENT);
+        let mut now = Instant::now();
         let mut awake = 0;
         for _ in 0..1_000 {
-            for event in
-                [Event::Question, Event::Question, Event::Question, Event::Answer, Event::Answer, Event::Answer]
-            {
-                awake += usize::from(watch.note(event, || now));
+            for event in [
+                Activity::Question,
+                Activity::Question,
+                Activity::Question,
+                Activity::Answer,
+                Activity::Answer,
+                Activity::Answer,
+            ] {
+                awake += usize::from(window.note(event, || now));
                 now = now + Duration::from_micros(5);
             }
         }
@@ -233,35 +242,37 @@ mod tests {
 
     #[test]
     fn with_other_lockers_in_line_nothing_is_polled_busily() {
-        let (mut watch, mut now) = (Watch::new(MOMENT), Instant::now());
-        awake(&mut watch, &mut now, 100, SHORT, SHORT);
+        let mut window = PollWindow::new(MOMENT);
+        let mut now = Instant::now();
+        awake(&mut window, &mut now, 100, SHORT, SHORT);
         let mut stayed = 0;
         for _ in 0..1_000 {
-            stayed += usize::from(watch.note(Event::Question, || now));
-            watch.wait_for_others();
-            assert!(!watch.is_on(now), "its answer does not come soon");
-            stayed += usize::from(watch.note(Event::Answer, || now));
-            stayed += awake(&mut watch, &mut now, 1, SHORT, SHORT);
+            stayed += usize::from(window.note(Activity::Question, || now));
+            window.wait_for_others();
+            assert!(!window.is_on(now), "its answer does not come soon");
+            stayed += usize::from(window.note(Activity::Answer, || now));
+            stayed += awake(&mut window, &mut now, 1, SHORT, SHORT);
         }
         assert!(stayed <= 100, "{stayed} of 4000");
         // The habit comes back with the lone caller.
-        awake(&mut watch, &mut now, 200, SHORT, SHORT);
-        assert_eq!(awake(&mut watch, &mut now, 100, SHORT, SHORT), 200);
+        awake(&mut window, &mut now, 200, SHORT, SHORT);
+        assert_eq!(awake(&mut window, &mut now, 100, SHORT, SHORT), 200);
     }
 
     #[test]
     fn a_time_of_zero_turns_busy_polling_off() {
         let busy_poll = BusyPoll::new(Duration::ZERO);
         busy_poll.asked();
-        assert_eq!(busy_poll.watch.lock().awaited, None);
+        assert_eq!(busy_poll.window.lock().awaited, None);
     }
 
     #[test]
     fn busy_polling_ends_by_itself() {
-        let (mut watch, now) = (Watch::new(MOMENT), Instant::now());
-        assert!(watch.note(Event::Question, || now));
-        assert!(watch.is_on(now + MOMENT));
-        assert!(!watch.is_on(now + MOMENT + Duration::from_nanos(1)));
-        assert!(!watch.is_on(now), "once it has ended");
+        let mut window = PollWindow::new(MOMENT);
+        let now = Instant::now();
+        assert!(window.note(Activity::Question, || now));
+        assert!(window.is_on(now + MOMENT));
+        assert!(!window.is_on(now + MOMENT + Duration::from_nanos(1)));
+        assert!(!window.is_on(now), "once it has ended");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::leaving::{self, Debts};
+use super::leaving::{self, OpenWork};
 use crate::clock::Instant;
 use crate::lease::NodeIndex;
 use crate::quorum::STRAGGLERS;
@@ -32,7 +32,7 @@ pub(crate) enum Work {
 #[derive(Debug)]
 pub(crate) struct Tally {
     /// What `main` waits for.
-    pub(super) debts: Arc<Debts>,
+    pub(super) open_work: Arc<OpenWork>,
     all: AtomicUsize,
     undos: AtomicUsize,
     /// One count per node: of what waits for this node alone, and not for a majority.
@@ -47,7 +47,7 @@ impl Tally {
     pub(super) fn new(pid: u32, nodes: usize) -> Arc<Self> {
         let [all, undos, late] = Default::default();
         let at = (0..nodes).map(|_| AtomicUsize::default()).collect();
-        Arc::new(Self { debts: Debts::of(pid), all, undos, at, late, settled: Notify::new() })
+        Arc::new(Self { open_work: OpenWork::of(pid), all, undos, at, late, settled: Notify::new() })
     }
 
     pub(crate) fn all(&self) -> usize {
@@ -87,16 +87,16 @@ impl Tally {
 /// A piece of work under way, from before it is queued until it ends, in whatever way. The thread that makes it waits
 /// for it at the thread's end.
 #[derive(Debug)]
-pub(crate) struct Debt {
+pub(crate) struct InFlight {
     engine: Arc<Tally>,
-    thread: Option<Arc<Debts>>,
+    thread: Option<Arc<OpenWork>>,
     work: Work,
 }
 
-impl Debt {
+impl InFlight {
     pub(super) fn new(engine: &Arc<Tally>, work: Work) -> Self {
         let is_awaited = !matches!(work, Work::Vote(_));
-        Self::of(engine, is_awaited.then(|| leaving::owe(&engine.debts)).flatten(), work)
+        Self::of(engine, is_awaited.then(|| leaving::track(&engine.open_work)).flatten(), work)
     }
 
     /// Counts work for which no thread waits but `main`, if it has noted the engine.
@@ -104,16 +104,16 @@ impl Debt {
         Self::of(engine, None, work)
     }
 
-    fn of(engine: &Arc<Tally>, thread: Option<Arc<Debts>>, work: Work) -> Self {
-        let debt = Self { engine: Arc::clone(engine), thread, work };
-        debt.debts().for_each(Debts::add);
-        debt.counts().for_each(|count| _ = count.fetch_add(1, Ordering::AcqRel));
-        debt
+    fn of(engine: &Arc<Tally>, thread: Option<Arc<OpenWork>>, work: Work) -> Self {
+        let in_flight = Self { engine: Arc::clone(engine), thread, work };
+        in_flight.open_work().for_each(OpenWork::add);
+        in_flight.counts().for_each(|count| _ = count.fetch_add(1, Ordering::AcqRel));
+        in_flight
     }
 
     /// The counts that the ends of threads wait for.
-    fn debts(&self) -> impl Iterator<Item = &Debts> {
-        let engine = (!matches!(self.work, Work::Vote(_))).then_some(&self.engine.debts);
+    fn open_work(&self) -> impl Iterator<Item = &OpenWork> {
+        let engine = (!matches!(self.work, Work::Vote(_))).then_some(&self.engine.open_work);
         self.thread.iter().chain(engine).map(Arc::as_ref)
     }
 
@@ -131,23 +131,23 @@ impl Debt {
     }
 
     #[cfg(test)]
-    pub(super) fn thread(&self) -> Option<&Arc<Debts>> {
+    pub(super) fn thread(&self) -> Option<&Arc<OpenWork>> {
         self.thread.as_ref()
     }
 
     /// Returns whether its thread, or `main`, would wait for it at its end.
     #[cfg(test)]
     pub(super) fn is_awaited(&self) -> bool {
-        self.thread.is_some() || leaving::is_noted(&self.engine.debts)
+        self.thread.is_some() || leaving::is_noted(&self.engine.open_work)
     }
 }
 
-impl Drop for Debt {
+impl Drop for InFlight {
     fn drop(&mut self) {
         // In the other order: whoever reads a node's count before `all` does not take the rest for a straggler.
         self.counts().rev().for_each(|count| _ = count.fetch_sub(1, Ordering::AcqRel));
         self.engine.settled.notify_one();
-        self.debts().for_each(Debts::settle);
+        self.open_work().for_each(OpenWork::settle);
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
         let tally = tally(3);
         let votes = at.iter().enumerate().flat_map(|(node, &votes)| vec![Work::Vote(node); votes]);
         let works = votes.chain(vec![Work::Operation; operations]);
-        let _debts: Vec<Debt> = works.map(|work| Debt::unawaited(&tally, work)).collect();
+        let _debts: Vec<InFlight> = works.map(|work| InFlight::unawaited(&tally, work)).collect();
         let began = Instant::now();
         timeout(STRAGGLERS * 3, tally.end(1, || idle)).await.ok().map(|()| Instant::now().since(began))
     }
@@ -191,7 +191,7 @@ mod tests {
     fn a_release_is_late_until_every_node_has_answered() {
         let tally = tally(1);
         let late = || tally.late.load(Ordering::Acquire);
-        let release = Debt::unawaited(&tally, Work::Release);
+        let release = InFlight::unawaited(&tally, Work::Release);
         assert_eq!(late(), 1);
         drop(release);
         assert_eq!(late(), 0);
@@ -202,7 +202,7 @@ mod tests {
         let tally = tally(1);
         let moved = std::cell::RefCell::new(None);
         let idle = || {
-            moved.borrow_mut().get_or_insert_with(|| Debt::unawaited(&tally, Work::Undo(0)));
+            moved.borrow_mut().get_or_insert_with(|| InFlight::unawaited(&tally, Work::Undo(0)));
             true
         };
         let mut ended = pin!(tally.end(0, idle));
@@ -219,10 +219,10 @@ mod tests {
                 let [at, late] = [&tally.at[1], &tally.late].map(|count| count.load(Ordering::Acquire));
                 (tally.all(), at, tally.undos(), late)
             };
-            let debt = Debt::unawaited(&tally, work);
-            assert_eq!((counts(), tally.debts.is_settled()), (counted, work == Work::Vote(1)), "{work:?}");
-            drop(debt);
-            assert_eq!((counts(), tally.debts.is_settled()), ((0, 0, 0, 0), true), "{work:?}");
+            let in_flight = InFlight::unawaited(&tally, work);
+            assert_eq!((counts(), tally.open_work.is_settled()), (counted, work == Work::Vote(1)), "{work:?}");
+            drop(in_flight);
+            assert_eq!((counts(), tally.open_work.is_settled()), ((0, 0, 0, 0), true), "{work:?}");
         }
     }
 }

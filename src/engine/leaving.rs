@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The count of work under way, for an engine or for a thread.
 #[derive(Debug)]
-pub(super) struct Debts {
+pub(super) struct OpenWork {
     /// The process in which it was made.
     pid: u32,
     open: AtomicUsize,
@@ -31,7 +31,7 @@ pub(super) struct Debts {
     settled: Condvar,
 }
 
-impl Debts {
+impl OpenWork {
     pub(super) fn of(pid: u32) -> Arc<Self> {
         Arc::new(Self {
             pid,
@@ -78,14 +78,14 @@ impl Debts {
 }
 
 /// Returns the calling thread's own count, if that thread waits for what it queues now on an engine.
-pub(super) fn owe(engine: &Arc<Debts>) -> Option<Arc<Debts>> {
+pub(super) fn track(engine: &Arc<OpenWork>) -> Option<Arc<OpenWork>> {
     // A thread whose thread-locals are destroyed can no longer wait.
-    HERE.try_with(|here| here.owe(engine)).ok().flatten()
+    HERE.try_with(|here| here.track(engine)).ok().flatten()
 }
 
 /// Returns whether the calling thread would wait for all work of an engine at its end.
 #[cfg(test)]
-pub(super) fn is_noted(engine: &Arc<Debts>) -> bool {
+pub(super) fn is_noted(engine: &Arc<OpenWork>) -> bool {
     HERE.with(|here| here.awaits.borrow().iter().any(|known| Arc::ptr_eq(known, engine)))
 }
 
@@ -94,7 +94,7 @@ thread_local! {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ThreadKind {
     Main,
     Ours,
     Other,
@@ -102,39 +102,39 @@ enum Kind {
 
 /// A thread, and what it waits for at its end: `main` for engines, other threads for what they have queued themselves.
 struct Here {
-    kind: Kind,
-    awaits: RefCell<Vec<Arc<Debts>>>,
+    kind: ThreadKind,
+    awaits: RefCell<Vec<Arc<OpenWork>>>,
 }
 
 impl Here {
     fn of(name: Option<&str>) -> Self {
         let kind = match name {
             // On Windows the other threads have already been ended when the thread-locals of `main` are dropped.
-            Some("main") if !cfg!(windows) => Kind::Main,
-            Some(name) if name.starts_with("lockhound") => Kind::Ours,
-            _ => Kind::Other,
+            Some("main") if !cfg!(windows) => ThreadKind::Main,
+            Some(name) if name.starts_with("lockhound") => ThreadKind::Ours,
+            _ => ThreadKind::Other,
         };
         Self { kind, awaits: RefCell::default() }
     }
 
-    fn owe(&self, engine: &Arc<Debts>) -> Option<Arc<Debts>> {
+    fn track(&self, engine: &Arc<OpenWork>) -> Option<Arc<OpenWork>> {
         match self.kind {
-            Kind::Ours => None,
-            Kind::Main => {
+            ThreadKind::Ours => None,
+            ThreadKind::Main => {
                 self.note(engine);
                 None
             }
-            Kind::Other => {
+            ThreadKind::Other => {
                 let mut awaits = self.awaits.borrow_mut();
                 if awaits.first().is_none_or(|own| own.pid != engine.pid) {
-                    *awaits = vec![Debts::of(engine.pid)];
+                    *awaits = vec![OpenWork::of(engine.pid)];
                 }
                 awaits.first().cloned()
             }
         }
     }
 
-    fn note(&self, engine: &Arc<Debts>) {
+    fn note(&self, engine: &Arc<OpenWork>) {
         let mut awaits = self.awaits.borrow_mut();
         if !awaits.iter().any(|known| Arc::ptr_eq(known, engine)) {
             // Forget lockers that are gone.
@@ -147,10 +147,10 @@ impl Here {
 impl Drop for Here {
     fn drop(&mut self) {
         let until = Clock::machine().now() + PATIENCE;
-        for ledger in self.awaits.get_mut().drain(..) {
+        for work in self.awaits.get_mut().drain(..) {
             // A mutex that was held at a fork is never released in the copy, so this check comes before any lock.
-            if !ledger.is_inherited() {
-                ledger.wait(until);
+            if !work.is_inherited() {
+                work.wait(until);
             }
         }
     }
@@ -158,38 +158,38 @@ impl Drop for Here {
 
 #[cfg(test)]
 mod tests {
-    use super::super::in_flight::{Debt, Tally, Work};
+    use super::super::in_flight::{InFlight, Tally, Work};
     use super::*;
 
-    fn debts() -> Arc<Debts> {
-        Debts::of(std::process::id())
+    fn open_work() -> Arc<OpenWork> {
+        OpenWork::of(std::process::id())
     }
 
     #[test]
     fn our_own_threads_wait_for_nothing_and_others_for_their_own_work() {
-        let engine = debts();
+        let engine = open_work();
         for name in ["lockhound", "lockhound-alarm"] {
             let ours = Here::of(Some(name));
-            assert!(ours.owe(&engine).is_none() && ours.awaits.borrow().is_empty(), "{name}");
+            assert!(ours.track(&engine).is_none() && ours.awaits.borrow().is_empty(), "{name}");
         }
         for name in [None, Some("worker")] {
             let other = Here::of(name);
-            let own = other.owe(&engine).expect("one of its own");
+            let own = other.track(&engine).expect("one of its own");
             assert!(!Arc::ptr_eq(&own, &engine));
-            assert!(Arc::ptr_eq(&own, &other.owe(&debts()).expect("another engine's")), "one a thread");
+            assert!(Arc::ptr_eq(&own, &other.track(&open_work()).expect("another engine's")), "one a thread");
         }
     }
 
     #[test]
     fn main_waits_for_each_locker_that_it_uses_and_forgets_those_that_are_gone() {
         let main = Here::of(Some("main"));
-        let first = debts();
+        let first = open_work();
         for _ in 0..3 {
-            assert!(main.owe(&first).is_none());
+            assert!(main.track(&first).is_none());
         }
         assert_eq!(main.awaits.borrow().len(), 1);
         for _ in 0..100 {
-            main.note(&debts());
+            main.note(&open_work());
         }
         assert_eq!(main.awaits.borrow().len(), 2, "the first, and the last until the next comes");
     }
@@ -197,42 +197,42 @@ mod tests {
     #[test]
     fn no_thread_waits_for_unawaited_work() {
         let [awaited, unawaited] = [(); 2].map(|()| Tally::new(std::process::id(), 0));
-        let debts = [Debt::new(&awaited, Work::Part), Debt::unawaited(&unawaited, Work::Part)];
-        assert_eq!(debts.each_ref().map(Debt::is_awaited), [true, false]);
-        assert!(!unawaited.debts.is_settled());
-        drop(debts);
-        assert!(awaited.debts.is_settled() && unawaited.debts.is_settled());
+        let in_flight = [InFlight::new(&awaited, Work::Part), InFlight::unawaited(&unawaited, Work::Part)];
+        assert_eq!(in_flight.each_ref().map(InFlight::is_awaited), [true, false]);
+        assert!(!unawaited.open_work.is_settled());
+        drop(in_flight);
+        assert!(awaited.open_work.is_settled() && unawaited.open_work.is_settled());
     }
 
     #[test]
     fn work_that_was_queued_before_a_fork_is_not_waited_for() {
-        let (parents, own) = (Debts::of(0), debts());
+        let (parents, own) = (OpenWork::of(0), open_work());
         assert!(parents.is_inherited() && !own.is_inherited());
         let thread = Here::of(None);
-        let before = thread.owe(&parents).expect("one of its own");
-        let after = thread.owe(&own).expect("one of its own");
+        let before = thread.track(&parents).expect("one of its own");
+        let after = thread.track(&own).expect("one of its own");
         assert_eq!((before.pid, after.pid, thread.awaits.borrow().len()), (0, own.pid, 1));
     }
 
     #[test]
-    fn a_thread_ends_once_its_debts_are_settled() {
+    fn a_thread_ends_once_its_work_is_done() {
         let engine = Tally::new(std::process::id(), 0);
-        let (hand, debts) = std::sync::mpsc::channel();
+        let (hand, handed) = std::sync::mpsc::channel();
         let thread = std::thread::spawn({
             let engine = Arc::clone(&engine);
-            move || hand.send([(); 2].map(|()| Debt::new(&engine, Work::Part))).expect("a receiver")
+            move || hand.send([(); 2].map(|()| InFlight::new(&engine, Work::Part))).expect("a receiver")
         });
-        let debts: [Debt; 2] = debts.recv().expect("a sender");
-        let own = Arc::clone(debts[0].thread().expect("a thread's"));
-        assert_eq!((own.open.load(Ordering::SeqCst), engine.debts.open.load(Ordering::SeqCst)), (2, 2));
-        drop(debts);
+        let in_flight: [InFlight; 2] = handed.recv().expect("a sender");
+        let own = Arc::clone(in_flight[0].thread().expect("a thread's"));
+        assert_eq!((own.open.load(Ordering::SeqCst), engine.open_work.open.load(Ordering::SeqCst)), (2, 2));
+        drop(in_flight);
         thread.join().expect("no panic");
-        assert!(own.is_settled() && engine.debts.is_settled());
+        assert!(own.is_settled() && engine.open_work.is_settled());
         // A thread waits for work that never ends, but not forever.
         let start = Instant::now();
-        let debt = std::thread::spawn(move || Debt::new(&engine, Work::Part)).join().expect("no panic");
+        let in_flight = std::thread::spawn(move || InFlight::new(&engine, Work::Part)).join().expect("no panic");
         let waited = Instant::now().since(start);
         assert!(waited >= PATIENCE, "{waited:?}");
-        drop(debt);
+        drop(in_flight);
     }
 }

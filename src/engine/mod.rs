@@ -3,12 +3,12 @@
 //! Because of it, dropping a future cuts no command in half, a guard can be dropped without a runtime, a blocked user
 //! runtime loses no lock, and any executor will do. It is never joined, since async code may end it.
 //!
-//! With the feature `testing` an engine may be a *guest* instead: tasks in a runtime of the program, which use only
+//! With the feature `testing` an engine may be *embedded* instead: tasks in a runtime of the program, which use only
 //! that runtime's time, paused or not. None of the above is true of it: it is for lockers over servers in memory, in
 //! tests.
 //! - Its tasks end when it is stopped, when its last handle is dropped, or with the runtime, whichever is first.
-//! - It never polls busily, and no thread waits at its end for a guest's work: that thread may be the one that has to
-//!   run it.
+//! - It never polls busily, and no thread waits at its end for the work of an embedded engine: that thread may be the
+//!   one that has to run it.
 //! - No call can block on it, for the same reason.
 //! - In a forked process it is refused like any other engine.
 
@@ -28,14 +28,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::sync::DropGuard;
 
 use self::busy_poll::BusyPoll;
-pub(crate) use self::in_flight::{Debt, Tally, Work};
-use self::replies::{Outbox, Postman};
-pub(crate) use self::runner::{Crew, Job};
+pub(crate) use self::in_flight::{InFlight, Tally, Work};
+use self::replies::{Flusher, ReplyBatch};
+pub(crate) use self::runner::{Job, JobRunner};
 use crate::clock::Clock;
 use crate::foreign::Journal;
 use crate::sync::{Arc, Mutex};
 #[cfg(feature = "testing")]
-use crate::tasks::Guests;
+use crate::tasks::EmbeddedTasks;
 
 /// A handle on the engine. The thread ends with [`stop`](Self::stop), and not with the last handle.
 #[derive(Debug, Clone)]
@@ -45,18 +45,18 @@ pub(crate) struct Engine {
     busy_poll: Arc<BusyPoll>,
     /// The work under way on it for the program.
     tally: Arc<Tally>,
-    outbox: Arc<Outbox>,
+    replies: Arc<ReplyBatch>,
     journal: Arc<Journal>,
     clock: Clock,
     #[cfg(feature = "testing")]
-    guest: Option<Guest>,
+    embedded: Option<Embedded>,
 }
 
-/// The tasks of an engine that is a guest.
+/// The tasks of an embedded engine.
 #[cfg(feature = "testing")]
 #[derive(Debug, Clone)]
-struct Guest {
-    tasks: Guests,
+struct Embedded {
+    tasks: EmbeddedTasks,
     /// Ends them with the last handle on the engine.
     _end: Arc<DropGuard>,
 }
@@ -72,12 +72,12 @@ impl Engine {
             busy_poll: Arc::new(BusyPoll::new(busy_poll)),
             journal: journal(&tally),
             tally,
-            outbox: Arc::default(),
+            replies: Arc::default(),
             clock: Clock::machine(),
             #[cfg(feature = "testing")]
-            guest: None,
+            embedded: None,
         };
-        engine.spawn(replies::deliver(Postman(Arc::clone(&engine.outbox))));
+        engine.spawn(replies::deliver(Flusher(Arc::clone(&engine.replies))));
         let (stop, busy_poll) = (engine.stop.clone(), Arc::clone(&engine.busy_poll));
         let journal = Arc::clone(&engine.journal);
         // If the thread cannot be started, the runtime is still here: async code must not drop a runtime, only shut it
@@ -102,37 +102,37 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Makes an engine that is a guest in this runtime, which becomes a host of lockers: see [`Clock::of`].
+    /// Makes an engine that is embedded in this runtime, which becomes a host of lockers: see [`Clock::of`].
     #[cfg(feature = "testing")]
-    pub(crate) fn guest_in(runtime: &Handle, nodes: usize) -> Self {
+    pub(crate) fn embedded_in(runtime: &Handle, nodes: usize) -> Self {
         let stop = CancellationToken::new();
-        let tasks = Guests::new(runtime.clone(), stop.clone());
+        let tasks = EmbeddedTasks::new(runtime.clone(), stop.clone());
         let tally = Tally::new(std::process::id(), nodes);
         let engine = Self {
             handle: runtime.clone(),
-            guest: Some(Guest { tasks, _end: Arc::new(stop.clone().drop_guard()) }),
+            embedded: Some(Embedded { tasks, _end: Arc::new(stop.clone().drop_guard()) }),
             stop,
             busy_poll: Arc::new(BusyPoll::new(Duration::ZERO)),
             journal: journal(&tally),
             tally,
-            outbox: Arc::default(),
+            replies: Arc::default(),
             clock: Clock::of(runtime),
         };
-        engine.spawn(replies::deliver(Postman(Arc::clone(&engine.outbox))));
+        engine.spawn(replies::deliver(Flusher(Arc::clone(&engine.replies))));
         engine
     }
 
-    /// Returns whether it is a guest and has no thread of its own.
-    pub(crate) fn is_guest(&self) -> bool {
+    /// Returns whether it is embedded and has no thread of its own.
+    pub(crate) fn is_embedded(&self) -> bool {
         #[cfg(feature = "testing")]
-        return self.guest.is_some();
+        return self.embedded.is_some();
         #[cfg(not(feature = "testing"))]
         false
     }
 
-    /// Returns whether it is a guest and its tasks have ended, or are about to.
-    pub(crate) fn is_guest_no_more(&self) -> bool {
-        self.is_guest() && self.stop.is_cancelled()
+    /// Returns whether it is embedded and its tasks have ended, or are about to.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.is_embedded() && self.stop.is_cancelled()
     }
 
     /// Returns the clock of everything that runs on it.
@@ -143,19 +143,19 @@ impl Engine {
     /// Runs a task on the engine. After the engine's end the task is dropped at once.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> tokio::task::AbortHandle {
         #[cfg(feature = "testing")]
-        if let Some(guest) = &self.guest {
-            return guest.tasks.spawn(task);
+        if let Some(embedded) = &self.embedded {
+            return embedded.tasks.spawn(task);
         }
         self.handle.spawn(task).abort_handle()
     }
 
     /// Gives an answer to a caller, together with other answers, as soon as the tasks that are ready have run. Once the
     /// engine has ended, at once.
-    pub(crate) fn post(&self, letter: impl FnOnce() + Send + 'static) {
-        self.outbox.post(letter);
+    pub(crate) fn queue_reply(&self, reply: impl FnOnce() + Send + 'static) {
+        self.replies.queue(reply);
     }
 
-    /// Returns the way of its events to the program's subscriber. Those of a guest take none.
+    /// Returns the way of its events to the program's subscriber. Those of an embedded engine take none.
     pub(crate) fn journal(&self) -> &Journal {
         &self.journal
     }
@@ -176,8 +176,8 @@ impl Engine {
     }
 
     /// Counts work. It has to be done before the thread that queued it, or `main`, ends: see [`leaving`].
-    pub(crate) fn owe(&self, work: Work) -> Debt {
-        if self.is_guest() { Debt::unawaited(&self.tally, work) } else { Debt::new(&self.tally, work) }
+    pub(crate) fn track(&self, work: Work) -> InFlight {
+        if self.is_embedded() { InFlight::unawaited(&self.tally, work) } else { InFlight::new(&self.tally, work) }
     }
 
     /// Returns the counts of what is under way.
@@ -186,23 +186,23 @@ impl Engine {
     }
 
     /// Records that the calling thread uses this engine, even if it queues nothing.
-    pub(crate) fn greet(&self) {
-        drop(self.owe(Work::Part));
+    pub(crate) fn register_thread(&self) {
+        drop(self.track(Work::Part));
     }
 
     /// Returns whether this process is a forked copy of the one that started the engine. A fork copies only the thread
     /// that calls it, and a mutex that another thread held at that moment stays locked: call this before taking any.
     pub(crate) fn is_forked(&self) -> bool {
-        self.tally.debts.is_inherited()
+        self.tally.open_work.is_inherited()
     }
 
-    /// Waits for a future on this thread, which must not run async code. Not for a guest: the thread that waits may be
-    /// the one that has to run it.
+    /// Waits for a future on this thread, which must not run async code. Not for an embedded engine: the thread that
+    /// waits may be the one that has to run it.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.handle.block_on(future)
     }
 
-    /// Ends the thread or, for a guest, all of its tasks.
+    /// Ends the thread or, of an embedded engine, all tasks.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
     }
@@ -211,7 +211,7 @@ impl Engine {
 /// Makes a journal whose events `main` waits for at its end.
 fn journal(tally: &Arc<Tally>) -> Arc<Journal> {
     let tally = Arc::clone(tally);
-    Journal::new(move || Debt::unawaited(&tally, Work::Part))
+    Journal::new(move || InFlight::unawaited(&tally, Work::Part))
 }
 
 #[cfg(test)]
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[cfg(feature = "testing")]
-    mod guests {
+    mod embedded {
         use std::future::pending;
         use std::pin::Pin;
 
@@ -315,7 +315,7 @@ mod tests {
 
         /// An engine with tasks of three generations, and one that sleeps.
         async fn busy() -> (Engine, Alive) {
-            let (engine, alive) = (Engine::guest_in(&Handle::current(), 1), Alive::new());
+            let (engine, alive) = (Engine::embedded_in(&Handle::current(), 1), Alive::new());
             engine.spawn(alive.clone().task(2));
             let asleep = alive.clone();
             engine.ask(async move {
@@ -337,7 +337,7 @@ mod tests {
 
         #[tokio::test(start_paused = true)]
         async fn a_guest_goes_by_the_time_of_its_runtime() {
-            let (engine, machine) = (Engine::guest_in(&Handle::current(), 1), Clock::machine().now());
+            let (engine, machine) = (Engine::embedded_in(&Handle::current(), 1), Clock::machine().now());
             let start = engine.clock().now();
             let (reply, answer) = tokio::sync::oneshot::channel();
             engine.ask(async move {
@@ -353,7 +353,7 @@ mod tests {
         async fn all_tasks_of_a_guest_end_when_it_is_stopped() {
             let (engine, alive) = busy().await;
             engine.stop();
-            assert!(engine.is_guest_no_more());
+            assert!(engine.has_ended());
             assert_deserted(&alive).await;
             engine.spawn(alive.clone().task(2));
             engine.ask(alive.clone().task(2));
@@ -363,7 +363,7 @@ mod tests {
         #[tokio::test(start_paused = true)]
         async fn all_tasks_of_a_guest_end_with_the_last_handle() {
             let (engine, alive) = busy().await;
-            let other = Engine::guest_in(&Handle::current(), 1);
+            let other = Engine::embedded_in(&Handle::current(), 1);
             let (others, its) = (engine.clone(), Alive::new());
             other.spawn(its.clone().task(0));
             drop(engine);
@@ -382,15 +382,15 @@ mod tests {
         fn all_tasks_of_a_guest_end_with_its_runtime() {
             let runtime = paused();
             let (engine, alive) = runtime.block_on(busy());
-            assert!(!engine.is_guest_no_more());
+            assert!(!engine.has_ended());
             drop(runtime);
-            assert!(alive.count() == 0 && engine.is_guest_no_more());
+            assert!(alive.count() == 0 && engine.has_ended());
             // Later tasks are dropped at once.
             engine.spawn(alive.clone().task(2));
             engine.ask(alive.clone().task(2));
             engine.answered();
-            engine.greet();
-            drop(engine.owe(Work::Part));
+            engine.register_thread();
+            drop(engine.track(Work::Part));
             assert_eq!(alive.count(), 0);
             engine.stop();
             drop(engine);
@@ -402,13 +402,13 @@ mod tests {
             impl Drop for Asks {
                 fn drop(&mut self) {
                     tasks::spawn(pending());
-                    self.1.send(self.0.is_guest_no_more()).expect("listens");
+                    self.1.send(self.0.has_ended()).expect("listens");
                 }
             }
             let runtime = paused();
             let (told, heard) = channel();
             runtime.block_on(async {
-                let engine = Engine::guest_in(&Handle::current(), 1);
+                let engine = Engine::embedded_in(&Handle::current(), 1);
                 let asks = Asks(engine.clone(), told);
                 engine.spawn(async move {
                     let _asks = asks;
@@ -423,8 +423,8 @@ mod tests {
         #[test]
         fn no_thread_that_ends_waits_for_a_guest() {
             let runtime = paused();
-            let engine = Engine::guest_in(runtime.handle(), 1);
-            assert!(!engine.owe(Work::Part).is_awaited());
+            let engine = Engine::embedded_in(runtime.handle(), 1);
+            assert!(!engine.track(Work::Part).is_awaited());
         }
     }
 }

@@ -8,72 +8,72 @@
 //! the tasks that an answer wakes are foreign code, which takes the engine's time.
 //!
 //! # Invariants
-//! - On the engine's own thread, letters are opened in the order in which they were posted. No mutex is held meanwhile.
-//! - Each letter is opened: by the task, by the post that makes [`MOST`], or by the end of the engine; after that, at
-//!   once.
+//! - On the engine's own thread, replies are sent in the order in which they were queued. No mutex is held meanwhile.
+//! - Each reply is sent: by the task, by the call that queues the [`MOST`]th, or by the end of the engine; after that,
+//!   at once.
 
 use tokio::sync::Notify;
 
 use crate::foreign::contained;
 use crate::sync::{Arc, Mutex};
 
-/// So many letters do not wait for any further task.
+/// So many replies do not wait for any further task.
 const MOST: usize = 64;
 
-/// Gives an answer to a caller.
-type Letter = Box<dyn FnOnce() + Send>;
+/// Sends an answer to a caller.
+type QueuedReply = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
-pub(super) struct Outbox {
-    tray: Mutex<Tray>,
+pub(super) struct ReplyBatch {
+    state: Mutex<State>,
     news: Notify,
 }
 
 #[derive(Default)]
-struct Tray {
-    letters: Vec<Letter>,
+struct State {
+    replies: Vec<QueuedReply>,
     /// Whether the engine has ended.
     ended: bool,
 }
 
-impl Outbox {
-    pub(super) fn post(&self, letter: impl FnOnce() + Send + 'static) {
-        let mut tray = self.tray.lock();
-        tray.letters.push(Box::new(letter));
-        let is_due = tray.ended || tray.letters.len() >= MOST;
-        drop(tray);
-        if is_due { self.open(&mut Vec::new()) } else { self.news.notify_one() }
+impl ReplyBatch {
+    pub(super) fn queue(&self, reply: impl FnOnce() + Send + 'static) {
+        let mut state = self.state.lock();
+        state.replies.push(Box::new(reply));
+        let is_due = state.ended || state.replies.len() >= MOST;
+        drop(state);
+        if is_due { self.flush(&mut Vec::new()) } else { self.news.notify_one() }
     }
 
-    /// Opens all letters, into this empty list and out of it: the two lists take turns.
-    fn open(&self, letters: &mut Vec<Letter>) {
-        std::mem::swap(&mut self.tray.lock().letters, letters);
-        letters.drain(..).for_each(contained);
+    /// Sends all replies, by way of this empty list: the two lists take turns.
+    fn flush(&self, replies: &mut Vec<QueuedReply>) {
+        std::mem::swap(&mut self.state.lock().replies, replies);
+        replies.drain(..).for_each(contained);
     }
 }
 
-impl std::fmt::Debug for Outbox {
+impl std::fmt::Debug for ReplyBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Outbox").field("letters", &self.tray.lock().letters.len()).finish_non_exhaustive()
+        f.debug_struct("ReplyBatch").field("replies", &self.state.lock().replies.len()).finish_non_exhaustive()
     }
 }
 
-/// Its drop ends the outbox, whether or not its task has begun. Only the end of the engine drops it.
-pub(super) struct Postman(pub(super) Arc<Outbox>);
+/// Its drop ends the batches, whether or not their task has begun. Only the end of the engine drops it.
+pub(super) struct Flusher(pub(super) Arc<ReplyBatch>);
 
-impl Drop for Postman {
+impl Drop for Flusher {
     fn drop(&mut self) {
-        self.0.tray.lock().ended = true;
-        self.0.open(&mut Vec::new());
+        self.0.state.lock().ended = true;
+        self.0.flush(&mut Vec::new());
     }
 }
 
-/// Opens letters. Started with the engine; ends with it; nobody awaits it.
-pub(super) async fn deliver(postman: Postman) {
-    let mut letters = Vec::new();
+/// Sends the replies that are queued. Started with the engine; ends with it; nobody awaits it.
+pub(super) async fn deliver(flusher: Flusher) {
+    let mut replies = Vec::new();
     loop {
-        postman.0.news.notified().await;
-        postman.0.open(&mut letters);
+        flusher.0.news.notified().await;
+        flusher.0.flush(&mut replies);
     }
 }
 
@@ -89,15 +89,15 @@ mod tests {
     fn letters_go_out_together_after_the_tasks_that_are_ready() {
         let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
         let (says, said) = channel();
-        let posts = engine.clone();
+        let other = engine.clone();
         engine.spawn(async move {
             for number in 0..3 {
-                let (engine, says) = (posts.clone(), says.clone());
+                let (engine, says) = (other.clone(), says.clone());
                 // Two of them are opened in spite of a panic in the one between.
-                posts.spawn(async move {
-                    let letter = says.clone();
-                    engine.post(move || {
-                        letter.send(("letter", number)).expect("the test listens");
+                other.spawn(async move {
+                    let reply = says.clone();
+                    engine.queue_reply(move || {
+                        reply.send(("reply", number)).expect("the test listens");
                         assert_ne!(number, 1, "this one panics");
                     });
                     says.send(("task", number)).expect("the test listens");
@@ -106,19 +106,19 @@ mod tests {
         });
         let order: Vec<_> = said.iter().take(6).collect();
         let of = |who| (0..3).map(move |number| (who, number));
-        assert_eq!(order, of("task").chain(of("letter")).collect::<Vec<_>>());
+        assert_eq!(order, of("task").chain(of("reply")).collect::<Vec<_>>());
         engine.stop();
     }
 
     #[test]
-    fn only_so_many_letters_wait() {
+    fn only_so_many_replies_wait() {
         let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
         let (says, said) = channel();
-        let posts = engine.clone();
+        let other = engine.clone();
         engine.spawn(async move {
             for number in 0..=2 * MOST {
-                let letter = says.clone();
-                posts.post(move || letter.send(Some(number)).expect("the test listens"));
+                let reply = says.clone();
+                other.queue_reply(move || reply.send(Some(number)).expect("the test listens"));
             }
             says.send(None).expect("the test listens");
         });
@@ -131,18 +131,18 @@ mod tests {
     fn letters_are_opened_when_the_engine_ends_and_after_that_at_once() {
         let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
         let (says, said) = channel();
-        let (stopping, letter) = (engine.clone(), says.clone());
+        let (stopping, reply) = (engine.clone(), says.clone());
         engine.spawn(async move {
-            stopping.post(move || letter.send("before").expect("the test listens"));
+            stopping.queue_reply(move || reply.send("before").expect("the test listens"));
             stopping.stop();
         });
         assert_eq!(said.recv(), Ok("before"));
         let here = std::thread::current().id();
         loop {
-            let letter = says.clone();
-            engine.post(move || {
+            let reply = says.clone();
+            engine.queue_reply(move || {
                 let is_at_once = std::thread::current().id() == here;
-                letter.send(if is_at_once { "at once" } else { "by the engine" }).expect("the test listens");
+                reply.send(if is_at_once { "at once" } else { "by the engine" }).expect("the test listens");
             });
             if said.recv() == Ok("at once") {
                 break;

@@ -5,7 +5,7 @@
 //! that it takes to run it is the engine's.
 //!
 //! # Invariants
-//! - Jobs begin in the order in which they are given: a lock that is tried behind a release finds it released.
+//! - Jobs begin in the order in which they are submitted: a lock that is tried behind a release finds it released.
 //! - What is under way comes before what is new, since its callers may sleep; and other tasks have their turn between a
 //!   few jobs and the next.
 //! - Each job is run, or dropped with the engine. One that panics, or whose drop does, ends, and nothing else does.
@@ -37,35 +37,35 @@ const ENDS: usize = 64;
 /// How many rooms stay after a peak.
 const ROOMS: usize = 16;
 
-/// What a crew does.
+/// What a runner runs.
 pub(crate) trait Job: Send + 'static {
     fn run(self) -> impl Future<Output = ()> + Send;
 }
 
-/// A crew for jobs of one kind.
-pub(crate) struct Crew<J>(Arc<Queue<J>>);
+/// The runner of jobs of one kind.
+pub(crate) struct JobRunner<J>(Arc<JobQueue<J>>);
 
-struct Queue<J> {
+struct JobQueue<J> {
     /// `None` once the engine has ended.
     jobs: Mutex<Option<VecDeque<J>>>,
     news: Notify,
 }
 
-impl<J: Job> Crew<J> {
+impl<J: Job> JobRunner<J> {
     pub(crate) fn new(engine: &Engine) -> Self {
-        let queue = Arc::new(Queue { jobs: Mutex::new(Some(VecDeque::new())), news: Notify::new() });
+        let queue = Arc::new(JobQueue { jobs: Mutex::new(Some(VecDeque::new())), news: Notify::new() });
         // Jobs share the task's budget, and one that begins without any may wait before it has sent something.
-        engine.spawn(unconstrained(work(Hand(Arc::clone(&queue)))));
+        engine.spawn(unconstrained(work(Worker(Arc::clone(&queue)))));
         Self(queue)
     }
 
     /// Runs a job on the engine. After the engine's end the job is dropped at once.
-    pub(crate) fn give(&self, job: J) {
+    pub(crate) fn submit(&self, job: J) {
         self.put(job, VecDeque::push_back);
     }
 
     /// The same, before all jobs that have not begun: it was asked for before them.
-    pub(crate) fn give_first(&self, job: J) {
+    pub(crate) fn submit_first(&self, job: J) {
         self.put(job, VecDeque::push_front);
     }
 
@@ -81,10 +81,10 @@ impl<J: Job> Crew<J> {
     }
 }
 
-/// Its drop ends the crew, whether or not its task has begun. Only the end of the engine drops it.
-struct Hand<J>(Arc<Queue<J>>);
+/// Its drop ends the runner, whether or not its task has begun. Only the end of the engine drops it.
+struct Worker<J>(Arc<JobQueue<J>>);
 
-impl<J> Hand<J> {
+impl<J> Worker<J> {
     /// Takes the next jobs.
     fn take(&self) -> Vec<J> {
         let mut jobs = self.0.jobs.lock();
@@ -99,7 +99,7 @@ impl<J> Hand<J> {
     }
 }
 
-impl<J> Drop for Hand<J> {
+impl<J> Drop for Worker<J> {
     fn drop(&mut self) {
         let jobs = self.0.jobs.lock().take();
         jobs.into_iter().flatten().for_each(|job| contained(|| drop(job)));
@@ -133,8 +133,8 @@ impl<F> Drop for Running<F> {
     }
 }
 
-/// Runs jobs. Started with the crew; ends with the engine; nobody awaits it.
-async fn work<J: Job>(hand: Hand<J>) {
+/// Runs jobs. Started with the runner; ends with the engine; nobody awaits it.
+async fn work<J: Job>(worker: Worker<J>) {
     let (mut under_way, mut rooms) = (FuturesUnordered::new(), Vec::new());
     let (mut begun, mut ended) = (0, 0);
     loop {
@@ -142,8 +142,8 @@ async fn work<J: Job>(hand: Hand<J>) {
             biased;
             // By then the panic hook has reported a panic.
             Some(left) = under_way.next() => left,
-            () = hand.0.news.notified() => {
-                let jobs = hand.take();
+            () = worker.0.news.notified() => {
+                let jobs = worker.take();
                 begun += jobs.len();
                 under_way.extend(jobs.into_iter().map(|job| {
                     let mut room: Room<_> = rooms.pop().unwrap_or_else(|| Box::pin(None));
@@ -202,7 +202,7 @@ mod tests {
 
     struct Scene {
         engine: Engine,
-        crew: Crew<Errand>,
+        runner: JobRunner<Errand>,
         says: Sender<usize>,
         said: std::sync::mpsc::Receiver<usize>,
         alive: Arc<()>,
@@ -212,18 +212,18 @@ mod tests {
         fn new() -> Self {
             let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
             let (says, said) = channel();
-            Self { crew: Crew::new(&engine), engine, says, said, alive: Arc::default() }
+            Self { runner: JobRunner::new(&engine), engine, says, said, alive: Arc::default() }
         }
 
-        /// Gives a job, and returns what lets it go on.
-        fn give(&self, number: usize) -> oneshot::Sender<()> {
+        /// Submits a job, and returns what lets it go on.
+        fn submit(&self, number: usize) -> oneshot::Sender<()> {
             let (go_on, waits) = oneshot::channel();
-            self.give_this(number, Some(waits));
+            self.submit_this(number, Some(waits));
             go_on
         }
 
-        fn give_this(&self, number: usize, waits: Option<oneshot::Receiver<()>>) {
-            self.crew.give(Errand { number, says: self.says.clone(), waits, _dropped: Arc::clone(&self.alive) });
+        fn submit_this(&self, number: usize, waits: Option<oneshot::Receiver<()>>) {
+            self.runner.submit(Errand { number, says: self.says.clone(), waits, _dropped: Arc::clone(&self.alive) });
         }
 
         fn hear(&self) -> usize {
@@ -235,7 +235,7 @@ mod tests {
     fn jobs_run_at_the_same_time_and_begin_in_order() {
         let scene = Scene::new();
         for _ in 0..3 {
-            let going_on: Vec<_> = (0..5).map(|number| scene.give(number)).collect();
+            let going_on: Vec<_> = (0..5).map(|number| scene.submit(number)).collect();
             let begun: Vec<_> = (0..5).map(|_| scene.hear()).collect();
             assert_eq!(begun, [0, 1, 2, 3, 4], "they begin in order");
             for (number, go_on) in going_on.into_iter().enumerate().rev() {
@@ -249,32 +249,32 @@ mod tests {
     #[test]
     fn a_job_that_panics_ends_no_other() {
         let scene = Scene::new();
-        let go_on = scene.give(0);
-        scene.give_this(1, None);
+        let go_on = scene.submit(0);
+        scene.submit_this(1, None);
         assert_eq!([scene.hear(), scene.hear()], [0, 1]);
         go_on.send(()).expect("it waits");
         assert_eq!(scene.hear(), 0);
         scene.engine.stop();
     }
 
-    /// A bug: as long as callers gave jobs that end at once, the engine polled nothing else.
+    /// A bug: as long as callers submitted jobs that end at once, the engine polled nothing else.
     #[test]
     fn jobs_that_end_at_once_leave_other_tasks_their_turn() {
         struct Endless {
-            crew: Arc<Crew<Self>>,
+            runner: Arc<JobRunner<Self>>,
             over: Arc<AtomicBool>,
         }
         impl Job for Endless {
             async fn run(self) {
-                let Self { crew, over } = self;
+                let Self { runner, over } = self;
                 if !over.load(Ordering::Relaxed) {
-                    Arc::clone(&crew).give(Self { crew, over });
+                    Arc::clone(&runner).submit(Self { runner, over });
                 }
             }
         }
         let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
-        let (crew, over) = (Arc::new(Crew::new(&engine)), Arc::<AtomicBool>::default());
-        crew.give(Endless { crew: Arc::clone(&crew), over: Arc::clone(&over) });
+        let (runner, over) = (Arc::new(JobRunner::new(&engine)), Arc::<AtomicBool>::default());
+        runner.submit(Endless { runner: Arc::clone(&runner), over: Arc::clone(&over) });
         let (says, said) = channel();
         engine.spawn(async move {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -303,9 +303,9 @@ mod tests {
             }
         }
         let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
-        let (crew, (says, said)) = (Crew::new(&engine), channel());
+        let (runner, (says, said)) = (JobRunner::new(&engine), channel());
         engine.spawn(async move {
-            (0..1_000).for_each(|number| crew.give(Quick { number, says: says.clone() }));
+            (0..1_000).for_each(|number| runner.submit(Quick { number, says: says.clone() }));
         });
         let order: Vec<_> = said.iter().take(1_000).collect();
         engine.stop();
@@ -322,11 +322,11 @@ mod tests {
             }
         }
         let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
-        let (crew, (says, said)) = (Crew::new(&engine), channel());
-        // From a task of the engine, so all are there before the crew looks.
+        let (runner, (says, said)) = (JobRunner::new(&engine), channel());
+        // From a task of the engine, so all are there before the runner looks.
         engine.spawn(async move {
-            [1, 2].into_iter().for_each(|number| crew.give(Quick(number, says.clone())));
-            crew.give_first(Quick(0, says));
+            [1, 2].into_iter().for_each(|number| runner.submit(Quick(number, says.clone())));
+            runner.submit_first(Quick(0, says));
         });
         assert_eq!(said.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
         engine.stop();
@@ -351,10 +351,10 @@ mod tests {
             }
         }
         let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
-        let (crew, (says, said)) = (Crew::new(&engine), channel());
-        // From a task of the engine, so all are there before the crew looks.
+        let (runner, (says, said)) = (JobRunner::new(&engine), channel());
+        // From a task of the engine, so all are there before the runner looks.
         engine.spawn(async move {
-            (0..3 * AT_ONCE).for_each(|number| crew.give(Endless { number, says: says.clone() }));
+            (0..3 * AT_ONCE).for_each(|number| runner.submit(Endless { number, says: says.clone() }));
         });
         let order: Vec<_> = said.iter().take(1 + 3 * AT_ONCE).collect();
         engine.stop();
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn no_job_outlives_the_engine() {
         let scene = Scene::new();
-        let _goes_on = scene.give(0);
+        let _goes_on = scene.submit(0);
         assert_eq!(scene.hear(), 0);
         scene.engine.stop();
         let until = std::time::Instant::now() + LONG;
@@ -373,18 +373,18 @@ mod tests {
             std::thread::yield_now();
         }
         for number in 1..4 {
-            let _goes_on = scene.give(number);
+            let _goes_on = scene.submit(number);
             assert_eq!(Arc::strong_count(&scene.alive), 1, "it is dropped at once");
         }
         let nobody = Scene::new();
         nobody.engine.stop();
         while std::time::Instant::now() < until {
-            let _goes_on = nobody.give(0);
-            if nobody.crew.0.jobs.lock().is_none() {
+            let _goes_on = nobody.submit(0);
+            if nobody.runner.0.jobs.lock().is_none() {
                 break;
             }
         }
-        assert!(nobody.crew.0.jobs.lock().is_none());
+        assert!(nobody.runner.0.jobs.lock().is_none());
     }
 
     /// A waker of a caller may panic, and a job that is dropped with the engine wakes its caller.
@@ -407,10 +407,10 @@ mod tests {
             }
         }
         let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
-        let (crew, (begun, begins), alive) = (Crew::new(&engine), channel(), Arc::new(()));
+        let (runner, (begun, begins), alive) = (JobRunner::new(&engine), channel(), Arc::new(()));
         for number in 0..9 {
             let alive = Some(Arc::clone(&alive)).filter(|_| number != 4);
-            crew.give(Waits { begun: begun.clone(), alive });
+            runner.submit(Waits { begun: begun.clone(), alive });
             begins.recv_timeout(LONG).expect("it begins");
         }
         engine.stop();

@@ -62,7 +62,7 @@ pub(crate) struct Journal {
 
 #[derive(Default)]
 struct State {
-    notes: VecDeque<Note>,
+    entries: VecDeque<JournalEntry>,
     /// How many events were dropped since that was last said.
     unsaid: u64,
     /// Whether the thread runs, and whether it waits for the bell.
@@ -72,15 +72,15 @@ struct State {
     pledge: Option<Pledge>,
 }
 
-enum Note {
+enum JournalEntry {
     Event(Copied),
     /// A span is dropped.
     End(Arc<Span>),
 }
 
 /// What the thread does next.
-enum Turn {
-    Pass(Note),
+enum JournalStep {
+    Pass(JournalEntry),
     /// Say that so many events were dropped.
     Say(u64),
     End,
@@ -112,7 +112,7 @@ impl Journal {
 
     /// Returns whether so many events wait that the less important ones are dropped.
     pub(crate) fn is_behind(&self) -> bool {
-        self.state.lock().notes.len() >= MOST / 2
+        self.state.lock().entries.len() >= MOST / 2
     }
 
     /// Remembers the program's subscriber, if it is one.
@@ -125,17 +125,17 @@ impl Journal {
     fn put_event(self: &Arc<Self>, event: Copied) {
         let mut state = self.state.lock();
         let room = if *event.metadata.level() <= Level::INFO { MOST } else { MOST / 2 };
-        if state.notes.len() >= room {
+        if state.entries.len() >= room {
             state.unsaid += 1;
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.put(state, Note::Event(event));
+        self.put(state, JournalEntry::Event(event));
     }
 
-    /// Adds a note, and makes sure that the thread runs. If none can be started, the next note tries again.
-    fn put(self: &Arc<Self>, mut state: MutexGuard<'_, State>, note: Note) {
-        state.notes.push_back(note);
+    /// Adds an entry, and makes sure that the thread runs. If none can be started, the next entry tries again.
+    fn put(self: &Arc<Self>, mut state: MutexGuard<'_, State>, entry: JournalEntry) {
+        state.entries.push_back(entry);
         if state.pledge.is_none() {
             state.pledge = Some((self.pledge)());
         }
@@ -158,43 +158,43 @@ impl Journal {
     fn serve(&self) {
         loop {
             match self.turn() {
-                Turn::Pass(Note::Event(event)) => {
+                JournalStep::Pass(JournalEntry::Event(event)) => {
                     dispatcher::get_default(|subscriber| self.meet(subscriber));
                     contained(|| event.tell());
                 }
-                Turn::Pass(Note::End(span)) => contained(|| drop(span)),
-                Turn::Say(events) => {
+                JournalStep::Pass(JournalEntry::End(span)) => contained(|| drop(span)),
+                JournalStep::Say(events) => {
                     log!(warn, events, "log events were dropped: the program's subscriber does not keep up");
                 }
-                Turn::End => return,
+                JournalStep::End => return,
             }
         }
     }
 
     /// Waits for what is next.
-    fn turn(&self) -> Turn {
+    fn turn(&self) -> JournalStep {
         let mut state = self.state.lock();
         loop {
-            if state.unsaid > 0 && state.notes.len() <= MOST / 4 {
-                return Turn::Say(std::mem::take(&mut state.unsaid));
+            if state.unsaid > 0 && state.entries.len() <= MOST / 4 {
+                return JournalStep::Say(std::mem::take(&mut state.unsaid));
             }
-            if let Some(note) = state.notes.pop_front() {
-                return Turn::Pass(note);
+            if let Some(entry) = state.entries.pop_front() {
+                return JournalStep::Pass(entry);
             }
             state.pledge = None;
             if !state.is_closed {
                 state.is_asleep = true;
-                // A note that comes is in the queue before the bell rings.
+                // An entry that comes is in the queue before the bell rings.
                 let waited = self.bell.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
                 let is_over = waited.1.timed_out();
                 state = waited.0;
                 state.is_asleep = false;
-                if !(is_over && state.notes.is_empty()) {
+                if !(is_over && state.entries.is_empty()) {
                     continue;
                 }
             }
             state.is_served = false;
-            return Turn::End;
+            return JournalStep::End;
         }
     }
 }
@@ -232,7 +232,7 @@ pub(super) fn leave(earlier: Option<Arc<Span>>) {
 /// Drops a span: on the thread of an engine by way of the journal, since its subscriber may log that.
 pub(super) fn end(span: Arc<Span>) {
     match here() {
-        Some(journal) => journal.put(journal.state.lock(), Note::End(span)),
+        Some(journal) => journal.put(journal.state.lock(), JournalEntry::End(span)),
         None => drop(span),
     }
 }

@@ -5,7 +5,7 @@ use tracing::field::{Empty, display};
 use crate::error::Error;
 use crate::foreign;
 use crate::key::Key;
-use crate::session::Grips;
+use crate::session::RawGuards;
 
 /// Returns the span of the caller's wait. The engine logs its work for the call outside of this span.
 pub(super) fn wait(operation: &'static str, keys: &[Key], class: Option<&'static str>) -> foreign::Span {
@@ -29,8 +29,8 @@ pub(super) struct HoldSpan {
 }
 
 impl HoldSpan {
-    pub(super) fn of(grips: &Grips, keys: &[Key], class: Option<&'static str>) -> Self {
-        let (owner, reentry, fence) = (grips.owner(), grips.is_reentry(), display(grips.first().hold().fence));
+    pub(super) fn of(guards: &RawGuards, keys: &[Key], class: Option<&'static str>) -> Self {
+        let (owner, reentry, fence) = (guards.owner(), guards.is_reentry(), display(guards.first().hold().fence));
         let span = match keys {
             [key] => foreign::span(|| {
                 tracing::info_span!(

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Hold;
 use crate::clock::Instant;
-use crate::identity::{Known, Origin, Place};
+use crate::identity::{CallContext, Known, Origin};
 use crate::owner::Owner;
 
 /// Guards that are dropped within this time count as dropped together, like the fields of a struct: their order means
@@ -53,7 +53,7 @@ impl Hold {
         let mut state = self.state.lock();
         let number = state.entrances;
         state.entrances = number.wrapping_add(1);
-        if !self.origin.place.is_left(origin.place) {
+        if !self.origin.context.is_left(origin.context) {
             state.at_home += 1;
         }
         if number > 0 {
@@ -84,9 +84,9 @@ impl Hold {
     }
 
     /// Gives the hold from one owner to another if all of its guards were taken at this place.
-    pub(crate) fn pass_on(&self, from: &Owner, heir: &Owner, place: Place) {
+    pub(crate) fn pass_on(&self, from: &Owner, heir: &Owner, context: CallContext) {
         let mut state = self.state.lock();
-        let settled = state.at_home == state.guards && !self.origin.place.is_left(place);
+        let settled = state.at_home == state.guards && !self.origin.context.is_left(context);
         if settled && state.owner == *from {
             // `from` is a clone of the owner that is replaced, so no waker is dropped under the mutex.
             state.owner = heir.clone();
@@ -95,14 +95,14 @@ impl Hold {
 
     /// Records that a caller's guard is dropped here and now, before the count is decremented. Returns whether that is
     /// suspicious.
-    pub(crate) fn exits(&self, entrance: &Entrance, here: Place, now: Instant) -> bool {
+    pub(crate) fn exits(&self, entrance: &Entrance, here: CallContext, now: Instant) -> bool {
         let Entrance { number, origin } = entrance;
         let mut state = self.state.lock();
-        if !self.origin.place.is_left(origin.place) {
+        if !self.origin.context.is_left(origin.context) {
             state.at_home = state.at_home.saturating_sub(1);
         }
         let Some(entries) = &mut state.entries else { return false };
-        origin.known == Known::Calling && entries.leaves(*number, origin.place.is_left(here), now)
+        origin.known == Known::Calling && entries.leaves(*number, origin.context.is_left(here), now)
     }
 }
 
@@ -113,8 +113,8 @@ mod tests {
     use super::*;
     use crate::hold::{Leave, Terms};
 
-    const HERE: Place = Place::Task(1);
-    const CALL: Origin = Origin { place: HERE, waker: 7, known: Known::Calling };
+    const HERE: CallContext = CallContext::Task(1);
+    const CALL: Origin = Origin { context: HERE, waker: 7, known: Known::Calling };
 
     fn hold() -> (Hold, Entrance) {
         let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
@@ -142,7 +142,7 @@ mod tests {
             let (guard, _) = hold.entered(CALL);
             assert!(!hold.exits(&guard, HERE, later(now)));
         }
-        assert!(!hold.exits(&outermost, Place::Task(2), later(now)), "moved, and alone");
+        assert!(!hold.exits(&outermost, CallContext::Task(2), later(now)), "moved, and alone");
     }
 
     #[test]
@@ -181,8 +181,8 @@ mod tests {
         let (hold, outermost) = hold();
         let (second, _) = hold.entered(CALL);
         let (third, _) = hold.entered(CALL);
-        assert!(hold.exits(&third, Place::Task(2), hold.since));
-        assert!(hold.exits(&second, Place::Task(2), hold.since), "the outermost stays");
+        assert!(hold.exits(&third, CallContext::Task(2), hold.since));
+        assert!(hold.exits(&second, CallContext::Task(2), hold.since), "the outermost stays");
         assert!(!hold.exits(&outermost, HERE, hold.since));
     }
 
@@ -190,11 +190,11 @@ mod tests {
     fn a_hold_is_passed_on_if_all_of_its_guards_were_taken_there() {
         let (owner, heir) = (Owner::task(1), Owner::task(9));
         let (hold, _) = hold();
-        let elsewhere = Place::Task(2);
+        let elsewhere = CallContext::Task(2);
         hold.pass_on(&owner, &heir, elsewhere);
         hold.pass_on(&heir, &heir, HERE);
         assert!(hold.is_owned_by(&owner), "neither from elsewhere nor from another owner");
-        let there = Origin { place: elsewhere, ..CALL };
+        let there = Origin { context: elsewhere, ..CALL };
         let guards: Vec<_> = [CALL, CALL, there].map(|origin| (hold.enter(hold.since), hold.entered(origin).0)).into();
         hold.pass_on(&owner, &heir, HERE);
         assert!(hold.is_owned_by(&owner), "a guard was taken elsewhere");
@@ -211,7 +211,7 @@ mod tests {
     fn guards_of_a_named_owner_are_never_suspicious() {
         let (hold, outermost) = hold();
         let now = hold.since;
-        let child = Origin { place: Place::Task(2), waker: 9, known: Known::Named };
+        let child = Origin { context: CallContext::Task(2), waker: 9, known: Known::Named };
         let (named, suspicious) = hold.entered(child);
         assert!(!suspicious);
         assert!(!hold.exits(&outermost, HERE, now) && !hold.exits(&named, HERE, later(now)));

@@ -70,7 +70,7 @@ pub(crate) enum Leave {
 
 /// Why a hold cannot be entered again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shut {
+pub(crate) enum EnterError {
     Releasing,
     Lost(Loss),
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Hold, HoldState, Phase};
+use super::{Hold, HoldPhase, HoldState};
 use crate::clock::Instant;
 use crate::lease::NodeIndex;
 
@@ -23,7 +23,7 @@ impl Hold {
     pub(crate) fn extended(self: &Arc<Self>, node: NodeIndex, until: Instant, now: Instant) {
         let _: HoldState = self.at(now);
         let mut state = self.state.lock();
-        if state.phase == Phase::Held {
+        if state.phase == HoldPhase::Held {
             state.votes.add(node, until);
         }
     }

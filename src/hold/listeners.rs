@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::joint::Joint;
 use super::tokens::{Tokens, fired};
-use super::{Hold, Phase};
+use super::{Hold, HoldPhase};
 use crate::error::Loss;
 use crate::foreign::contained;
 
@@ -53,8 +53,8 @@ impl Hold {
         let mut state = self.state.lock();
         match state.phase {
             // The thread that fires may not see a new token any more.
-            Phase::Lost(_) => fired(),
-            Phase::Held | Phase::Releasing => state.listeners.get_or_insert_default().tokens.hand_out(),
+            HoldPhase::Lost(_) => fired(),
+            HoldPhase::Held | HoldPhase::Releasing => state.listeners.get_or_insert_default().tokens.hand_out(),
         }
     }
 
@@ -62,11 +62,13 @@ impl Hold {
     pub(crate) fn join(&self, joint: &Arc<Joint>) {
         let mut state = self.state.lock();
         match state.phase {
-            Phase::Lost(loss) => {
+            HoldPhase::Lost(loss) => {
                 drop(state);
                 joint.fire(loss);
             }
-            Phase::Held | Phase::Releasing => state.listeners.get_or_insert_default().join(Arc::downgrade(joint)),
+            HoldPhase::Held | HoldPhase::Releasing => {
+                state.listeners.get_or_insert_default().join(Arc::downgrade(joint));
+            }
         }
     }
 }

@@ -17,14 +17,14 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::{Hold, Phase, State};
+use super::{Hold, HoldPhase, State};
 use crate::clock::{Clock, Instant};
 use crate::error::Loss;
 use crate::stats::Counters;
 
-/// Collects the losses of a locker's holds.
+/// Counts the losses of a locker's holds, and reports each to the engine.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct LossReporter {
     counters: Arc<Counters>,
     clock: Clock,
     lost: UnboundedSender<Lost>,
@@ -38,9 +38,9 @@ pub(crate) struct Lost {
     pub(crate) at: Instant,
 }
 
-impl Ledger {
-    /// Creates a ledger, and the channel on which each loss comes out once. Without a reader losses are counted all the
-    /// same.
+impl LossReporter {
+    /// Creates a reporter, and the channel on which each loss comes out once. Without a reader losses are counted all
+    /// the same.
     pub(crate) fn new(counters: Arc<Counters>, clock: Clock) -> (Arc<Self>, UnboundedReceiver<Lost>) {
         let (lost, reader) = unbounded_channel();
         (Arc::new(Self { counters, clock, lost }), reader)
@@ -51,8 +51,8 @@ impl Hold {
     /// Marks a loss, whose tokens fire later. It is counted at once, since a task that a token wakes may read the
     /// counters.
     pub(super) fn set_lost(&self, state: &mut State, loss: Loss) {
-        state.phase = Phase::Lost(loss);
-        self.ledger.counters.lost(loss);
+        state.phase = HoldPhase::Lost(loss);
+        self.reporter.counters.lost(loss);
     }
 
     /// Reports the loss of a lost hold: cancels the tokens, one by one, and then sends the loss to the engine. Several
@@ -64,7 +64,7 @@ impl Hold {
     /// Takes one step of that. Returns whether there may be another.
     pub(super) fn fire_one(self: &Arc<Self>) -> bool {
         let mut state = self.state.lock();
-        let Phase::Lost(loss) = state.phase else { return false };
+        let HoldPhase::Lost(loss) = state.phase else { return false };
         if let Some(listener) = state.listeners.as_mut().and_then(|listeners| listeners.take()) {
             drop(state);
             listener.tell(loss);
@@ -75,8 +75,8 @@ impl Hold {
         drop(state);
         if newly {
             // If the engine has ended, no caller waits in line, and there is nothing to do.
-            let at = self.ledger.clock.now();
-            let _: Result<_, _> = self.ledger.lost.send(Lost { hold: Arc::clone(self), loss, at });
+            let at = self.reporter.clock.now();
+            let _: Result<_, _> = self.reporter.lost.send(Lost { hold: Arc::clone(self), loss, at });
         }
         false
     }
@@ -84,7 +84,7 @@ impl Hold {
     /// Returns whether it is lost and not all tokens have been fired.
     pub(crate) fn is_unfired(&self) -> bool {
         let state = self.state.lock();
-        matches!(state.phase, Phase::Lost(_)) && !state.fired
+        matches!(state.phase, HoldPhase::Lost(_)) && !state.fired
     }
 }
 
@@ -106,9 +106,9 @@ impl Hold {
         let mut state = self.state.lock();
         self.expire(&mut state, now);
         match state.phase {
-            Phase::Lost(_) if !state.fired => Alarmed::Lost,
-            Phase::Held if planned.is_none() || planned == state.alarm_at => Alarmed::Held(self.ends(&state).0),
-            Phase::Lost(_) | Phase::Held | Phase::Releasing => Alarmed::Over,
+            HoldPhase::Lost(_) if !state.fired => Alarmed::Lost,
+            HoldPhase::Held if planned.is_none() || planned == state.alarm_at => Alarmed::Held(self.ends(&state).0),
+            HoldPhase::Lost(_) | HoldPhase::Held | HoldPhase::Releasing => Alarmed::Over,
         }
     }
 
@@ -116,9 +116,9 @@ impl Hold {
     pub(crate) fn needs_alarm(&self) -> bool {
         let state = self.state.lock();
         match state.phase {
-            Phase::Held => true,
-            Phase::Lost(_) => !state.fired,
-            Phase::Releasing => false,
+            HoldPhase::Held => true,
+            HoldPhase::Lost(_) => !state.fired,
+            HoldPhase::Releasing => false,
         }
     }
 

@@ -7,7 +7,7 @@ use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 
-pub(crate) use self::runs::{Runs, TurnHeld, Turns};
+pub(crate) use self::runs::{RunTurns, Runs, TurnHeld};
 use crate::error::Error;
 use crate::options::Reentry;
 use crate::owner::Owner;
@@ -27,7 +27,7 @@ pub(crate) struct Scope {
 /// differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin {
-    pub(crate) place: Place,
+    pub(crate) context: CallContext,
     /// The data of the waker with which it was polled, or 0 for a thread that blocks.
     pub(crate) waker: usize,
     pub(crate) known: Known,
@@ -47,7 +47,7 @@ pub(crate) enum Known {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum CallContext {
     Task(u64),
     /// Outside of tasks, on this thread.
     Thread(u64),
@@ -148,15 +148,15 @@ impl Caller {
                  the owner with lock.owned_by(Owner::new())",
             )
         })?;
-        let place = task().map_or_else(|| Place::Polled(thread()), Place::Task);
-        Ok(Self { owner, origin: Origin { place, waker, known }, runs: Runs::current() })
+        let context = task().map_or_else(|| CallContext::Polled(thread()), CallContext::Task);
+        Ok(Self { owner, origin: Origin { context, waker, known }, runs: Runs::current() })
     }
 
     /// Identifies the caller that blocks this thread, by the thread.
     pub(crate) fn blocking(named: Option<&Owner>, reentry: Reentry) -> Self {
         let thread = || (Owner::thread(thread()), Known::Calling);
         let (owner, known) = Self::by(named, reentry, None).unwrap_or_else(thread);
-        Self { owner, origin: Origin { place: Place::here(), waker: 0, known }, runs: Runs::current() }
+        Self { owner, origin: Origin { context: CallContext::here(), waker: 0, known }, runs: Runs::current() }
     }
 
     /// Returns the owner of a call.
@@ -176,7 +176,7 @@ impl Caller {
     }
 }
 
-impl Place {
+impl CallContext {
     /// Returns where this code runs.
     pub(crate) fn here() -> Self {
         task().map_or_else(|| Self::Thread(thread()), Self::Task)
@@ -298,9 +298,15 @@ mod tests {
 
     #[test]
     fn places_are_compared_by_task_or_thread() {
-        let (task, thread, polled) = (Place::Task(1), Place::Thread(1), Place::Polled(1));
-        assert!(task.may_be(task) && thread.may_be(polled) && !task.may_be(thread) && !task.may_be(Place::Task(2)));
-        assert!(task.is_left(thread) && task.is_left(Place::Task(2)) && polled.is_left(task));
-        assert!(thread.is_left(Place::Thread(2)) && !polled.is_left(Place::Thread(2)) && !task.is_left(task));
+        let task = CallContext::Task(1);
+        let thread = CallContext::Thread(1);
+        let polled = CallContext::Polled(1);
+        assert!(
+            task.may_be(task) && thread.may_be(polled) && !task.may_be(thread) && !task.may_be(CallContext::Task(2))
+        );
+        assert!(task.is_left(thread) && task.is_left(CallContext::Task(2)) && polled.is_left(task));
+        assert!(
+            thread.is_left(CallContext::Thread(2)) && !polled.is_left(CallContext::Thread(2)) && !task.is_left(task)
+        );
     }
 }

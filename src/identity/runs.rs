@@ -38,7 +38,7 @@ struct Frame {
 /// The turns of a run, one for each lock, and with them those of the runs around it.
 #[derive(Debug)]
 pub(crate) struct TurnHeld {
-    turns: Vec<Turn>,
+    turns: Vec<RunTurn>,
     /// The turns of the innermost run around it, which has those of the next.
     around: Option<Arc<Self>>,
 }
@@ -63,7 +63,7 @@ impl Runs {
         &self,
         locker: Uuid,
         keys: Arc<[Key]>,
-        turns: Vec<Turn>,
+        turns: Vec<RunTurn>,
         around: Option<Arc<TurnHeld>>,
     ) -> (Self, Arc<TurnHeld>) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -121,28 +121,28 @@ struct Level {
 
 /// The turns of all runs of a locker. A level is in the table while a run has its turn or waits for it.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct RunTurns {
     levels: DashMap<Level, Arc<Semaphore>>,
     closed: AtomicBool,
 }
 
 /// The turn of a run in its level. Dropping it gives the turn to the next.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    turns: Arc<Turns>,
+pub(crate) struct RunTurn {
+    turns: Arc<RunTurns>,
     level: Level,
     permit: Option<OwnedSemaphorePermit>,
     /// `None` only during the drop.
     line: Option<Arc<Semaphore>>,
 }
 
-impl Turns {
+impl RunTurns {
     /// Waits for the turn of a run of this lock. Returns `None` once the turns are closed. Cancel-safe: dropping the
     /// future leaves the place to the next.
-    pub(crate) async fn take(self: &Arc<Self>, key: &Key, owner: &Owner, inside: Option<u64>) -> Option<Turn> {
+    pub(crate) async fn take(self: &Arc<Self>, key: &Key, owner: &Owner, inside: Option<u64>) -> Option<RunTurn> {
         let level = Level { key: key.clone(), owner: owner.clone(), inside: inside.unwrap_or(0) };
         let line = Arc::clone(&self.levels.entry(level.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))));
-        let mut turn = Turn { turns: Arc::clone(self), level, permit: None, line: Some(line) };
+        let mut turn = RunTurn { turns: Arc::clone(self), level, permit: None, line: Some(line) };
         // Closing sets the flag and then closes the lines in the table: a line that is added later sees the flag.
         if self.closed.load(Ordering::SeqCst) {
             return None;
@@ -165,7 +165,7 @@ impl Turns {
     }
 }
 
-impl Drop for Turn {
+impl Drop for RunTurn {
     fn drop(&mut self) {
         contained(|| drop(self.permit.take()));
         drop(self.line.take());
@@ -223,7 +223,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_run_of_a_level_has_the_turn() {
-        let (turns, key, owner) = (Arc::<Turns>::default(), Key::from("k"), Owner::new());
+        let (turns, key, owner) = (Arc::<RunTurns>::default(), Key::from("k"), Owner::new());
         let first = turns.take(&key, &owner, None).await.expect("open");
         let inside = turns.take(&key, &owner, Some(7)).await.expect("another level");
         let stranger = turns.take(&key, &Owner::new(), None).await.expect("another level");
@@ -250,7 +250,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_waker_that_panics_while_the_turns_are_closed_keeps_no_task_asleep() {
-        let (turns, key, owner) = (Arc::<Turns>::default(), Key::from("k"), Owner::new());
+        let (turns, key, owner) = (Arc::<RunTurns>::default(), Key::from("k"), Owner::new());
         let first = turns.take(&key, &owner, None).await.expect("open");
         let waiting = || {
             let (turns, key, owner) = (Arc::clone(&turns), key.clone(), owner.clone());
@@ -274,7 +274,7 @@ mod tests {
 
     #[tokio::test]
     async fn closing_ends_all_waits() {
-        let (turns, key, owner) = (Arc::<Turns>::default(), Key::from("k"), Owner::new());
+        let (turns, key, owner) = (Arc::<RunTurns>::default(), Key::from("k"), Owner::new());
         let first = turns.take(&key, &owner, None).await.expect("open");
         let mut second = Box::pin(turns.take(&key, &owner, None));
         assert!(futures_util::poll!(&mut second).is_pending());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::waitlist::AfterPass;
-use super::{Answer, Ears, Effect, Event, Held, LastRound, Line, Moment, Wants};
+use super::{AcquireOutcome, Effect, Event, LastRound, Line, Moment, RawHold, WakeSources, Wants};
 use crate::claim::Listing;
 use crate::clock::Instant;
 
@@ -128,17 +128,17 @@ impl Course {
     }
 
     /// Notes what an answer says about others that want the lock too.
-    fn note(&mut self, answer: Answer, sent: Instant) {
+    fn note(&mut self, answer: AcquireOutcome, sent: Instant) {
         self.collisions = match answer {
-            Answer::Held { contested: true, .. } | Answer::Split | Answer::Outrun => {
+            AcquireOutcome::Held { contested: true, .. } | AcquireOutcome::Split | AcquireOutcome::Outrun => {
                 (self.collisions + 1).min(MOST_COLLISIONS)
             }
             // The others wait for the same holder.
-            Answer::Held { contested: false, .. } => self.collisions,
-            Answer::Granted | Answer::Refused | Answer::Unavailable { .. } => 0,
+            AcquireOutcome::Held { contested: false, .. } => self.collisions,
+            AcquireOutcome::Granted | AcquireOutcome::Refused | AcquireOutcome::Unavailable { .. } => 0,
         };
         self.outrun = match answer {
-            Answer::Outrun => self.outrun.or(Some(sent)),
+            AcquireOutcome::Outrun => self.outrun.or(Some(sent)),
             _ => None,
         };
     }
@@ -152,7 +152,7 @@ impl Course {
     }
 }
 
-impl<H: Held, C: Wants, R> Line<H, C, R> {
+impl<H: RawHold, C: Wants, R> Line<H, C, R> {
     /// Takes in an event. Returns what has to be done now.
     pub(crate) fn on(&mut self, event: Event, moment: &Moment<'_>) -> Option<Effect<R>> {
         if !self.heeds(event) {
@@ -163,7 +163,7 @@ impl<H: Held, C: Wants, R> Line<H, C, R> {
             (Event::Stopped, _) => self.stop(moment),
             (Event::Answered(answer), Phase::Asks { sent }) => self.answered(answer, sent, moment),
             (Event::Answered(answer), Phase::Granted) => self.answered(answer, now, moment),
-            (Event::Subscribed, Phase::Listens { .. }) if moment.ears.confirmed => {
+            (Event::Subscribed, Phase::Listens { .. }) if moment.sources.confirmed => {
                 (self.course.deaf, self.course.unsubscribed) = (false, false);
                 self.look(moment)
             }
@@ -207,18 +207,18 @@ impl<H: Held, C: Wants, R> Line<H, C, R> {
     fn hear(&mut self, event: Event, moment: &Moment<'_>) -> Option<Event> {
         let now = moment.now;
         let is_late = self.course.unsubscribed && !matches!(self.course.phase, Phase::Listens { .. });
-        match (event, &mut self.seat) {
-            (Event::Subscribed, Some(_)) if is_late && moment.ears.confirmed => {
+        match (event, &mut self.wake_state) {
+            (Event::Subscribed, Some(_)) if is_late && moment.sources.confirmed => {
                 self.course.unsubscribed = false;
                 self.hear(Event::Missed, moment)
             }
-            (Event::Heard(node), Some(news)) => news.hear(node, moment.majority, now).then_some(Event::Due),
-            (Event::Missed, Some(news)) => {
-                news.missed();
+            (Event::Heard(node), Some(wake_state)) => wake_state.hear(node, moment.majority, now).then_some(Event::Due),
+            (Event::Missed, Some(wake_state)) => {
+                wake_state.missed();
                 Some(Event::Due)
             }
-            (Event::WokenUp(wake_up), Some(news)) => {
-                let ended = news.wake_up(wake_up, now);
+            (Event::WokenUp(wake_up), Some(wake_state)) => {
+                let ended = wake_state.wake_up(wake_up, now);
                 self.end_turn(ended, now);
                 Some(Event::Due)
             }
@@ -257,18 +257,18 @@ impl<H: Held, C: Wants, R> Line<H, C, R> {
             return Some(Effect::Lost(head.id, loss));
         }
         let (head, lease) = (head.id, head.call.lease());
-        if self.seat.as_mut().is_some_and(|news| news.take_passed_on()) {
+        if self.wake_state.as_mut().is_some_and(|wake_state| wake_state.take_passed_on()) {
             return self.rest_for_others(moment.look(), Then::Look, moment);
         }
-        let Ears { confirmed, named, .. } = moment.ears;
+        let WakeSources { confirmed, named, .. } = moment.sources;
         let lister = moment.lister;
         // It is the turn of others, or somebody waited here a moment ago. The locker is put into the list at once:
         // otherwise it would never be there as long as it is always the first to ask.
         let is_contended = self.given(now).is_some() || lister.is_some() && (confirmed || self.turn.others_wait());
-        if self.seat.is_none() && is_contended {
+        if self.wake_state.is_none() && is_contended {
             return Some(self.listen(moment));
         }
-        let begun = self.seat.as_mut().map(|news| news.begin(now));
+        let begun = self.wake_state.as_mut().map(|wake_state| wake_state.begin(now));
         self.end_turn(begun.and_then(|begun| begun.taken), now);
         let listing = begun.zip(lister.filter(|_| confirmed && named)).map(|(begun, locker)| Listing {
             locker: Arc::clone(locker),
@@ -283,19 +283,19 @@ impl<H: Held, C: Wants, R> Line<H, C, R> {
         let first_alone = self.course.is_first_alone(now) && listing.is_none();
         self.course.changed = false;
         self.course.phase = Phase::Asks { sent: now };
-        Some(Effect::Ask { head, first_alone, listing, listens: self.seat.is_some() })
+        Some(Effect::Ask { head, first_alone, listing, listens: self.wake_state.is_some() })
     }
 
     /// Begins to listen, or waits once more until that is confirmed. Messages are heard from here on.
     fn listen(&mut self, moment: &Moment<'_>) -> Effect<R> {
         let (now, given) = (moment.now, self.given(moment.now));
         let mut turn = None;
-        if self.seat.is_none() {
-            let news = self.seat.insert(Box::default());
+        if self.wake_state.is_none() {
+            let wake_state = self.wake_state.insert(Box::default());
             if let Some(given) = given {
-                news.leave_turn(given, moment.ears.owed);
+                wake_state.leave_turn(given, moment.sources.owed);
             }
-            turn = news.due(now);
+            turn = wake_state.due(now);
             self.listed.begin_wait();
         }
         // The lock may be free after the turn, with a subscription or without.
@@ -305,39 +305,41 @@ impl<H: Held, C: Wants, R> Line<H, C, R> {
         Effect::Listen { until }
     }
 
-    fn answered(&mut self, answer: Answer, sent: Instant, moment: &Moment<'_>) -> Option<Effect<R>> {
+    fn answered(&mut self, answer: AcquireOutcome, sent: Instant, moment: &Moment<'_>) -> Option<Effect<R>> {
         self.last_round = match answer {
-            Answer::Unavailable { .. } => LastRound::Failed,
+            AcquireOutcome::Unavailable { .. } => LastRound::Failed,
             // One node is no majority.
-            Answer::Outrun => self.last_round,
+            AcquireOutcome::Outrun => self.last_round,
             _ => LastRound::Answered,
         };
         self.course.note(answer, sent);
-        if let (Answer::Held { ttl, place, .. }, Some(news)) = (answer, &mut self.seat) {
-            news.held(place, ttl, moment.now);
+        if let (AcquireOutcome::Held { ttl, place, .. }, Some(wake_state)) = (answer, &mut self.wake_state) {
+            wake_state.held(place, ttl, moment.now);
         }
         match answer {
-            Answer::Granted | Answer::Refused => self.look(moment),
+            AcquireOutcome::Granted | AcquireOutcome::Refused => self.look(moment),
             // A release between the answer and the subscription was not heard: once subscribed, it tries again, and
             // only then waits.
-            Answer::Held { .. } if self.seat.is_none() || self.course.deaf => Some(self.listen(moment)),
-            Answer::Held { ttl, lasts: true, .. } if !self.course.named => {
+            AcquireOutcome::Held { .. } if self.wake_state.is_none() || self.course.deaf => Some(self.listen(moment)),
+            AcquireOutcome::Held { ttl, lasts: true, .. } if !self.course.named => {
                 self.course.phase = Phase::Names { ttl };
                 Some(Effect::Name)
             }
-            Answer::Held { ttl, .. } => self.wait(ttl, moment),
+            AcquireOutcome::Held { ttl, .. } => self.wait(ttl, moment),
             // A caller that tries again at a different moment than the others finds it free.
-            Answer::Split => self.rest(moment.retry, false, Then::Look, moment),
-            Answer::Outrun => {
+            AcquireOutcome::Split => self.rest(moment.retry, false, Then::Look, moment),
+            AcquireOutcome::Outrun => {
                 // The other may get no further than the first node, and its release there alone wakes nobody.
                 let lasts = self.course.outrun.map_or(Duration::ZERO, |since| moment.now.since(since));
                 let look = lasts.max(moment.round_trip * MOST_COLLISIONS).mul_f64(0.5 + moment.chance);
                 // There is always a pause, however near the nodes are: the lock on the first node may be a leftover.
                 let look = look.min(OUTRUN.saturating_sub(lasts)).max(Duration::from_millis(1));
-                self.rest(look, self.seat.is_some(), Then::MakeWay, moment)
+                self.rest(look, self.wake_state.is_some(), Then::MakeWay, moment)
             }
-            Answer::Unavailable { ends_in: Some(end) } => self.rest(moment.retry.min(end), false, Then::Look, moment),
-            Answer::Unavailable { ends_in: None } => {
+            AcquireOutcome::Unavailable { ends_in: Some(end) } => {
+                self.rest(moment.retry.min(end), false, Then::Look, moment)
+            }
+            AcquireOutcome::Unavailable { ends_in: None } => {
                 self.course.phase = Phase::GivesUp { pause: moment.retry };
                 Some(Effect::GiveUp { came_by: Some(sent) })
             }
@@ -350,7 +352,7 @@ impl<H: Held, C: Wants, R> Line<H, C, R> {
             return self.look(moment);
         }
         // The lease has run out once its last millisecond is over. No message comes then.
-        let delay = self.seat.as_ref().map_or(Duration::ZERO, |news| news.delay());
+        let delay = self.wake_state.as_ref().map_or(Duration::ZERO, |wake_state| wake_state.delay());
         let ttl = ttl.map_or(moment.look(), |ttl| ttl + Duration::from_millis(1) + delay);
         self.rest_for_others(ttl.min(moment.look()), Then::MakeWayUnlessCalled, moment)
     }
@@ -375,24 +377,24 @@ impl<H: Held, C: Wants, R> Line<H, C, R> {
             // The last caller has gone while it asked.
             return self.look(moment);
         }
-        let due = self.seat.as_ref().filter(|_| rest.hears).and_then(|news| news.due(now));
+        let due = self.wake_state.as_ref().filter(|_| rest.hears).and_then(|wake_state| wake_state.due(now));
         if due.is_none_or(|due| due > now) && rest.until > now {
             self.course.phase = Phase::Rests(rest);
             let until = due.map_or(rest.until, |due| due.min(rest.until));
             return Some(Effect::WakeAt { until, others: false });
         }
-        if let Some(news) = &mut self.seat
+        if let Some(wake_state) = &mut self.wake_state
             && due.is_none_or(|due| due > now)
             && rest.others
             && moment.is_told
         {
-            news.oversleep(now);
+            wake_state.oversleep(now);
         }
         self.end(rest, moment)
     }
 
     fn end(&mut self, rest: Rest, moment: &Moment<'_>) -> Option<Effect<R>> {
-        let is_called = self.seat.as_ref().is_some_and(|news| news.is_called());
+        let is_called = self.wake_state.as_ref().is_some_and(|wake_state| wake_state.is_called());
         match rest.then {
             Then::Look => self.look(moment),
             Then::MakeWayUnlessCalled if is_called => self.look(moment),
@@ -421,9 +423,9 @@ impl<H: Held, C: Wants, R> Line<H, C, R> {
 
     fn done(&mut self, now: Instant) -> Option<Effect<R>> {
         let lingers = std::mem::take(&mut self.course).was_granted;
-        let news = self.seat.take()?;
+        let wake_state = self.wake_state.take()?;
         // The list has the locker, or may have it if an answer did not come.
-        if news.is_listed() || self.listed.waits() {
+        if wake_state.is_listed() || self.listed.waits() {
             self.pass(now);
         }
         Some(Effect::Hush { lingers })
@@ -437,7 +439,7 @@ mod tests {
     use super::*;
     use crate::claim::ReleaseAnswer;
     use crate::error::Loss;
-    use crate::line::{News, Stays, Waiter, WakeUp, WhoElse};
+    use crate::line::{Stays, Waiter, WakeState, WakeUp, WhoElse};
     use crate::owner::Owner;
 
     const MS: Duration = Duration::from_millis(1);
@@ -453,7 +455,7 @@ mod tests {
         lost_of: Option<Owner>,
     }
 
-    impl Held for Plain {
+    impl RawHold for Plain {
         fn is(&self, other: &Self) -> bool {
             self.id == other.id
         }
@@ -499,7 +501,7 @@ mod tests {
                 is_told: true,
                 counts: true,
                 lister: Some(&LOCKER),
-                ears: Ears::default(),
+                sources: WakeSources::default(),
             };
             Self { line, moment }
         }
@@ -525,7 +527,7 @@ mod tests {
             }
         }
 
-        fn answered(&mut self, answer: Answer) -> Option<Effect<u8>> {
+        fn answered(&mut self, answer: AcquireOutcome) -> Option<Effect<u8>> {
             self.on(Event::Answered(answer))
         }
 
@@ -533,8 +535,8 @@ mod tests {
             self.moment.now = self.moment.now + time;
         }
 
-        fn heard(&mut self) -> &mut News {
-            self.line.seat.as_mut().expect("it listens")
+        fn heard(&mut self) -> &mut WakeState {
+            self.line.wake_state.as_mut().expect("it listens")
         }
 
         /// Has it ask and listen, and ask again. Returns what it does then.
@@ -547,7 +549,7 @@ mod tests {
         }
 
         fn heard_held(&mut self, ttl: Option<Duration>) -> Option<Effect<u8>> {
-            self.answered(Answer::Held { ttl, place: None, contested: false, lasts: ttl.is_none() })
+            self.answered(AcquireOutcome::Held { ttl, place: None, contested: false, lasts: ttl.is_none() })
         }
 
         /// Returns an effect that waits for so long.
@@ -562,11 +564,12 @@ mod tests {
 
         /// Both channels are subscribed from here on.
         fn confirmed(&mut self) {
-            self.moment.ears = Ears { asked: true, confirmed: true, owed: false, named: true };
+            self.moment.sources = WakeSources { asked: true, confirmed: true, owed: false, named: true };
         }
     }
 
-    const HELD: Answer = Answer::Held { ttl: Some(RECHECK), place: None, contested: false, lasts: false };
+    const HELD: AcquireOutcome =
+        AcquireOutcome::Held { ttl: Some(RECHECK), place: None, contested: false, lasts: false };
 
     #[test]
     fn a_line_asks_for_its_head_until_nobody_is_left() {
@@ -576,10 +579,10 @@ mod tests {
         for event in [Event::Changed, Event::Due, Event::Outage, Event::Subscribed, Event::HandedOver] {
             assert_eq!(tested.on(event), None, "one ask at a time: {event:?}");
         }
-        tested.asks(Event::Answered(Answer::Refused), 2);
+        tested.asks(Event::Answered(AcquireOutcome::Refused), 2);
         assert!(tested.line.leave(2).is_some());
         assert!(!tested.line.is_empty(), "its ask has no answer");
-        assert_eq!(tested.answered(Answer::Granted), None);
+        assert_eq!(tested.answered(AcquireOutcome::Granted), None);
         assert!(tested.line.is_empty());
     }
 
@@ -589,7 +592,7 @@ mod tests {
         tested.asks(Event::Changed, 1);
         let now = tested.moment.now;
         assert!(tested.line.grant(held(7), Some(1), now).is_ok());
-        assert_eq!(tested.answered(Answer::Granted), tested.sleep(RECHECK, false));
+        assert_eq!(tested.answered(AcquireOutcome::Granted), tested.sleep(RECHECK, false));
         let until = tested.sleep(RECHECK, false);
         tested.later(RECHECK / 2);
         assert_eq!(tested.on(Event::Due), until);
@@ -613,7 +616,7 @@ mod tests {
         assert_eq!(tested.line.release(&held(7), 4, now), Some(4), "one at a time");
         assert_eq!(tested.on(Event::Changed), Some(Effect::Release(3, Some(1))));
         assert_eq!(tested.on(Event::Changed), None, "it has no answer");
-        let (released, waiter) = tested.line.succeed(&held(7), held(8), 1, now);
+        let (released, waiter) = tested.line.transfer(&held(7), held(8), 1, now);
         assert_eq!((released, waiter.map(|waiter| waiter.id)), (Some(held(7)), Some(1)));
         assert_eq!(tested.line.release(&held(8), 5, now), None, "it may come before the line is told");
         assert_eq!(tested.on(Event::Changed), None, "the outcome comes first");
@@ -721,7 +724,7 @@ mod tests {
         tested.later(RECHECK);
         tested.asks(Event::Due, 1);
         for _ in 0..10 {
-            assert_eq!(tested.answered(Answer::Split), tested.sleep(RETRY, false));
+            assert_eq!(tested.answered(AcquireOutcome::Split), tested.sleep(RETRY, false));
             tested.later(RETRY);
             tested.asks_of(Event::Due, 1, true);
         }
@@ -739,7 +742,7 @@ mod tests {
         tested.heard().wake_up(WakeUp::Go, now);
         tested.asks_of(Event::Due, 1, true);
         assert!(tested.line.grant(held(7), Some(1), now).is_ok());
-        assert_eq!(tested.answered(Answer::Granted), Some(Effect::Hush { lingers: true }));
+        assert_eq!(tested.answered(AcquireOutcome::Granted), Some(Effect::Hush { lingers: true }));
         tested.line.arrive(Waiter { id: 9, owner: Owner::task(9), since: now, call: () });
         assert!(tested.line.remove(&held(7)).is_some());
         tested.asks(Event::Changed, 9);
@@ -752,7 +755,7 @@ mod tests {
         tested.asks(Event::Changed, 1);
         let mut asked = 1;
         loop {
-            let Some(Effect::WakeAt { until, others: false }) = tested.answered(Answer::Outrun) else {
+            let Some(Effect::WakeAt { until, others: false }) = tested.answered(AcquireOutcome::Outrun) else {
                 panic!("there is a pause, however near the nodes are");
             };
             tested.moment.now = until;
@@ -768,7 +771,7 @@ mod tests {
         }
         assert!((2..10).contains(&asked), "{asked}");
         assert!(tested.moment.now.since(begun) >= OUTRUN);
-        assert_eq!(tested.answered(Answer::Split), tested.sleep(RETRY, false));
+        assert_eq!(tested.answered(AcquireOutcome::Split), tested.sleep(RETRY, false));
     }
 
     #[test]
@@ -777,7 +780,7 @@ mod tests {
         let sent = tested.moment.now;
         tested.asks(Event::Changed, 1);
         let ends_in = Some(MS * 7);
-        assert_eq!(tested.answered(Answer::Unavailable { ends_in }), tested.sleep(MS * 7, false));
+        assert_eq!(tested.answered(AcquireOutcome::Unavailable { ends_in }), tested.sleep(MS * 7, false));
         assert_eq!(tested.line.last_round(), LastRound::Failed);
         assert_eq!(tested.on(Event::Outage), Some(Effect::GiveUp { came_by: None }));
         assert_eq!(tested.on(Event::GaveUp(None)), tested.sleep(MS * 7, false));
@@ -786,11 +789,11 @@ mod tests {
         let sent = sent + MS * 7;
         tested.later(MS * 100);
         let gives_up = Some(Effect::GiveUp { came_by: Some(sent) });
-        assert_eq!(tested.answered(Answer::Unavailable { ends_in: None }), gives_up);
+        assert_eq!(tested.answered(AcquireOutcome::Unavailable { ends_in: None }), gives_up);
         assert_eq!(tested.on(Event::GaveUp(Some(MS))), tested.sleep(MS, false), "they get a round of their own");
         tested.later(MS);
         tested.asks(Event::Due, 1);
-        assert!(tested.answered(Answer::Unavailable { ends_in: None }).is_some());
+        assert!(tested.answered(AcquireOutcome::Unavailable { ends_in: None }).is_some());
         assert!(tested.line.leave(1).is_some());
         assert_eq!(tested.on(Event::GaveUp(None)), None);
     }
@@ -814,7 +817,7 @@ mod tests {
             [(true, false, true), (false, true, true), (false, false, true), (true, true, false)]
         {
             let mut tested = Tested::with(&[1]);
-            tested.moment.ears.confirmed = confirmed;
+            tested.moment.sources.confirmed = confirmed;
             tested.moment.lister = tested.moment.lister.filter(|_| listed);
             if told {
                 tested.line.turn.note_others(WhoElse::Listed { before: 1 });

@@ -28,7 +28,7 @@ pub(crate) enum Event {
     /// Messages may have been missed.
     Missed,
     /// An acquire was answered; its grant is registered, or its caller has the error.
-    Answered(Answer),
+    Answered(AcquireOutcome),
     /// A hand-over, or the release that it became, was answered, or is sent by itself.
     HandedOver,
     /// Returns from [`Effect::Name`]: whether the holder was named in the log.
@@ -45,7 +45,7 @@ pub(crate) enum Event {
 
 /// What an acquire's answer says about others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum AcquireOutcome {
     Granted,
     /// A server refused it, and its caller has the error.
     Refused,
@@ -148,12 +148,12 @@ pub(crate) struct Moment<'a> {
     pub(crate) counts: bool,
     /// The name of the locker in this lock's list, if there is one.
     pub(crate) lister: Option<&'a Arc<str>>,
-    pub(crate) ears: Ears,
+    pub(crate) sources: WakeSources,
 }
 
 /// What a locker may hear of a lock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Ears {
+pub(crate) struct WakeSources {
     /// A server has the subscription of the channel, or was asked for it.
     pub(crate) asked: bool,
     /// A majority has confirmed it: a caller waits, or did a moment ago.

@@ -5,7 +5,7 @@
 //!
 //! # What comes in
 //! Callers, holds and releases change a line by methods, since they need an answer at once: `arrive`, `leave`, `grant`,
-//! `succeed`, `remove`, `release`, `begin_release`, `released`. The event [`Changed`](Event::Changed) follows, except
+//! `transfer`, `remove`, `release`, `begin_release`, `released`. The event [`Changed`](Event::Changed) follows, except
 //! after a grant. All else is an event: what is heard (`Heard`, `WokenUp`, `Missed`, `Subscribed`), `Due` (the end of a
 //! wait), the outcome of an effect (`Answered`, `HandedOver`, `Named`, `GaveUp`, `Passed`), `Outage`, and `Stopped`.
 //!
@@ -18,7 +18,7 @@
 //! # States
 //! `Idle`, `Looks`, `Granted`, and then one of `Blocked` (a hold here has the lock), `Asks`, `Listens`, `HandsOver`,
 //! `Names`, `Rests` (for lockers elsewhere, between two attempts, or in an outage), `MakesWay` (lockers that have met
-//! keep apart), `GivesUp`. What it has heard of others is the *seat* ([`News`]), once its locker listens.
+//! keep apart), `GivesUp`. What it has heard of others is its [`WakeState`], once its locker listens.
 //!
 //! # Invariants
 //! - At most one command of a line has no answer. A release that comes meanwhile is sent by itself.
@@ -65,12 +65,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::course::{Course, Phase};
-pub(crate) use self::events::{Answer, Ears, Effect, Event, Moment};
-use self::outside_waiters::{Ended, Given, Others, SHORT, Turns};
+pub(crate) use self::events::{AcquireOutcome, Effect, Event, Moment, WakeSources};
+use self::outside_waiters::{Ended, Given, OutsideWaiters, SHORT, TurnUse};
 pub(crate) use self::queue::Queue;
 use self::turn::{Turn, WhoElse};
-use self::waitlist::Listed;
-use self::wake_state::News;
+use self::waitlist::Waitlisted;
+use self::wake_state::WakeState;
 pub(crate) use self::wake_state::WakeUp;
 use crate::claim::{ReleaseAnswer, Releaser};
 use crate::clock::Instant;
@@ -78,7 +78,7 @@ use crate::error::Loss;
 use crate::owner::Owner;
 
 /// What a line has to know of a hold.
-pub(crate) trait Held {
+pub(crate) trait RawHold {
     /// Returns whether the two are one hold.
     fn is(&self, other: &Self) -> bool;
 
@@ -125,10 +125,10 @@ pub(crate) struct Line<H, C, R> {
     turn: Turn,
     course: Course,
     /// What its locker has heard of others, from when it began to listen.
-    seat: Option<Box<News>>,
+    wake_state: Option<Box<WakeState>>,
     /// What clients outside of the list do, if there are any.
-    others: Option<Box<Others>>,
-    listed: Listed,
+    others: Option<Box<OutsideWaiters>>,
+    listed: Waitlisted,
     /// Whether the locker has to be taken off the list now.
     passes: bool,
     last_round: LastRound,
@@ -152,9 +152,9 @@ impl<H, C, R> Default for Line<H, C, R> {
             passed: None,
             turn: Turn::default(),
             course: Course::default(),
-            seat: None,
+            wake_state: None,
             others: None,
-            listed: Listed::default(),
+            listed: Waitlisted::default(),
             passes: false,
             last_round: LastRound::Pending,
         }
@@ -172,7 +172,7 @@ impl<H, C, R> Line<H, C, R> {
     #[cfg(test)]
     fn times(&mut self) -> Vec<&mut Instant> {
         let mut times: Vec<_> = self.course.times().chain(self.listed.times()).chain(self.turn.times()).collect();
-        times.extend(self.seat.iter_mut().flat_map(|news| news.times()));
+        times.extend(self.wake_state.iter_mut().flat_map(|wake_state| wake_state.times()));
         times.extend(self.others.iter_mut().flat_map(|others| others.times()));
         times
     }
@@ -209,7 +209,7 @@ impl<H, C, R> Line<H, C, R> {
 
     /// Returns whether it is idle and remembers nothing.
     pub(crate) fn is_empty(&self) -> bool {
-        self.is_idle() && self.others.is_none() && self.listed == Listed::default()
+        self.is_idle() && self.others.is_none() && self.listed == Waitlisted::default()
     }
 
     /// Puts a waiter in line. Returns whether the line begins with it: then [`Event::Changed`] follows, and the rounds
@@ -256,10 +256,10 @@ impl<H, C, R> Line<H, C, R> {
         if !moment.heeds_releases() {
             return None;
         }
-        let waits = self.seat.is_some() && !self.queue.is_empty();
-        self.seat.iter_mut().for_each(|news| news.release());
+        let waits = self.wake_state.is_some() && !self.queue.is_empty();
+        self.wake_state.iter_mut().for_each(|wake_state| wake_state.release());
         let locker = Arc::clone(moment.lister?);
-        let Ears { confirmed, named, .. } = moment.ears;
+        let WakeSources { confirmed, named, .. } = moment.sources;
         let (enlists, lifetime) = (waits && confirmed && named, moment.lifetime(lease));
         if enlists {
             self.listed.enter(moment.now + lifetime);
@@ -292,14 +292,14 @@ impl<H, C, R> Line<H, C, R> {
         now: Instant,
     ) -> WhoElse {
         let given = turn.map(|length| Given { since: now, end: now + length, alone: false });
-        let turns = if others > 0 { self.give_turn(lockers, others, given, now) } else { Turns::Left };
-        match (place, &mut self.seat) {
-            (Some(place), Some(news)) => news.pass_on(place, given, now),
+        let turns = if others > 0 { self.give_turn(lockers, others, given, now) } else { TurnUse::Left };
+        match (place, &mut self.wake_state) {
+            (Some(place), Some(wake_state)) => wake_state.pass_on(place, given, now),
             // The last caller has gone meanwhile. A pass may have been sent before the release that put the locker in.
             (Some(_), None) => self.pass(now),
             (None, _) => {}
         }
-        if turns == Turns::Taken { WhoElse::Told } else { WhoElse::Listed { before: place.unwrap_or(0) } }
+        if turns == TurnUse::Taken { WhoElse::Told } else { WhoElse::Listed { before: place.unwrap_or(0) } }
     }
 
     /// Records that the message of a release, which found no list, reached so many clients. If others may have a turn,
@@ -308,24 +308,24 @@ impl<H, C, R> Line<H, C, R> {
         if !moment.counts {
             return WhoElse::Unknown;
         }
-        let Ears { asked, confirmed, .. } = moment.ears;
+        let WakeSources { asked, confirmed, .. } = moment.sources;
         let (others, now) = (told.saturating_sub(asked.into()), moment.now);
         if others == 0 {
             return WhoElse::Nobody;
         }
         let given = self.offer(now).map(|length| Given { since: now, end: now + length, alone: true });
         let turns = self.give_turn(1, others, given, now);
-        if let (Some(given), Some(news)) = (given, &mut self.seat) {
-            news.give_turn(given, confirmed, now);
+        if let (Some(given), Some(wake_state)) = (given, &mut self.wake_state) {
+            wake_state.give_turn(given, confirmed, now);
         }
         match turns {
-            Turns::Taken => WhoElse::Told,
-            Turns::Unknown => WhoElse::Unknown,
-            Turns::Left => WhoElse::Nobody,
+            TurnUse::Taken => WhoElse::Told,
+            TurnUse::Unknown => WhoElse::Unknown,
+            TurnUse::Left => WhoElse::Nobody,
         }
     }
 
-    fn give_turn(&mut self, lockers: u64, others: u64, given: Option<Given>, now: Instant) -> Turns {
+    fn give_turn(&mut self, lockers: u64, others: u64, given: Option<Given>, now: Instant) -> TurnUse {
         let known = self.known(now);
         known.release(now, lockers, others, given);
         known.turns(now)
@@ -347,8 +347,8 @@ impl<H, C, R> Line<H, C, R> {
     }
 
     /// Returns what is known of others, for a turn that begins or ends.
-    fn known(&mut self, now: Instant) -> &mut Others {
-        self.others.get_or_insert_with(|| Box::new(Others::new(now)))
+    fn known(&mut self, now: Instant) -> &mut OutsideWaiters {
+        self.others.get_or_insert_with(|| Box::new(OutsideWaiters::new(now)))
     }
 
     /// Has the locker taken off the list, in which it may be although nobody waits.
@@ -364,7 +364,7 @@ impl<H, C, R> Line<H, C, R> {
     }
 }
 
-impl<H: Held, C, R> Line<H, C, R> {
+impl<H: RawHold, C, R> Line<H, C, R> {
     /// Registers the grant of a free lock, and takes out the waiter that it is for. If that has gone, nobody gets the
     /// grant, and it is returned.
     pub(crate) fn grant(&mut self, hold: H, waiter: Option<u64>, now: Instant) -> Result<Option<Waiter<C>>, H> {
@@ -386,8 +386,8 @@ impl<H: Held, C, R> Line<H, C, R> {
 
     /// Takes in what the server's yes means: the locker is off the list, and a turn of others has ended.
     fn was_granted(&mut self, now: Instant) {
-        let Some(news) = &mut self.seat else { return };
-        let ended = news.granted();
+        let Some(wake_state) = &mut self.wake_state else { return };
+        let ended = wake_state.granted();
         self.end_turn(ended, now);
         self.course.was_granted = true;
         // A round that does not mention the list leaves it as it is.
@@ -398,7 +398,7 @@ impl<H: Held, C, R> Line<H, C, R> {
 
     /// Replaces the released hold by the grant of its hand-over, in one step: the key is never free here in between,
     /// whether or not the waiter is still in line. Returns both, if they are still here.
-    pub(crate) fn succeed(&mut self, from: &H, hold: H, waiter: u64, now: Instant) -> (Option<H>, Option<Waiter<C>>) {
+    pub(crate) fn transfer(&mut self, from: &H, hold: H, waiter: u64, now: Instant) -> (Option<H>, Option<Waiter<C>>) {
         self.last_round = LastRound::Answered;
         self.turn.go_on(now);
         self.course.granted();

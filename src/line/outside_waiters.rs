@@ -36,7 +36,7 @@ const LONGEST: Duration = Duration::from_millis(512);
 
 /// What clients outside of the list do with their turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turns {
+pub(super) enum TurnUse {
     /// They have one now, or took the last one.
     Taken,
     /// They have had few, and did not take them.
@@ -58,7 +58,7 @@ const KEPT: Duration = Duration::from_secs(60);
 
 /// What a line knows of clients outside of its lock's list.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Others {
+pub(super) struct OutsideWaiters {
     /// The pause before the next turn. Zero: they take their turns.
     gap: Duration,
     /// How long a turn lasts.
@@ -84,7 +84,7 @@ pub(super) struct Given {
     pub(super) alone: bool,
 }
 
-impl Others {
+impl OutsideWaiters {
     pub(super) fn new(now: Instant) -> Self {
         let (gap, length, listed) = (SHORTEST, SHORT, 1);
         Self { gap, length, next: None, passes: 0, listed, given: None, changed: now }
@@ -114,13 +114,13 @@ impl Others {
     }
 
     /// Returns what they do with their turns, while they have one or not.
-    pub(super) fn turns(&self, now: Instant) -> Turns {
+    pub(super) fn turns(&self, now: Instant) -> TurnUse {
         if self.take_turns() || self.given(now).is_some() {
-            Turns::Taken
+            TurnUse::Taken
         } else if self.gap < LONGEST / 4 {
-            Turns::Unknown
+            TurnUse::Unknown
         } else {
-            Turns::Left
+            TurnUse::Left
         }
     }
 
@@ -176,20 +176,20 @@ mod tests {
     #[test]
     fn turns_that_nobody_takes_are_offered_less_often_and_last_longer() {
         let mut now = Instant::now();
-        let mut others = Others::new(now);
+        let mut others = OutsideWaiters::new(now);
         assert_eq!(others.offer(now), Some(SHORT), "nobody knows yet");
         others.release(now, 3, 1, turn(now));
         assert_eq!((others.offer(now + 23 * MS), others.offer(now + 24 * MS)), (None, Some(SHORT)));
         for (gap, length) in [(16, 10), (32, 10), (64, 16), (128, 32), (256, 40), (512, 40), (512, 40)] {
             others.end_turn(now, Ended::NotTaken);
-            assert_eq!(others.turns(now), if gap < 128 { Turns::Unknown } else { Turns::Left });
+            assert_eq!(others.turns(now), if gap < 128 { TurnUse::Unknown } else { TurnUse::Left });
             now = now + gap * 3 * MS;
             assert_eq!((others.offer(now.before(MS)), others.offer(now)), (None, Some(length * MS)), "{gap}");
         }
         // Whoever is that far away may take the next one too.
         for (after, length) in [(None, LONG), (Some(15 * MS), 30 * MS), (Some(2 * MS), SHORT)] {
             others.end_turn(now, Ended::Taken(after));
-            assert_eq!((others.length, others.next, others.turns(now)), (length, None, Turns::Taken));
+            assert_eq!((others.length, others.next, others.turns(now)), (length, None, TurnUse::Taken));
         }
     }
 
@@ -198,7 +198,7 @@ mod tests {
     fn clients_outside_of_the_list_have_as_many_turns_as_its_lockers() {
         for (listed, clients, every) in [(1, 1, 1), (2, 1, 2), (4, 1, 4), (4, 2, 2), (3, 3, 1), (2, 5, 1)] {
             let now = Instant::now();
-            let mut others = Others::new(now);
+            let mut others = OutsideWaiters::new(now);
             others.end_turn(now, Ended::Taken(None));
             let offered = (0..20).filter(|_| {
                 let offered = others.offer(now).is_some();

@@ -19,11 +19,11 @@ pub(crate) struct Queue<C, S = BuildHasherDefault<Neighbours>> {
     /// The head. A caller that waits alone costs one small allocation.
     first: Option<Box<Waiter<C>>>,
     /// Those behind it, if there are any.
-    others: Option<Box<Others<C, S>>>,
+    others: Option<Box<Followers<C, S>>>,
 }
 
 #[derive(Debug, Clone)]
-struct Others<C, S> {
+struct Followers<C, S> {
     waiters: BTreeMap<u64, Box<Waiter<C>>>,
     /// Ordered by the hash of the owner, which other owners may share, and the number.
     owners: BTreeSet<(u64, u64)>,
@@ -135,13 +135,13 @@ impl<C: Hash, S: BuildHasher + Default> Hash for Queue<C, S> {
     }
 }
 
-impl<C, S: Default> Default for Others<C, S> {
+impl<C, S: Default> Default for Followers<C, S> {
     fn default() -> Self {
         Self { waiters: BTreeMap::new(), owners: BTreeSet::new(), hasher: S::default() }
     }
 }
 
-impl<C, S: BuildHasher> Others<C, S> {
+impl<C, S: BuildHasher> Followers<C, S> {
     fn push(&mut self, waiter: Box<Waiter<C>>) {
         self.owners.insert((self.hasher.hash_one(&waiter.owner), waiter.id));
         self.waiters.insert(waiter.id, waiter);

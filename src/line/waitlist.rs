@@ -12,11 +12,11 @@ use crate::clock::Instant;
 
 /// What a line knows of its locker's place in the list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Listed(Option<Box<Standing>>);
+pub(super) struct Waitlisted(Option<Box<Membership>>);
 
 /// A list in which the locker may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Standing {
+struct Membership {
     /// The list expires then, unless other lockers keep it: then the locker that watches takes this one off.
     until: Instant,
     pass: Pass,
@@ -45,10 +45,10 @@ pub(super) enum AfterPass {
     Ask,
 }
 
-impl Listed {
+impl Waitlisted {
     /// Records that the locker may be put into a list, which is kept until then.
     pub(super) fn enter(&mut self, until: Instant) {
-        let standing = self.0.get_or_insert_with(|| Box::new(Standing { until, pass: Pass::None, waits: true }));
+        let standing = self.0.get_or_insert_with(|| Box::new(Membership { until, pass: Pass::None, waits: true }));
         standing.until = standing.until.max(until);
         if standing.pass != Pass::None {
             standing.pass = Pass::Overtaken;
@@ -59,7 +59,7 @@ impl Listed {
     /// Records that a grant took the locker off.
     pub(super) fn leave(&mut self) {
         match self.0.as_deref_mut() {
-            Some(Standing { pass: Pass::None, .. }) => self.0 = None,
+            Some(Membership { pass: Pass::None, .. }) => self.0 = None,
             Some(standing) => standing.pass = Pass::UnderWay,
             None => {}
         }
@@ -80,7 +80,7 @@ impl Listed {
     /// Called when nobody waits here for a lock in whose list the locker may be. Returns whether it has to be taken off
     /// now.
     pub(super) fn begin_pass(&mut self) -> bool {
-        let Some(Standing { pass, .. }) = self.0.as_deref_mut() else { return false };
+        let Some(Membership { pass, .. }) = self.0.as_deref_mut() else { return false };
         let begins = *pass == Pass::None;
         *pass = match *pass {
             Pass::None | Pass::UnderWay => Pass::UnderWay,
@@ -131,15 +131,15 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(30);
 
-    fn entered() -> Listed {
-        let mut listed = Listed::default();
+    fn entered() -> Waitlisted {
+        let mut listed = Waitlisted::default();
         listed.enter(Instant::now() + LEASE);
         listed
     }
 
     #[test]
     fn a_locker_waits_from_when_it_asked_until_it_is_granted() {
-        let (mut listed, until) = (Listed::default(), Instant::now() + LEASE);
+        let (mut listed, until) = (Waitlisted::default(), Instant::now() + LEASE);
         assert!(!listed.waits());
         listed.enter(until);
         assert!(listed.waits());
@@ -152,13 +152,13 @@ mod tests {
 
     #[test]
     fn a_locker_passes_only_locks_of_its_lists_and_one_at_a_time() {
-        let mut listed = Listed::default();
-        assert!(!listed.begin_pass() && listed == Listed::default(), "anybody may say so");
+        let mut listed = Waitlisted::default();
+        assert!(!listed.begin_pass() && listed == Waitlisted::default(), "anybody may say so");
         listed.enter(Instant::now() + LEASE);
         assert!(listed.begin_pass());
         assert!(!listed.begin_pass(), "one is under way");
         assert_eq!(listed.end_pass(true), AfterPass::Nothing);
-        assert!(listed == Listed::default() && !listed.begin_pass(), "it is off");
+        assert!(listed == Waitlisted::default() && !listed.begin_pass(), "it is off");
         listed.enter(Instant::now() + LEASE);
         listed.leave();
         assert!(!listed.begin_pass(), "a grant took it off");
@@ -182,17 +182,17 @@ mod tests {
             assert!(!nobody_waits || !listed.begin_pass());
             let follows = if nobody_waits { AfterPass::Another } else { AfterPass::Ask };
             assert_eq!(listed.end_pass(true), follows);
-            assert_ne!(listed, Listed::default());
+            assert_ne!(listed, Waitlisted::default());
             assert_eq!(listed.begin_pass(), !nobody_waits);
             assert_eq!(listed.end_pass(true), AfterPass::Nothing);
-            assert_eq!(listed, Listed::default());
+            assert_eq!(listed, Waitlisted::default());
         }
         let mut listed = entered();
         listed.begin_pass();
         listed.enter(Instant::now() + LEASE);
         listed.leave();
         assert_eq!(listed.end_pass(true), AfterPass::Nothing);
-        assert_eq!(listed, Listed::default(), "a grant took it off meanwhile");
+        assert_eq!(listed, Waitlisted::default(), "a grant took it off meanwhile");
     }
 
     /// Otherwise that pass would take a waiting locker off the list.
@@ -209,9 +209,9 @@ mod tests {
 
     #[test]
     fn a_list_that_is_gone_is_forgotten() {
-        let (mut listed, now) = (Listed::default(), Instant::now());
+        let (mut listed, now) = (Waitlisted::default(), Instant::now());
         listed.enter(now + LEASE);
         assert_eq!(listed.forget(now), Some(now + LEASE));
-        assert_eq!((listed.forget(now + LEASE), listed), (None, Listed::default()));
+        assert_eq!((listed.forget(now + LEASE), listed), (None, Waitlisted::default()));
     }
 }

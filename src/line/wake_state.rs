@@ -56,7 +56,7 @@ impl WakeUp {
 
 /// The messages that a line has got since it asked, or since its locker released the lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct News {
+pub(super) struct WakeState {
     /// The servers of which a message of the channel has come, until they are a majority.
     heard: BTreeSet<NodeIndex>,
     /// Set if there is a reason to ask now.
@@ -72,13 +72,13 @@ pub(super) struct News {
     released: Option<u32>,
     /// Set if the next message of the channel is the one that gave others their turn.
     skips: bool,
-    turn: Turn,
+    turn: OutsideTurn,
     strangers: Strangers,
 }
 
 /// A turn of others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-enum Turn {
+enum OutsideTurn {
     #[default]
     None,
     /// It began then. The next message of the channel after the one that began the turn is theirs.
@@ -110,20 +110,20 @@ struct Strangers {
 
 /// The circumstances of the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Begun {
+pub(super) struct AttemptCause {
     /// Its time to check has come: the locker whose turn it was has not acted.
     pub(super) looked: bool,
     /// Others took the turn that was given to them.
     pub(super) taken: Option<Ended>,
 }
 
-impl News {
+impl WakeState {
     /// Returns each point in time that it remembers.
     #[cfg(test)]
     pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Instant> {
         let (since, given) = match &mut self.turn {
-            Turn::Lasts(since) => (Some(since), None),
-            Turn::Given(given) => (None, Some(given)),
+            OutsideTurn::Lasts(since) => (Some(since), None),
+            OutsideTurn::Given(given) => (None, Some(given)),
             _ => (None, None),
         };
         let given = given.into_iter().flat_map(|given| [&mut given.since, &mut given.end]);
@@ -132,18 +132,18 @@ impl News {
     }
 
     /// Begins an attempt. Messages from before it say nothing about its result.
-    pub(super) fn begin(&mut self, now: Instant) -> Begun {
+    pub(super) fn begin(&mut self, now: Instant) -> AttemptCause {
         let is_due = !self.go && self.look.is_some_and(|look| look <= now);
         let taken = match self.turn {
-            Turn::Taken(after) => Some(Ended::Taken(after)),
+            OutsideTurn::Taken(after) => Some(Ended::Taken(after)),
             _ => None,
         };
         let turn = match self.turn {
-            Turn::Lasts(_) if is_due => Turn::Over,
-            Turn::Held | Turn::Given(_) if !self.go => self.turn,
-            _ => Turn::None,
+            OutsideTurn::Lasts(_) if is_due => OutsideTurn::Over,
+            OutsideTurn::Held | OutsideTurn::Given(_) if !self.go => self.turn,
+            _ => OutsideTurn::None,
         };
-        let begun = Begun { looked: is_due && self.place.is_some(), taken };
+        let begun = AttemptCause { looked: is_due && self.place.is_some(), taken };
         *self = Self { turn, strangers: self.strangers, ..Self::default() };
         begun
     }
@@ -152,8 +152,8 @@ impl News {
     pub(super) fn held(&mut self, place: Option<u64>, ttl: Option<Duration>, now: Instant) {
         // A wake-up that came meanwhile is more recent.
         self.place = self.place.or(place);
-        if self.turn == Turn::Over {
-            self.turn = Turn::Held;
+        if self.turn == OutsideTurn::Over {
+            self.turn = OutsideTurn::Held;
         }
         self.strangers.held(ttl.map(|ttl| now + ttl), now);
     }
@@ -161,7 +161,7 @@ impl News {
     /// Records that it is granted. Returns the outcome of a turn of others that has ended.
     pub(super) fn granted(&mut self) -> Option<Ended> {
         (self.place, self.strangers) = (None, Strangers::default());
-        matches!(std::mem::take(&mut self.turn), Turn::Over | Turn::Given(_)).then_some(Ended::NotTaken)
+        matches!(std::mem::take(&mut self.turn), OutsideTurn::Over | OutsideTurn::Given(_)).then_some(Ended::NotTaken)
     }
 
     /// Records that its locker releases the lock. Messages from while it held the lock say nothing.
@@ -179,7 +179,7 @@ impl News {
             self.look.get_or_insert(now + WATCH);
         }
         self.skips |= turn.is_some() && heard == 0;
-        self.turn = turn.map_or(self.turn, Turn::Given);
+        self.turn = turn.map_or(self.turn, OutsideTurn::Given);
         if heard > u32::from(turn.is_some()) {
             self.message(now);
         }
@@ -200,10 +200,10 @@ impl News {
     pub(super) fn leave_turn(&mut self, given: Given, comes: bool) {
         (self.passed_on, self.skips) = (true, comes);
         if given.alone {
-            (self.turn, self.look) = (Turn::Lasts(given.since), Some(given.end));
+            (self.turn, self.look) = (OutsideTurn::Lasts(given.since), Some(given.end));
         } else {
             // The first of the list checks at the end of the turn.
-            (self.turn, self.look) = (Turn::Given(given), Some(given.end + APART));
+            (self.turn, self.look) = (OutsideTurn::Given(given), Some(given.end + APART));
         }
     }
 
@@ -224,18 +224,18 @@ impl News {
         // A locker of the list has released the lock. If it took the lock before the end of the turn, nobody knows
         // whether the others would have taken that.
         let ended = match self.turn {
-            Turn::Given(given) if given.end <= now => Some(Ended::NotTaken),
+            OutsideTurn::Given(given) if given.end <= now => Some(Ended::NotTaken),
             _ => None,
         };
-        if matches!(self.turn, Turn::Held | Turn::Given(_)) {
-            self.turn = Turn::None;
+        if matches!(self.turn, OutsideTurn::Held | OutsideTurn::Given(_)) {
+            self.turn = OutsideTurn::None;
         }
         match wake_up {
             WakeUp::Go => self.go = true,
             WakeUp::Watch => (self.place, self.look) = (Some(0), Some(now + WATCH)),
             WakeUp::Turn(length) => {
                 (self.place, self.look) = (Some(0), Some(now + length));
-                (self.skips, self.turn) = (true, Turn::Lasts(now));
+                (self.skips, self.turn) = (true, OutsideTurn::Lasts(now));
             }
         }
         ended
@@ -263,14 +263,16 @@ impl News {
             return;
         }
         match self.turn {
-            Turn::Lasts(since) => {
-                (self.turn, self.go) = (Turn::Taken(Some(now.since(since))), true);
+            OutsideTurn::Lasts(since) => {
+                (self.turn, self.go) = (OutsideTurn::Taken(Some(now.since(since))), true);
                 return;
             }
-            Turn::Held => self.turn = Turn::Taken(None),
-            Turn::Given(given) if now < given.end => self.turn = Turn::Taken(Some(now.since(given.since))),
+            OutsideTurn::Held => self.turn = OutsideTurn::Taken(None),
+            OutsideTurn::Given(given) if now < given.end => {
+                self.turn = OutsideTurn::Taken(Some(now.since(given.since)));
+            }
             // It may have begun the next turn.
-            Turn::Given(_) => self.turn = Turn::None,
+            OutsideTurn::Given(_) => self.turn = OutsideTurn::None,
             _ => {}
         }
         match self.place {
@@ -336,30 +338,30 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn listed(place: u64, now: Instant) -> News {
-        let mut news = News::default();
-        news.begin(now);
-        news.held(Some(place), None, now);
-        news
+    fn listed(place: u64, now: Instant) -> WakeState {
+        let mut state = WakeState::default();
+        state.begin(now);
+        state.held(Some(place), None, now);
+        state
     }
 
     #[test]
     fn a_line_outside_of_the_list_goes_at_every_message() {
         let now = Instant::now();
-        let mut news = News::default();
-        news.held(None, None, now);
-        assert_eq!((news.due(now), news.delay(), news.is_listed()), (None, Duration::ZERO, false));
-        news.message(now);
-        assert_eq!(news.due(now), Some(now));
+        let mut state = WakeState::default();
+        state.held(None, None, now);
+        assert_eq!((state.due(now), state.delay(), state.is_listed()), (None, Duration::ZERO, false));
+        state.message(now);
+        assert_eq!(state.due(now), Some(now));
     }
 
     #[test]
     fn the_first_of_the_list_goes_at_once_and_the_others_check_one_after_the_other() {
         let now = Instant::now();
         for (place, due) in [(0, 0), (1, 62), (2, 64), (50, 160), (10_000, 200)] {
-            let mut news = listed(place, now);
-            news.message(now);
-            assert_eq!(news.due(now), Some(now + MS * due), "{place}");
+            let mut state = listed(place, now);
+            state.message(now);
+            assert_eq!(state.due(now), Some(now + MS * due), "{place}");
         }
     }
 
@@ -367,40 +369,40 @@ mod tests {
     #[test]
     fn each_message_restarts_the_wait() {
         let now = Instant::now();
-        let mut news = listed(1, now);
-        news.message(now);
-        news.message(now + 15 * MS);
-        assert_eq!(news.due(now), Some(now + 77 * MS));
+        let mut state = listed(1, now);
+        state.message(now);
+        state.message(now + 15 * MS);
+        assert_eq!(state.due(now), Some(now + 77 * MS));
     }
 
     #[test]
     fn a_wake_up_before_the_answer_is_kept() {
         let now = Instant::now();
-        let mut news = News::default();
-        news.begin(now);
-        news.wake_up(WakeUp::Go, now);
-        news.held(Some(3), None, now);
-        assert_eq!(news.due(now), Some(now));
-        news.release();
-        assert_eq!(news.due(now), None);
-        news.wake_up(WakeUp::Go, now);
-        news.pass_on(2, None, now);
-        assert!(!news.take_passed_on(), "there is something to ask for");
-        assert_eq!(news.due(now), Some(now));
+        let mut state = WakeState::default();
+        state.begin(now);
+        state.wake_up(WakeUp::Go, now);
+        state.held(Some(3), None, now);
+        assert_eq!(state.due(now), Some(now));
+        state.release();
+        assert_eq!(state.due(now), None);
+        state.wake_up(WakeUp::Go, now);
+        state.pass_on(2, None, now);
+        assert!(!state.take_passed_on(), "there is something to ask for");
+        assert_eq!(state.due(now), Some(now));
     }
 
     #[test]
     fn a_line_that_watches_checks_the_lock_and_reports_it() {
         let now = Instant::now();
-        let mut news = listed(4, now);
-        news.wake_up(WakeUp::Watch, now);
-        assert_eq!(news.due(now), Some(now + WATCH));
-        assert!(!news.begin(now + 19 * MS).looked, "it had another reason");
-        news.held(Some(1), None, now);
-        news.wake_up(WakeUp::Watch, now);
-        assert!(news.begin(now + WATCH).looked);
-        assert_eq!(news.due(now), None);
-        let mut second = News::default();
+        let mut state = listed(4, now);
+        state.wake_up(WakeUp::Watch, now);
+        assert_eq!(state.due(now), Some(now + WATCH));
+        assert!(!state.begin(now + 19 * MS).looked, "it had another reason");
+        state.held(Some(1), None, now);
+        state.wake_up(WakeUp::Watch, now);
+        assert!(state.begin(now + WATCH).looked);
+        assert_eq!(state.due(now), None);
+        let mut second = WakeState::default();
         second.release();
         second.pass_on(1, None, now);
         assert!(second.take_passed_on() && !second.take_passed_on());
@@ -411,31 +413,32 @@ mod tests {
     #[test]
     fn a_wake_up_during_an_attempt_outweighs_the_place_in_its_answer() {
         let now = Instant::now();
-        let mut news = News::default();
-        news.begin(now);
-        news.wake_up(WakeUp::Watch, now);
-        news.held(Some(5), None, now);
-        news.message(now);
-        assert_eq!(news.due(now), Some(now));
+        let mut state = WakeState::default();
+        state.begin(now);
+        state.wake_up(WakeUp::Watch, now);
+        state.held(Some(5), None, now);
+        state.message(now);
+        assert_eq!(state.due(now), Some(now));
     }
 
     #[test]
     fn a_turn_of_others_ends_with_their_message_or_its_time() {
-        let (now, turn) = (Instant::now(), 10 * MS);
-        let mut news = listed(1, now);
-        news.wake_up(WakeUp::Turn(turn), now);
-        news.message(now);
-        assert_eq!(news.due(now), Some(now + turn), "the message that they were told by");
-        news.message(now + 3 * MS);
-        assert_eq!(news.due(now), Some(now));
+        let now = Instant::now();
+        let turn = 10 * MS;
+        let mut state = listed(1, now);
+        state.wake_up(WakeUp::Turn(turn), now);
+        state.message(now);
+        assert_eq!(state.due(now), Some(now + turn), "the message that they were told by");
+        state.message(now + 3 * MS);
+        assert_eq!(state.due(now), Some(now));
         let taken = Some(Ended::Taken(Some(3 * MS)));
-        assert_eq!(news.begin(now + 3 * MS), Begun { looked: false, taken });
-        assert_eq!(news.begin(now + 3 * MS).taken, None, "once");
-        let mut news = listed(0, now);
-        news.wake_up(WakeUp::Turn(turn), now);
-        news.message(now);
-        assert_eq!(news.begin(now + turn), Begun { looked: true, taken: None });
-        assert_eq!((news.granted(), news.granted()), (Some(Ended::NotTaken), None));
+        assert_eq!(state.begin(now + 3 * MS), AttemptCause { looked: false, taken });
+        assert_eq!(state.begin(now + 3 * MS).taken, None, "once");
+        let mut state = listed(0, now);
+        state.wake_up(WakeUp::Turn(turn), now);
+        state.message(now);
+        assert_eq!(state.begin(now + turn), AttemptCause { looked: true, taken: None });
+        assert_eq!((state.granted(), state.granted()), (Some(Ended::NotTaken), None));
     }
 
     /// A client may keep the lock for longer than its turn.
@@ -443,23 +446,23 @@ mod tests {
     fn the_release_behind_a_turn_shows_who_took_it() {
         let (now, turn) = (Instant::now(), 10 * MS);
         let after_turn = || {
-            let mut news = listed(0, now);
-            news.wake_up(WakeUp::Turn(turn), now);
-            news.message(now);
-            news.begin(now + turn);
-            news.held(Some(0), None, now + turn);
-            assert_eq!(news.due(now + turn), None);
-            news
+            let mut state = listed(0, now);
+            state.wake_up(WakeUp::Turn(turn), now);
+            state.message(now);
+            state.begin(now + turn);
+            state.held(Some(0), None, now + turn);
+            assert_eq!(state.due(now + turn), None);
+            state
         };
-        let mut news = after_turn();
-        assert_eq!(news.begin(now + 15 * MS).taken, None, "a re-check");
-        news.held(Some(0), None, now + 15 * MS);
-        news.message(now + 20 * MS);
-        assert_eq!(news.begin(now + 20 * MS).taken, Some(Ended::Taken(None)));
-        let mut news = after_turn();
-        news.wake_up(WakeUp::Go, now + 20 * MS);
-        assert_eq!(news.begin(now + 20 * MS).taken, None, "a locker of the list came past it");
-        assert_eq!(news.granted(), None);
+        let mut state = after_turn();
+        assert_eq!(state.begin(now + 15 * MS).taken, None, "a re-check");
+        state.held(Some(0), None, now + 15 * MS);
+        state.message(now + 20 * MS);
+        assert_eq!(state.begin(now + 20 * MS).taken, Some(Ended::Taken(None)));
+        let mut state = after_turn();
+        state.wake_up(WakeUp::Go, now + 20 * MS);
+        assert_eq!(state.begin(now + 20 * MS).taken, None, "a locker of the list came past it");
+        assert_eq!(state.granted(), None);
     }
 
     fn given(now: Instant, alone: bool) -> Given {
@@ -471,26 +474,26 @@ mod tests {
     fn a_locker_does_not_use_a_turn_that_it_gave_to_others() {
         let now = Instant::now();
         for heard in [0, 1, 2] {
-            let mut news = News::default();
-            news.release();
-            (0..heard).for_each(|_| news.message(now));
-            news.pass_on(2, Some(given(now, false)), now);
-            assert_eq!(news.due(now), (heard == 2).then_some(now + 64 * MS), "{heard}");
+            let mut state = WakeState::default();
+            state.release();
+            (0..heard).for_each(|_| state.message(now));
+            state.pass_on(2, Some(given(now, false)), now);
+            assert_eq!(state.due(now), (heard == 2).then_some(now + 64 * MS), "{heard}");
             if heard == 0 {
-                news.message(now);
-                assert_eq!(news.due(now), None);
+                state.message(now);
+                assert_eq!(state.due(now), None);
             }
-            news.message(now);
-            assert_eq!(news.due(now), Some(now + 64 * MS));
+            state.message(now);
+            assert_eq!(state.due(now), Some(now + 64 * MS));
         }
-        let mut news = News::default();
-        news.release();
-        news.message(now);
-        news.pass_on(2, None, now);
-        assert_eq!(news.due(now), Some(now + 64 * MS), "it was that of another");
-        let mut news = News::default();
-        news.leave_turn(given(now, false), false);
-        assert_eq!(news.due(now), Some(now + 12 * MS), "a line that begins during it");
+        let mut state = WakeState::default();
+        state.release();
+        state.message(now);
+        state.pass_on(2, None, now);
+        assert_eq!(state.due(now), Some(now + 64 * MS), "it was that of another");
+        let mut state = WakeState::default();
+        state.leave_turn(given(now, false), false);
+        assert_eq!(state.due(now), Some(now + 12 * MS), "a line that begins during it");
     }
 
     /// Otherwise it would offer turns for ever if it never is the first of the list.
@@ -498,27 +501,27 @@ mod tests {
     fn a_locker_learns_the_outcome_of_a_turn_that_it_gave_to_others() {
         let now = Instant::now();
         let gave = || {
-            let mut news = News::default();
-            news.release();
-            news.pass_on(2, Some(given(now, false)), now);
-            news.message(now);
-            news
+            let mut state = WakeState::default();
+            state.release();
+            state.pass_on(2, Some(given(now, false)), now);
+            state.message(now);
+            state
         };
         for (at, ended) in [(9, None), (10, Some(Ended::NotTaken))] {
             assert_eq!(gave().wake_up(WakeUp::Watch, now + at * MS), ended, "{at}");
         }
         for (at, taken) in [(9, Some(Ended::Taken(Some(9 * MS)))), (10, None)] {
-            let mut news = gave();
-            news.message(now + at * MS);
-            assert_eq!(news.begin(now + at * MS).taken, taken, "{at}");
+            let mut state = gave();
+            state.message(now + at * MS);
+            assert_eq!(state.begin(now + at * MS).taken, taken, "{at}");
         }
-        let mut news = gave();
-        news.begin(now + 12 * MS);
-        assert_eq!(news.granted(), Some(Ended::NotTaken));
-        let mut news = gave();
-        news.begin(now + 12 * MS);
-        news.held(Some(1), None, now + 12 * MS);
-        assert_eq!(news.wake_up(WakeUp::Go, now + 13 * MS), Some(Ended::NotTaken));
+        let mut state = gave();
+        state.begin(now + 12 * MS);
+        assert_eq!(state.granted(), Some(Ended::NotTaken));
+        let mut state = gave();
+        state.begin(now + 12 * MS);
+        state.held(Some(1), None, now + 12 * MS);
+        assert_eq!(state.wake_up(WakeUp::Go, now + 13 * MS), Some(Ended::NotTaken));
     }
 
     #[test]
@@ -526,30 +529,30 @@ mod tests {
         let now = Instant::now();
         for (listens, heard) in [(false, 0), (true, 0), (true, 1)] {
             let released = || {
-                let mut news = News::default();
-                news.release();
-                (0..heard).for_each(|_| news.message(now));
-                news.give_turn(given(now, true), listens, now);
+                let mut state = WakeState::default();
+                state.release();
+                (0..heard).for_each(|_| state.message(now));
+                state.give_turn(given(now, true), listens, now);
                 if listens && heard == 0 {
-                    news.message(now);
+                    state.message(now);
                 }
-                assert!(news.take_passed_on() && news.due(now) == Some(now + 10 * MS));
-                news
+                assert!(state.take_passed_on() && state.due(now) == Some(now + 10 * MS));
+                state
             };
-            let mut news = released();
-            news.message(now + 2 * MS);
-            assert_eq!(news.due(now), Some(now));
+            let mut state = released();
+            state.message(now + 2 * MS);
+            assert_eq!(state.due(now), Some(now));
             let taken = Some(Ended::Taken(Some(2 * MS)));
-            assert_eq!(news.begin(now + 2 * MS), Begun { looked: false, taken });
-            let mut news = released();
-            assert_eq!(news.begin(now + 10 * MS), Begun { looked: false, taken: None }, "it is in no list");
-            assert_eq!(news.granted(), Some(Ended::NotTaken));
+            assert_eq!(state.begin(now + 2 * MS), AttemptCause { looked: false, taken });
+            let mut state = released();
+            assert_eq!(state.begin(now + 10 * MS), AttemptCause { looked: false, taken: None }, "it is in no list");
+            assert_eq!(state.granted(), Some(Ended::NotTaken));
         }
-        let mut news = News::default();
-        news.release();
-        (0..2).for_each(|_| news.message(now));
-        news.give_turn(given(now, true), true, now);
-        assert!(!news.take_passed_on(), "they took it before the answer came");
+        let mut state = WakeState::default();
+        state.release();
+        (0..2).for_each(|_| state.message(now));
+        state.give_turn(given(now, true), true, now);
+        assert!(!state.take_passed_on(), "they took it before the answer came");
     }
 
     /// Each database of a server has locks of its own, and they all share its channels.
@@ -557,25 +560,25 @@ mod tests {
     fn messages_after_which_the_same_hold_is_there_are_heeded_ever_less_often() {
         let (mut now, lease) = (Instant::now(), 30_000 * MS);
         let end = now + lease;
-        let mut news = listed(0, now);
-        news.held(Some(0), Some(lease), now);
+        let mut state = listed(0, now);
+        state.held(Some(0), Some(lease), now);
         for quiet in [0, 2, 4, 8, 16, 32, 64, 64] {
-            assert_eq!(news.due(now), None);
-            news.message(now);
-            news.message(now);
-            let due = news.due(now).expect("there was a message");
+            assert_eq!(state.due(now), None);
+            state.message(now);
+            state.message(now);
+            let due = state.due(now).expect("there was a message");
             assert_eq!(now.until(due), quiet * MS);
             now = due;
-            news.begin(now);
-            news.held(Some(0), Some(now.until(end)), now);
+            state.begin(now);
+            state.held(Some(0), Some(now.until(end)), now);
         }
-        news.message(now);
-        news.wake_up(WakeUp::Go, now);
-        assert_eq!(news.due(now), Some(now), "it is called by its name");
-        news.begin(now);
-        news.held(Some(0), Some(lease), now);
-        news.message(now);
-        assert_eq!(news.due(now), Some(now), "there is another hold");
+        state.message(now);
+        state.wake_up(WakeUp::Go, now);
+        assert_eq!(state.due(now), Some(now), "it is called by its name");
+        state.begin(now);
+        state.held(Some(0), Some(lease), now);
+        state.message(now);
+        assert_eq!(state.due(now), Some(now), "there is another hold");
     }
 
     #[test]

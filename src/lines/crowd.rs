@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use dashmap::mapref::one::RefMut;
 
-use super::key_state::Slot;
-use super::{Lines, Waiter, World};
+use super::key_state::KeyState;
+use super::{CallWaiter, Lines, World};
 use crate::clock::Instant;
 use crate::hold::Hold;
 use crate::key::Key;
@@ -17,12 +17,12 @@ impl<W: World> Lines<W> {
     /// Lets the waiters of a hold's owner enter.
     pub(super) fn let_in(
         &self,
-        mut slot: RefMut<'_, Key, Slot<W>>,
+        mut slot: RefMut<'_, Key, KeyState<W>>,
         hold: &Arc<Hold>,
         now: Instant,
-    ) -> Vec<Waiter<W::Grip>> {
+    ) -> Vec<CallWaiter<W::RawGuard>> {
         let (owner, mut same) = (hold.owner(), Vec::new());
-        let mut let_in = |slot: &mut Slot<W>, from| {
+        let mut let_in = |slot: &mut KeyState<W>, from| {
             let ids: Vec<u64> = slot.line.waiters().of(&owner, from).take(CHUNK).map(|waiter| waiter.id).collect();
             let entered = ids.iter().filter(|_| hold.enter_unclaimed(now).is_ok());
             same.extend(entered.filter_map(|&id| self.counted(slot.line.leave(id))));
@@ -41,8 +41,14 @@ impl<W: World> Lines<W> {
     }
 
     /// Takes out those waiters that satisfy the condition and are in line now.
-    pub(crate) fn drain(&self, key: &Key, mut which: impl FnMut(&Waiter<W::Grip>) -> bool) -> Vec<Waiter<W::Grip>> {
-        let (mut out, mut from, mut end) = (Vec::new(), 0, None);
+    pub(crate) fn drain(
+        &self,
+        key: &Key,
+        mut which: impl FnMut(&CallWaiter<W::RawGuard>) -> bool,
+    ) -> Vec<CallWaiter<W::RawGuard>> {
+        let mut out = Vec::new();
+        let mut from = 0;
+        let mut end = None;
         while let Some(mut slot) = self.slots.get_mut(key)
             && let Some(last) = end.or(slot.line.waiters().last())
         {
@@ -64,7 +70,7 @@ impl<W: World> Lines<W> {
     }
 
     /// Takes out all waiters.
-    pub(crate) fn drain_all(&self) -> Vec<Waiter<W::Grip>> {
+    pub(crate) fn drain_all(&self) -> Vec<CallWaiter<W::RawGuard>> {
         self.awaited().iter().flat_map(|key| self.drain(key, |_| true)).collect()
     }
 
@@ -80,7 +86,7 @@ mod tests {
     use super::super::tests::{hold, lines, waiter};
     use super::super::{Admitted, Event};
     use super::*;
-    use crate::line::Answer;
+    use crate::line::AcquireOutcome;
     use crate::owner::Owner;
 
     /// More waiters than one chunk, with those of other owners between them.
@@ -114,12 +120,12 @@ mod tests {
         assert_eq!(lines.census(), (0, 4 * CHUNK - out.len()));
         assert!(lines.is_awaited(&key));
         let rest = lines.drain(&key, |_| true);
-        let ids = |waiters: Vec<Waiter<()>>| waiters.into_iter().map(|waiter| waiter.id).collect::<Vec<_>>();
+        let ids = |waiters: Vec<CallWaiter<()>>| waiters.into_iter().map(|waiter| waiter.id).collect::<Vec<_>>();
         let all = 0..4 * CHUNK as u64;
         assert_eq!(ids(out), all.clone().filter(|id| id % 3 == 0).collect::<Vec<_>>());
         assert_eq!(ids(rest), all.filter(|id| id % 3 != 0).collect::<Vec<_>>());
         assert_eq!(lines.census(), (0, 0));
-        lines.step(&key, Event::Answered(Answer::Refused));
+        lines.step(&key, Event::Answered(AcquireOutcome::Refused));
         assert!(lines.slots.is_empty());
     }
 }

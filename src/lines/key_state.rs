@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
-use super::{Call, Entry, Head, World};
+use super::{Entry, Head, LockRequest, World};
 use crate::clock::Instant;
 use crate::error::Loss;
-use crate::hold::{Hold, HoldState, Shut};
-use crate::line::{Held, Line};
+use crate::hold::{EnterError, Hold, HoldState};
+use crate::line::{Line, RawHold};
 use crate::owner::Owner;
 
 /// The state of one key.
-pub(super) struct Slot<W: World> {
-    pub(super) line: Line<Arc<Hold>, Call<W::Grip>, W::Release>,
+pub(super) struct KeyState<W: World> {
+    pub(super) line: Line<Arc<Hold>, LockRequest<W::RawGuard>, W::Release>,
     /// When its line is woken, and the number of that timer.
     pub(super) alarm: Option<(Instant, u64)>,
 }
 
-impl Held for Arc<Hold> {
+impl RawHold for Arc<Hold> {
     fn is(&self, other: &Self) -> bool {
         Self::ptr_eq(self, other)
     }
@@ -32,17 +32,17 @@ impl Held for Arc<Hold> {
     }
 }
 
-impl<W: World> Default for Slot<W> {
+impl<W: World> Default for KeyState<W> {
     fn default() -> Self {
         Self { line: Line::default(), alarm: None }
     }
 }
 
-impl<W: World> Slot<W> {
+impl<W: World> KeyState<W> {
     /// Returns what is known of a waiter.
     pub(super) fn head(&self, id: u64) -> Option<Head> {
         let waiter = self.line.waiters().range(id).next().filter(|waiter| waiter.id == id)?;
-        let Call { origin, terms, ref span, .. } = waiter.call;
+        let LockRequest { origin, terms, ref span, .. } = waiter.call;
         Some(Head { id, owner: waiter.owner.clone(), origin, terms, span: span.clone() })
     }
 
@@ -56,9 +56,9 @@ impl<W: World> Slot<W> {
             if hold.is_owned_by(owner) {
                 match hold.enter(now) {
                     Ok(count) => return Entry::Reentered(Arc::clone(hold), count),
-                    Err(Shut::Lost(loss)) => return Entry::Lost(loss),
+                    Err(EnterError::Lost(loss)) => return Entry::Lost(loss),
                     // The owner may have another hold behind it, taken past the line.
-                    Err(Shut::Releasing) => {}
+                    Err(EnterError::Releasing) => {}
                 }
             }
         }

@@ -19,12 +19,12 @@ const CHUNK: usize = 256;
 /// The times of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    table: Mutex<Table>,
+    table: Mutex<TimerTable>,
     earlier: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct TimerTable {
     /// The key includes a number, since many may come at the same moment.
     times: BTreeMap<(Instant, u64), (Key, Timed)>,
     /// When the task wakes next.
@@ -41,7 +41,7 @@ pub(crate) enum Timed {
 }
 
 /// A time that has come, with its number.
-pub(crate) type Due = (Instant, u64, Key, Timed);
+pub(crate) type DueTimer = (Instant, u64, Key, Timed);
 
 impl Timers {
     pub(crate) fn put(&self, at: Instant, number: u64, key: &Key, timed: Timed) {
@@ -66,7 +66,7 @@ impl Timers {
     }
 
     /// Takes out the first ones that are due, or waits until one may be.
-    pub(crate) async fn next(&self) -> Vec<Due> {
+    pub(crate) async fn next(&self) -> Vec<DueTimer> {
         let due = self.due(Instant::now());
         if due.is_empty() {
             self.come().await;
@@ -74,7 +74,7 @@ impl Timers {
         due
     }
 
-    pub(super) fn due(&self, now: Instant) -> Vec<Due> {
+    pub(super) fn due(&self, now: Instant) -> Vec<DueTimer> {
         let mut table = self.table.lock();
         let mut due = Vec::new();
         while due.len() < CHUNK
@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    fn ids(due: Vec<Due>) -> Vec<u64> {
+    fn ids(due: Vec<DueTimer>) -> Vec<u64> {
         due.into_iter().map(|(_, id, ..)| id).collect()
     }
 

@@ -8,7 +8,7 @@ use crate::line::{Effect, Event, Moment};
 /// What is around the lines.
 pub(crate) trait World {
     /// A waiter's grant: the proof of one guard.
-    type Grip;
+    type RawGuard;
     /// A release that is to be sent.
     type Release;
 

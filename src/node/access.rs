@@ -9,7 +9,7 @@ use fred::types::config::Config;
 use fred::types::config::TlsConfig;
 
 use super::login::{Login, Provider};
-use super::scheme::Way;
+use super::scheme::Transport;
 #[cfg(feature = "tls")]
 use super::tls::{self, Tls};
 use crate::error::Error;
@@ -62,7 +62,7 @@ impl Access {
     ///
     /// # Errors
     /// [`Error::Config`] if the credentials or the TLS options cannot be used.
-    pub(super) fn give(&self, name: &Arc<str>, way: Way, config: &mut Config) -> Result<(), Error> {
+    pub(super) fn give(&self, name: &Arc<str>, way: Transport, config: &mut Config) -> Result<(), Error> {
         if let Some(provider) = &self.provider {
             if config.password.is_some() {
                 let problem = format!(
@@ -73,8 +73,8 @@ impl Access {
             config.credential_provider = Some(Arc::new(Login::new(Arc::clone(name), Arc::clone(provider))));
         }
         match way {
-            Way::Plain | Way::Socket => Ok(()),
-            Way::Encrypted => self.encrypt(name, config),
+            Transport::Plain | Transport::Socket => Ok(()),
+            Transport::Encrypted => self.encrypt(name, config),
         }
     }
 

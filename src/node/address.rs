@@ -16,14 +16,14 @@ use url::Url;
 
 use super::access::Access;
 use super::admission::Admission;
-use super::cluster_nodes::KnownNodes;
-use super::host_port::Place;
+use super::cluster_nodes::ClusterNodes;
+use super::host_port::HostPort;
 use super::naming::Naming;
 use super::reply;
-use super::scheme::{self, FORMS, Mode, NO_TEXT, PERCENT_ENCODE, Way};
+use super::scheme::{self, FORMS, Mode, NO_TEXT, PERCENT_ENCODE, Transport};
 use super::sentinel::{Group, Named};
 use crate::error::{Error, NodeFailure};
-use crate::stats::Misplaced;
+use crate::stats::MisplacedAnswers;
 use crate::sync::{Arc, Mutex};
 
 /// Names of parameters that other clients have. Any other name may be a password.
@@ -60,15 +60,15 @@ pub(crate) struct Address {
     /// Whether the server accepts these credentials.
     pub(super) admission: Admission,
     /// Counts answers that came to the wrong command, on all connections to it.
-    pub(super) misplaced: Misplaced,
+    pub(super) misplaced: MisplacedAnswers,
     last_failure: Mutex<Option<NodeFailure>>,
     /// The Sentinels that name the server, if any do.
     sentinels: Option<Group>,
     /// Where the server is, if Sentinels name it.
     naming: Option<Naming>,
     /// The nodes of the cluster, if it is a master that a cluster names.
-    known_nodes: Option<Arc<KnownNodes>>,
-    way: Way,
+    known_nodes: Option<Arc<ClusterNodes>>,
+    way: Transport,
     mode: Mode,
     config: Config,
 }
@@ -81,7 +81,7 @@ impl Address {
         let Parts { name, way, mut config, sentinels } = Parts::parse(text)?;
         access.give(&name, way, &mut config)?;
         let (admission, mode) = (Admission::of(access.has_provider()), Mode::Alone);
-        let (misplaced, last_failure) = (Misplaced::default(), Mutex::default());
+        let (misplaced, last_failure) = (MisplacedAnswers::default(), Mutex::default());
         let naming = sentinels.is_some().then(Naming::default);
         let known_nodes = None;
         Ok(Self { name, admission, misplaced, last_failure, sentinels, naming, known_nodes, way, mode, config })
@@ -102,16 +102,16 @@ impl Address {
     }
 
     /// Returns where the server is; `None` for a socket file, and for a server that Sentinels name.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<HostPort> {
         let ServerConfig::Centralized { server } = &self.config.server else { return None };
         if self.sentinels.is_some() {
             return None;
         }
-        Some(Place { host: (&*server.host).into(), port: server.port })
+        Some(HostPort { host: (&*server.host).into(), port: server.port })
     }
 
     /// Returns the address of another server, with the same credentials and TLS options.
-    pub(super) fn at(&self, place: &Place) -> Self {
+    pub(super) fn at(&self, place: &HostPort) -> Self {
         let mut config = self.config();
         config.server = ServerConfig::new_centralized(&*place.host, place.port);
         let (scheme, rest) = self.name.split_once("://").unwrap_or_default();
@@ -120,7 +120,7 @@ impl Address {
         Self {
             name,
             admission: self.admission.anew(),
-            misplaced: Misplaced::default(),
+            misplaced: MisplacedAnswers::default(),
             last_failure: Mutex::default(),
             sentinels: None,
             naming: None,
@@ -132,12 +132,12 @@ impl Address {
     }
 
     /// Returns the address of a master of a cluster: as [`Address::at`].
-    pub(super) fn at_node(&self, place: &Place, known_nodes: &Arc<KnownNodes>) -> Self {
+    pub(super) fn at_node(&self, place: &HostPort, known_nodes: &Arc<ClusterNodes>) -> Self {
         Self { known_nodes: Some(Arc::clone(known_nodes)), ..self.at(place) }
     }
 
     /// Returns the nodes of the cluster, if it is a master that a cluster names.
-    pub(super) fn known_nodes(&self) -> Option<&Arc<KnownNodes>> {
+    pub(super) fn known_nodes(&self) -> Option<&Arc<ClusterNodes>> {
         self.known_nodes.as_ref()
     }
 
@@ -153,7 +153,7 @@ impl Address {
     }
 
     /// Returns the address of a Sentinel of this master.
-    pub(super) fn sentinel_at(&self, place: &Place) -> Self {
+    pub(super) fn sentinel_at(&self, place: &HostPort) -> Self {
         let sentinels = self.sentinels.as_ref();
         let (user, password) = sentinels.map_or((None, None), |group| (group.user.clone(), group.password.clone()));
         let at = self.at(place);
@@ -180,7 +180,7 @@ impl Address {
 
     /// Returns the configuration for a server at this place, whose name leads to `found`.
     #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "only a certificate is checked for the name"))]
-    pub(super) fn config_at(&self, place: &Place, found: SocketAddr) -> Config {
+    pub(super) fn config_at(&self, place: &HostPort, found: SocketAddr) -> Config {
         let server = Server {
             host: found.ip().to_string().into(),
             port: found.port(),
@@ -215,9 +215,9 @@ impl Address {
     /// cannot say so otherwise; a server that is about to start fails in the same way.
     pub(super) fn with_remedy(&self, reason: String) -> String {
         let remedy = match (self.way, reply::is_hang_up(&reason)) {
-            (Way::Plain, true) => "if it wants encrypted connections, write rediss://",
-            (Way::Encrypted, true) => "if it wants a client certificate, name its files with Tls::client_files",
-            (Way::Encrypted, false) if reply::is_silence(&reason) => "if it does not speak TLS, write redis://",
+            (Transport::Plain, true) => "if it wants encrypted connections, write rediss://",
+            (Transport::Encrypted, true) => "if it wants a client certificate, name its files with Tls::client_files",
+            (Transport::Encrypted, false) if reply::is_silence(&reason) => "if it does not speak TLS, write redis://",
             _ => return reason,
         };
         format!("{reason}; {remedy}")
@@ -228,7 +228,7 @@ impl Address {
 #[cfg_attr(test, derive(Debug))]
 struct Parts {
     name: Arc<str>,
-    way: Way,
+    way: Transport,
     config: Config,
     sentinels: Option<Group>,
 }
@@ -250,12 +250,12 @@ impl Parts {
         if let Some(meant) = scheme::meant(&scheme) {
             return Err(refuse(&meant));
         }
-        let Some(way) = Way::of(&scheme) else {
+        let Some(way) = Transport::of(&scheme) else {
             let what =
                 if scheme::is_known(&scheme) { format!("the scheme {scheme}://") } else { "its scheme".to_owned() };
             return Err(refuse(&format!("{what} is not known; write {FORMS}")));
         };
-        if way == Way::Encrypted && !cfg!(feature = "tls") {
+        if way == Transport::Encrypted && !cfg!(feature = "tls") {
             return Err(refuse("encrypted connections need the crate's feature `tls`"));
         }
         // The parser would take them out.
@@ -267,7 +267,7 @@ impl Parts {
             return Err(refuse(PERCENT_ENCODE));
         }
         let url = Url::parse(text).map_err(|e| refuse(&format!("{e}; write {FORMS}")))?;
-        if way == Way::Encrypted && url.fragment() == Some("insecure") {
+        if way == Transport::Encrypted && url.fragment() == Some("insecure") {
             return Err(refuse("#insecure is not supported: give the CA of the server's certificate to Tls::ca_file"));
         }
         if url.fragment().is_some() {
@@ -287,7 +287,7 @@ impl Parts {
             // A user without a password logs in with any, but has to name itself all the same.
             config.password.get_or_insert_default();
         }
-        let place = if way == Way::Socket {
+        let place = if way == Transport::Socket {
             known_query(&url, &["db"]).map_err(|reason| refuse(&reason))?;
             socket_file(&url, &mut config).map_err(refuse)?
         } else {
@@ -641,7 +641,7 @@ mod tests {
     #[test]
     fn a_valkey_address_is_that_of_a_redis() {
         let address = parse("valkey://ann:secret@h:7000/3").expect("valid");
-        assert_eq!((&*address.name, address.way), ("valkey://ann:***@h:7000/3", Way::Plain));
+        assert_eq!((&*address.name, address.way), ("valkey://ann:***@h:7000/3", Transport::Plain));
         assert_eq!(address.config.server.hosts()[0].to_string(), "h:7000");
     }
 
@@ -651,7 +651,7 @@ mod tests {
         for scheme in ["rediss", "valkeys", "redis+tls", "VALKEY+TLS"] {
             let address = parse(&format!("{scheme}://ann:secret@[::1]/3")).expect(scheme);
             assert_eq!(*address.name, format!("{}://ann:***@[::1]/3", scheme.to_lowercase()));
-            assert_eq!((address.way, address.config.database), (Way::Encrypted, Some(3)));
+            assert_eq!((address.way, address.config.database), (Transport::Encrypted, Some(3)));
             assert_eq!(address.config.server.hosts()[0].to_string(), "::1:6379");
         }
         assert!(refusal("rediss://h/#insecure").contains("Tls::ca_file"));

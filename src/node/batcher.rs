@@ -110,7 +110,7 @@ pub(crate) struct Batched {
 }
 
 /// The server's answer to a step, and whether its replicas have it.
-pub(super) type Answer = (Outcome<Reply>, ReplicaAck);
+pub(super) type StepReply = (Outcome<Reply>, ReplicaAck);
 
 /// How a step is sent: in the first way that has not failed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,7 +127,7 @@ struct Entry {
     step: Step,
     since: Instant,
     way: Way,
-    reply: oneshot::Sender<Answer>,
+    reply: oneshot::Sender<StepReply>,
 }
 
 impl Entry {
@@ -191,7 +191,7 @@ impl Batcher {
 
     /// Puts a step behind those that were put in before, to be sent once. The future is small, since each lock and each
     /// release moves several around it.
-    pub(super) fn send(&self, step: Step) -> impl Future<Output = Answer> + '_ {
+    pub(super) fn send(&self, step: Step) -> impl Future<Output = StepReply> + '_ {
         let (reply, answer) = oneshot::channel();
         self.waiting.lock().push_back(Entry { step, since: Instant::now(), way: Way::Digest, reply });
         self.news.notify_one();

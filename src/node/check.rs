@@ -245,7 +245,7 @@ mod tests {
     use crate::clock::Instant;
     use crate::node::access::Access;
     use crate::node::client::Role;
-    use crate::node::host_port::Place;
+    use crate::node::host_port::HostPort;
     use crate::node::naming::Said;
     use crate::options::Options;
 
@@ -285,12 +285,12 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_was_not_asked_is_not_fit() {
         let settings = Options::default().validate(1).expect("valid");
-        let place = |port| Place { host: "127.0.0.1".into(), port };
+        let place = |port| HostPort { host: "127.0.0.1".into(), port };
         let url = "redis-sentinel://s?sentinelServiceName=locks";
         let address = Arc::new(Address::parse(url, &Access::default()).expect("an address"));
         let naming = address.naming().expect("Sentinels name it");
         naming.add(place(26_379), true);
-        let name = |master: Place, epoch| {
+        let name = |master: HostPort, epoch| {
             naming.hear(&place(26_379), None, Said::Names { master, epoch: Some(epoch) }, Instant::now());
         };
         let mut servers = Vec::new();

@@ -49,12 +49,12 @@ use tokio::time::{sleep, timeout};
 
 use self::masters::{Master, Masters};
 pub(crate) use self::seeds::Seeds;
-use self::subscriptions::Ear;
+use self::subscriptions::MasterSubscriptions;
 use self::view::{PAUSE, ask_seeds};
 use super::call::Call;
 use super::check::Obstacle;
 use super::door::Door;
-use super::host_port::Place;
+use super::host_port::HostPort;
 use super::link::STRANGER;
 use super::redis::{Redis, SHORTEST_PAUSE};
 use super::replica_acks::ReplicaAck;
@@ -93,7 +93,7 @@ impl Cluster {
         let masters = &cluster.0;
         let (told, subscribing) = ask_seeds(seeds, wiring, &masters.known).await?;
         masters.state().subscribing = subscribing;
-        masters.known.are_now(told.nodes.clone());
+        masters.known.replace(told.nodes.clone());
         let wiring = masters.wiring();
         let connecting = told.map.masters().into_iter().map(|place| async {
             let address = masters.address(&place);
@@ -229,12 +229,12 @@ impl Cluster {
     }
 
     /// Returns the master at this place, as another master names it.
-    fn at(&self, place: &str, told_by: &Place) -> Option<Arc<Master>> {
-        self.0.state().masters.get(&Place::parse(place, told_by)?).map(Arc::clone)
+    fn at(&self, place: &str, told_by: &HostPort) -> Option<Arc<Master>> {
+        self.0.state().masters.get(&HostPort::parse(place, told_by)?).map(Arc::clone)
     }
 
     /// Notes that another master has this slot now. If that master is not known yet, waits for a new map until then.
-    async fn follow(&self, slot: Slot, to: &str, told_by: &Place, until: Instant) {
+    async fn follow(&self, slot: Slot, to: &str, told_by: &HostPort, until: Instant) {
         let mut refreshed = self.0.refreshed.subscribe();
         if let Some(master) = self.at(to, told_by) {
             let mut state = self.0.state();
@@ -262,12 +262,12 @@ impl Cluster {
                     state.wanted.remove(&name);
                 }
                 if let Some(master) = state.master(slot_of(&name)) {
-                    told.push((Arc::clone(&master.ear), master.ear.want(name, wanted)));
+                    told.push((Arc::clone(&master.subscriptions), master.subscriptions.want(name, wanted)));
                 }
             }
         }
         // A message is a hint: waiters whose channel is subscribed later are told to look then.
-        Ear::all_have(told, SUBSCRIBING.min(self.0.settings.command_timeout)).await;
+        MasterSubscriptions::all_have(told, SUBSCRIBING.min(self.0.settings.command_timeout)).await;
         Outcome::Done(())
     }
 
@@ -283,7 +283,7 @@ impl Cluster {
             return vec![Door::to_nobody(name(), why)];
         }
         let mut doors: Vec<_> = masters.iter().map(|master| master.redis.door()).collect();
-        let stranger = |place: &Place| Door::to_nobody(self.0.address(place).name.clone(), STRANGER.into());
+        let stranger = |place: &HostPort| Door::to_nobody(self.0.address(place).name.clone(), STRANGER.into());
         doors.extend(strangers.iter().map(stranger));
         if lost > 0 {
             doors.push(Door::to_nobody(name(), format!("{lost} slots have no master whose address is known")));

@@ -5,7 +5,7 @@ use std::mem;
 
 use tokio::sync::Notify;
 
-use super::host_port::Place;
+use super::host_port::HostPort;
 use super::reply::Reply;
 use crate::sync::Mutex;
 
@@ -29,7 +29,7 @@ pub(super) fn node_ids(slots: &Reply) -> NodeIds {
 ///
 /// Nodes come and go, but never all at once: who knows none of these is in another cluster.
 #[derive(Debug, Default)]
-pub(super) struct KnownNodes {
+pub(super) struct ClusterNodes {
     state: Mutex<State>,
     /// Tells of strangers.
     pub(super) found: Notify,
@@ -38,12 +38,12 @@ pub(super) struct KnownNodes {
 #[derive(Debug, Default)]
 struct State {
     ids: NodeIds,
-    strangers: Vec<Place>,
+    strangers: Vec<HostPort>,
 }
 
-impl KnownNodes {
+impl ClusterNodes {
     /// Replaces them. Whether a server is a stranger has to be found out again.
-    pub(super) fn are_now(&self, ids: NodeIds) {
+    pub(super) fn replace(&self, ids: NodeIds) {
         *self.state.lock() = State { ids, strangers: Vec::new() };
     }
 
@@ -54,13 +54,13 @@ impl KnownNodes {
     }
 
     /// Reports a server of another cluster.
-    pub(super) fn report(&self, stranger: Place) {
+    pub(super) fn report(&self, stranger: HostPort) {
         self.state.lock().strangers.push(stranger);
         self.found.notify_one();
     }
 
     /// Takes the strangers that were reported.
-    pub(super) fn take_strangers(&self) -> Vec<Place> {
+    pub(super) fn take_strangers(&self) -> Vec<HostPort> {
         mem::take(&mut self.state.lock().strangers)
     }
 }
@@ -84,13 +84,13 @@ mod tests {
 
     #[test]
     fn who_knows_none_of_the_nodes_is_a_stranger() {
-        let known = KnownNodes::default();
+        let known = ClusterNodes::default();
         assert!(known.has_any(&node_ids(&slots(&["a"]))), "nothing is known yet");
-        known.are_now(node_ids(&slots(&["a", "b"])));
+        known.replace(node_ids(&slots(&["a", "b"])));
         assert!(known.has_any(&node_ids(&slots(&["c", "b"]))), "a replica that is known");
         assert!(!known.has_any(&node_ids(&slots(&["c"]))) && !known.has_any(&NodeIds::new()));
-        known.report(Place { host: "h".into(), port: 1 });
-        known.are_now(node_ids(&slots(&["c"])));
+        known.report(HostPort { host: "h".into(), port: 1 });
+        known.replace(node_ids(&slots(&["c"])));
         assert_eq!(known.take_strangers(), [], "it may be none any more");
     }
 

@@ -14,13 +14,13 @@ use futures_util::stream::FuturesUnordered;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{sleep, timeout};
 
-use super::host_port::Place;
+use super::host_port::HostPort;
 
 /// How long after one address the next one is tried: the *Connection Attempt Delay* that RFC 8305 recommends.
 const DELAY: Duration = Duration::from_millis(250);
 
 /// Returns the address that this place is, if it needs no looking up.
-pub(super) fn literal(place: &Place) -> Option<SocketAddr> {
+pub(super) fn literal(place: &HostPort) -> Option<SocketAddr> {
     let ip: IpAddr = place.host.parse().ok()?;
     Some(SocketAddr::new(ip, place.port))
 }
@@ -29,7 +29,7 @@ pub(super) fn literal(place: &Place) -> Option<SocketAddr> {
 ///
 /// # Errors
 /// Why there is none.
-pub(super) async fn find(place: &Place, bound: Duration) -> io::Result<SocketAddr> {
+pub(super) async fn find(place: &HostPort, bound: Duration) -> io::Result<SocketAddr> {
     if let Some(address) = literal(place) {
         return Ok(address);
     }

@@ -11,7 +11,7 @@ use super::check;
 use super::client::Role;
 use super::link::Link;
 use super::reply::{Outcome, Reply};
-use super::{Node, Server};
+use super::{Backend, Node};
 use crate::clock::{Instant, wall_micros};
 use crate::error::{Error, NodeFailure};
 use crate::options::Settings;
@@ -74,10 +74,10 @@ impl Door {
     /// Returns the doors of a node: of a cluster, those of its masters.
     pub(crate) fn of(node: &Arc<Node>) -> Vec<Self> {
         match node.server() {
-            Server::Redis(redis) => vec![redis.door()],
-            Server::Cluster(cluster) => cluster.doors(),
+            Backend::Redis(redis) => vec![redis.door()],
+            Backend::Cluster(cluster) => cluster.doors(),
             #[cfg(feature = "testing")]
-            Server::Memory(_) => vec![Self::new(Arc::clone(node.name()), Behind::Memory(Arc::clone(node)))],
+            Backend::Memory(_) => vec![Self::new(Arc::clone(node.name()), Behind::Memory(Arc::clone(node)))],
         }
     }
 
@@ -125,8 +125,8 @@ impl Asker {
             }
             #[cfg(feature = "testing")]
             Behind::Memory(node) => match node.server() {
-                Server::Memory(memory) => memory.tell(&words).await,
-                Server::Redis(_) | Server::Cluster(_) => Outcome::NotExecuted(self.failure("it is not in memory")),
+                Backend::Memory(memory) => memory.tell(&words).await,
+                Backend::Redis(_) | Backend::Cluster(_) => Outcome::NotExecuted(self.failure("it is not in memory")),
             },
             Behind::Nobody(why) => Outcome::NotExecuted(self.failure(why)),
         }

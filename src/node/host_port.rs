@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 /// Where a server is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct HostPort {
     pub(super) host: Arc<str>,
     pub(super) port: u16,
 }
 
-impl Place {
+impl HostPort {
     /// Reads `host:port`, as MOVED and ASK have it. Without a host, it is the host of the server that says it.
     pub(super) fn parse(text: &str, told_by: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
@@ -37,7 +37,7 @@ pub(super) fn is_ordinary(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b))
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for HostPort {
     /// Formats it as in an address: an IPv6 address in brackets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
@@ -54,14 +54,14 @@ mod tests {
 
     #[test]
     fn a_redirection_names_a_place() {
-        let told_by = Place { host: "h".into(), port: 7_000 };
-        let parse = |text| Place::parse(text, &told_by).map(|place| (place.host.to_string(), place.port));
+        let told_by = HostPort { host: "h".into(), port: 7_000 };
+        let parse = |text| HostPort::parse(text, &told_by).map(|place| (place.host.to_string(), place.port));
         assert_eq!(parse("10.0.0.1:6379"), Some(("10.0.0.1".to_owned(), 6_379)));
         assert_eq!(parse("::1:6379"), Some(("::1".to_owned(), 6_379)));
         assert_eq!(parse("[::1]:6379"), parse("::1:6379"));
         assert_eq!(parse(":6379"), Some(("h".to_owned(), 6_379)), "it does not know its own name");
         assert_eq!((parse("6379"), parse("h:x")), (None, None));
-        let shown = |text| Place::parse(text, &told_by).map(|place| place.to_string());
+        let shown = |text| HostPort::parse(text, &told_by).map(|place| place.to_string());
         assert_eq!([shown("[::1]:1"), shown("h:1")], [Some("[::1]:1".to_owned()), Some("h:1".to_owned())]);
     }
 }

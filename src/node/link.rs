@@ -445,7 +445,7 @@ mod tests {
     use crate::clock::Instant;
     use crate::foreign::poll_sickly;
     use crate::node::access::Access;
-    use crate::node::host_port::Place;
+    use crate::node::host_port::HostPort;
     use crate::node::naming::Said;
     use crate::options::Options;
 
@@ -482,12 +482,12 @@ mod tests {
     async fn an_answer_of_a_server_that_was_deposed_meanwhile_is_unknown() {
         let settings = Options::default().validate(1).expect("valid");
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-        let place = |port| Place { host: "127.0.0.1".into(), port };
+        let place = |port| HostPort { host: "127.0.0.1".into(), port };
         let old = place(listener.local_addr().expect("an address").port());
         let url = "redis-sentinel://s?sentinelServiceName=locks";
         let address = Arc::new(Address::parse(url, &Access::default()).expect("an address"));
         let naming = address.naming().expect("Sentinels name it");
-        let name = |master: Place, epoch| {
+        let name = |master: HostPort, epoch| {
             let said = Said::Names { master, epoch: Some(epoch) };
             naming.hear(&place(26_379), None, said, Instant::now());
         };
@@ -516,12 +516,12 @@ mod tests {
     async fn a_caller_goes_on_once_the_same_master_is_named_again() {
         let settings = Options::default().validate(1).expect("valid");
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-        let place = |port| Place { host: "127.0.0.1".into(), port };
+        let place = |port| HostPort { host: "127.0.0.1".into(), port };
         let old = place(listener.local_addr().expect("an address").port());
         let url = "redis-sentinel://s?sentinelServiceName=locks";
         let address = Arc::new(Address::parse(url, &Access::default()).expect("an address"));
         let naming = address.naming().expect("Sentinels name it");
-        let name = |sentinel: u16, master: Place, epoch| {
+        let name = |sentinel: u16, master: HostPort, epoch| {
             let said = Said::Names { master, epoch: Some(epoch) };
             naming.hear(&place(sentinel), None, said, Instant::now());
         };

@@ -33,11 +33,11 @@ pub(crate) struct Provider {
     /// How long it may take.
     bound: Duration,
     /// Where questions go, from the first one on. The thread ends when this is dropped.
-    asks: Mutex<Option<UnboundedSender<Ask>>>,
+    asks: Mutex<Option<UnboundedSender<CredentialRequest>>>,
 }
 
 /// A question for credentials.
-struct Ask {
+struct CredentialRequest {
     node: Arc<str>,
     reply: oneshot::Sender<Result<Credentials, String>>,
 }
@@ -53,7 +53,7 @@ impl Provider {
     /// Why there are none.
     async fn ask(&self, node: &Arc<str>) -> Result<Credentials, String> {
         let (reply, answer) = oneshot::channel();
-        let ask = Ask { node: Arc::clone(node), reply };
+        let ask = CredentialRequest { node: Arc::clone(node), reply };
         self.send(ask).map_err(|error| format!("{FAILED} has no thread: {error}"))?;
         match timeout(self.bound, answer).await {
             Ok(Ok(told)) => told.map_err(|error| format!("{FAILED} failed: {error}")),
@@ -63,7 +63,7 @@ impl Provider {
     }
 
     /// Starts the thread, if this is the first question.
-    fn send(&self, ask: Ask) -> io::Result<()> {
+    fn send(&self, ask: CredentialRequest) -> io::Result<()> {
         let mut asks = self.asks.lock();
         let Some(open) = asks.as_ref().filter(|asks| !asks.is_closed()) else {
             let (sender, inbox) = unbounded_channel();
@@ -81,11 +81,11 @@ impl Provider {
 }
 
 /// Runs the thread. It starts with the first question, and ends when nobody can ask any more.
-fn keep(provider: Arc<dyn AnyProvider>, mut asks: UnboundedReceiver<Ask>) {
+fn keep(provider: Arc<dyn AnyProvider>, mut asks: UnboundedReceiver<CredentialRequest>) {
     match Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(answer_all(provider, asks)),
         Err(error) => {
-            while let Some(Ask { reply, .. }) = asks.blocking_recv() {
+            while let Some(CredentialRequest { reply, .. }) = asks.blocking_recv() {
                 let _: Result<_, _> = reply.send(Err(format!("it has no runtime: {error}")));
             }
         }
@@ -93,8 +93,8 @@ fn keep(provider: Arc<dyn AnyProvider>, mut asks: UnboundedReceiver<Ask>) {
 }
 
 /// Answers questions, each in a task of its own. The tasks end with the runtime.
-async fn answer_all(provider: Arc<dyn AnyProvider>, mut asks: UnboundedReceiver<Ask>) {
-    while let Some(Ask { node, mut reply }) = asks.recv().await {
+async fn answer_all(provider: Arc<dyn AnyProvider>, mut asks: UnboundedReceiver<CredentialRequest>) {
+    while let Some(CredentialRequest { node, mut reply }) = asks.recv().await {
         let provider = Arc::clone(&provider);
         tokio::spawn(async move {
             let told = tokio::select! {

@@ -19,9 +19,9 @@ use crate::tasks;
 use crate::testing::{Request, Resp, Server};
 
 /// A connection to a server in memory.
-pub(crate) struct Memory {
+pub(crate) struct MemoryConnection {
     server: Server,
-    ear: u64,
+    connection: u64,
     wire: Arc<Wire>,
     /// Held while something is sent, so answers are expected in the order in which requests are sent.
     sending: Mutex<()>,
@@ -39,7 +39,7 @@ struct Silence {
     over: Notify,
 }
 
-impl Memory {
+impl MemoryConnection {
     /// Connects, and waits for the server if it is stopped.
     ///
     /// # Errors
@@ -58,11 +58,11 @@ impl Memory {
     pub(super) fn new(server: &Server, wiring: &Wiring<'_>) -> (Self, Events) {
         let (wire, events) = Wire::new(wiring);
         let hears = Arc::clone(&wire);
-        let ear = server.connect(move |news| hears.hear(news));
+        let connection = server.connect(move |event| hears.hear(event));
         let (server, command_timeout) = (server.clone(), wiring.settings.command_timeout);
         let presence = wiring.roll.add(server.name(), wiring.part, true);
         let silence = Arc::default();
-        (Self { server, ear, wire, sending: Mutex::default(), silence, command_timeout, presence }, events)
+        (Self { server, connection, wire, sending: Mutex::default(), silence, command_timeout, presence }, events)
     }
 
     pub(super) fn presence(&self) -> &Arc<Presence> {
@@ -137,7 +137,7 @@ impl Memory {
     }
 
     pub(super) fn quit(&self) {
-        self.server.disconnect(self.ear);
+        self.server.disconnect(self.connection);
     }
 
     /// Asks the server, once.
@@ -163,7 +163,7 @@ impl Memory {
         // Faults are for the answers to locks' commands: a label is written at any time, and a test does not count it.
         let is_of_a_label = matches!(request, Request::Run { is_of_a_label: true, .. });
         let (number, answer) = if is_of_a_label { self.wire.expect_beside() } else { self.wire.expect() };
-        self.server.send(self.ear, number, request);
+        self.server.send(self.connection, number, request);
         answer
     }
 
@@ -209,7 +209,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for MemoryConnection {
     fn drop(&mut self) {
         self.quit();
     }

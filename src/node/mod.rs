@@ -58,7 +58,7 @@ pub(crate) use self::door::{Asker, Door, Response};
 pub(crate) use self::link::{LinkEvent, hear_during};
 pub(crate) use self::login::Provider;
 #[cfg(feature = "testing")]
-use self::memory::Memory;
+use self::memory::MemoryConnection;
 pub(crate) use self::redis::Redis;
 pub(crate) use self::replica_acks::ReplicaAck;
 pub(crate) use self::reply::{Outcome, Reply, is_forbidden, is_of_server};
@@ -155,15 +155,15 @@ impl Target {
 /// One server and the connections to it.
 pub(crate) struct Node {
     name: Arc<str>,
-    server: Server,
+    server: Backend,
 }
 
 /// What kind of server a node is.
-pub(crate) enum Server {
+pub(crate) enum Backend {
     Redis(Redis),
     Cluster(Cluster),
     #[cfg(feature = "testing")]
-    Memory(Memory),
+    Memory(MemoryConnection),
 }
 
 /// The events of a node's connections.
@@ -186,16 +186,16 @@ impl Node {
         let (server, events) = match target {
             Target::Redis(address) => {
                 let (redis, events) = Redis::connect(address, &wiring).await?;
-                (Server::Redis(redis), events)
+                (Backend::Redis(redis), events)
             }
             Target::Cluster(seeds) => {
                 let (cluster, events) = Cluster::connect(seeds, &wiring).await?;
-                (Server::Cluster(cluster), events)
+                (Backend::Cluster(cluster), events)
             }
             #[cfg(feature = "testing")]
             Target::Memory(server) => {
-                let (memory, events) = Memory::connect(server, &wiring).await?;
-                (Server::Memory(memory), events)
+                let (memory, events) = MemoryConnection::connect(server, &wiring).await?;
+                (Backend::Memory(memory), events)
             }
         };
         Ok((Self::new(target, server), events))
@@ -214,48 +214,48 @@ impl Node {
         let (server, events) = match target {
             Target::Redis(address) => {
                 let (redis, events) = Redis::await_server(address, wiring);
-                (Server::Redis(redis), events)
+                (Backend::Redis(redis), events)
             }
             Target::Cluster(seeds) => {
                 let (cluster, events) = Cluster::await_server(seeds, wiring);
-                (Server::Cluster(cluster), events)
+                (Backend::Cluster(cluster), events)
             }
             #[cfg(feature = "testing")]
             Target::Memory(server) => {
-                let (memory, events) = Memory::new(server, wiring);
-                (Server::Memory(memory), events)
+                let (memory, events) = MemoryConnection::new(server, wiring);
+                (Backend::Memory(memory), events)
             }
         };
         (Self::new(target, server), events)
     }
 
-    fn new(target: &Target, server: Server) -> Arc<Self> {
+    fn new(target: &Target, server: Backend) -> Arc<Self> {
         Arc::new(Self { name: Arc::clone(target.name()), server })
     }
 
     /// Returns the number of a lane's connection, which changes with each reconnect.
     pub(crate) fn epoch(&self, lane: Lane) -> u64 {
         match &self.server {
-            Server::Redis(redis) => redis.epoch(lane),
+            Backend::Redis(redis) => redis.epoch(lane),
             // A cluster is the only node, so its answers are never votes.
-            Server::Cluster(_) => 0,
+            Backend::Cluster(_) => 0,
             #[cfg(feature = "testing")]
-            Server::Memory(memory) => memory.epoch(),
+            Backend::Memory(memory) => memory.epoch(),
         }
     }
 
     /// Returns whether it is a cluster, in which each slot answers for itself.
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.server, Server::Cluster(_))
+        matches!(self.server, Backend::Cluster(_))
     }
 
     /// Returns how long a command waits for its connection.
     pub(crate) fn patience(&self) -> Duration {
         match &self.server {
-            Server::Redis(redis) => redis.patience(),
-            Server::Cluster(cluster) => cluster.patience(),
+            Backend::Redis(redis) => redis.patience(),
+            Backend::Cluster(cluster) => cluster.patience(),
             #[cfg(feature = "testing")]
-            Server::Memory(memory) => memory.patience(),
+            Backend::Memory(memory) => memory.patience(),
         }
     }
 
@@ -267,64 +267,64 @@ impl Node {
     /// Returns the number of answers that came to the wrong command.
     pub(crate) fn misplaced_answers(&self) -> u64 {
         match &self.server {
-            Server::Redis(redis) => redis.misplaced_answers(),
-            Server::Cluster(cluster) => cluster.misplaced_answers(),
+            Backend::Redis(redis) => redis.misplaced_answers(),
+            Backend::Cluster(cluster) => cluster.misplaced_answers(),
             #[cfg(feature = "testing")]
-            Server::Memory(memory) => memory.misplaced_answers(),
+            Backend::Memory(memory) => memory.misplaced_answers(),
         }
     }
 
     /// Returns whether a suspicious re-entry is no reason for a panic: it is one over a server in memory.
     pub(crate) fn permits_suspicious_reentries(&self) -> bool {
         match &self.server {
-            Server::Redis(_) | Server::Cluster(_) => true,
+            Backend::Redis(_) | Backend::Cluster(_) => true,
             #[cfg(feature = "testing")]
-            Server::Memory(memory) => memory.permits_suspicious_reentries(),
+            Backend::Memory(memory) => memory.permits_suspicious_reentries(),
         }
     }
 
     /// Returns what is known of whether the server is there. A cluster has no such state: each of its masters has one.
     pub(crate) fn presence(&self) -> Option<&Arc<Presence>> {
         match &self.server {
-            Server::Redis(redis) => Some(redis.presence()),
-            Server::Cluster(_) => None,
+            Backend::Redis(redis) => Some(redis.presence()),
+            Backend::Cluster(_) => None,
             #[cfg(feature = "testing")]
-            Server::Memory(memory) => Some(memory.presence()),
+            Backend::Memory(memory) => Some(memory.presence()),
         }
     }
 
     /// Returns the server that runs its commands.
-    pub(crate) fn server(&self) -> &Server {
+    pub(crate) fn server(&self) -> &Backend {
         &self.server
     }
 
     /// Subscribes and unsubscribes, and waits until the server has done so.
     pub(crate) async fn resubscribe(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
         match &self.server {
-            Server::Redis(redis) => redis.resubscribe(add, remove).await,
-            Server::Cluster(cluster) => cluster.resubscribe(add, remove).await,
+            Backend::Redis(redis) => redis.resubscribe(add, remove).await,
+            Backend::Cluster(cluster) => cluster.resubscribe(add, remove).await,
             #[cfg(feature = "testing")]
-            Server::Memory(memory) => memory.resubscribe(add, remove).await,
+            Backend::Memory(memory) => memory.resubscribe(add, remove).await,
         }
     }
 
     /// Reconnects the subscriber, because its replies are out of step. A server in memory has done so by itself then.
     pub(crate) async fn reset_subscriber(&self) {
         match &self.server {
-            Server::Redis(redis) => redis.reset_subscriber().await,
-            Server::Cluster(cluster) => cluster.reset_subscriber().await,
+            Backend::Redis(redis) => redis.reset_subscriber().await,
+            Backend::Cluster(cluster) => cluster.reset_subscriber().await,
             #[cfg(feature = "testing")]
-            Server::Memory(_) => {}
+            Backend::Memory(_) => {}
         }
     }
 
     /// Ends all connections.
     pub(crate) async fn quit(&self) {
         match &self.server {
-            Server::Redis(redis) => redis.quit().await,
-            Server::Cluster(cluster) => cluster.quit().await,
+            Backend::Redis(redis) => redis.quit().await,
+            Backend::Cluster(cluster) => cluster.quit().await,
             #[cfg(feature = "testing")]
-            Server::Memory(memory) => memory.quit(),
+            Backend::Memory(memory) => memory.quit(),
         }
     }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::host_port::Place;
+use super::host_port::HostPort;
 use crate::clock::Instant;
 use crate::sync::Mutex;
 
@@ -38,7 +38,7 @@ pub(super) enum Said {
     /// It has not been heard yet.
     Nothing,
     /// It names this master, and the epoch of the last failover that it knows of, if it tells.
-    Names { master: Place, epoch: Option<u64> },
+    Names { master: HostPort, epoch: Option<u64> },
     /// It has no vote, for this reason.
     Fails(String),
 }
@@ -46,7 +46,7 @@ pub(super) enum Said {
 /// Who is the master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    Master(Place),
+    Master(HostPort),
     /// Nobody can say, for this reason.
     Nobody(String),
 }
@@ -68,13 +68,13 @@ pub(super) struct Naming {
 struct State {
     /// At most [`GRACE`].
     grace: Duration,
-    sentinels: BTreeMap<Place, Sentinel>,
+    sentinels: BTreeMap<HostPort, Sentinel>,
     /// When the first Sentinel named a master.
     first_heard: Option<Instant>,
     /// The last master that was named, and the epoch of the failover that made it the master.
-    last: Option<(Place, u64)>,
+    last: Option<(HostPort, u64)>,
     /// Since when more than half of all known Sentinels name another server, though its epoch is not later.
-    going_back: Option<(Place, Instant)>,
+    going_back: Option<(HostPort, Instant)>,
 }
 
 #[derive(Debug, Clone)]
@@ -108,7 +108,7 @@ impl Naming {
     }
 
     /// Returns whether this server is the master now.
-    pub(super) fn is_master(&self, place: &Place) -> bool {
+    pub(super) fn is_master(&self, place: &HostPort) -> bool {
         matches!(&*self.verdict.borrow(), Verdict::Master(master) if master == place)
     }
 
@@ -116,7 +116,7 @@ impl Naming {
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) fn master(&self) -> Result<Place, String> {
+    pub(super) fn master(&self) -> Result<HostPort, String> {
         match &*self.verdict.borrow() {
             Verdict::Master(place) => Ok(place.clone()),
             Verdict::Nobody(reason) => Err(reason.clone()),
@@ -124,20 +124,20 @@ impl Naming {
     }
 
     /// Adds a Sentinel that the user names (`configured`) or that another Sentinel tells of, before it has been asked.
-    pub(super) fn add(&self, sentinel: Place, configured: bool) {
+    pub(super) fn add(&self, sentinel: HostPort, configured: bool) {
         let unheard = Sentinel { id: None, said: Said::Nothing, configured, heard: false };
         self.state.lock().sentinels.entry(sentinel).or_insert(unheard);
     }
 
     /// Forgets a Sentinel.
-    pub(super) fn remove(&self, sentinel: &Place, now: Instant) {
+    pub(super) fn remove(&self, sentinel: &HostPort, now: Instant) {
         let mut state = self.state.lock();
         state.sentinels.remove(sentinel);
         self.judge(&mut state, now);
     }
 
     /// Takes in what a Sentinel says, and its id, if it tells.
-    pub(super) fn hear(&self, sentinel: &Place, id: Option<String>, said: Said, now: Instant) {
+    pub(super) fn hear(&self, sentinel: &HostPort, id: Option<String>, said: Said, now: Instant) {
         let mut state = self.state.lock();
         let Some(known) = state.sentinels.get_mut(sentinel) else { return };
         let names = matches!(said, Said::Names { .. });
@@ -153,12 +153,12 @@ impl Naming {
     }
 
     /// Returns whether the user names this Sentinel.
-    pub(super) fn is_configured(&self, place: &Place) -> bool {
+    pub(super) fn is_configured(&self, place: &HostPort) -> bool {
         self.state.lock().sentinels.get(place).is_some_and(|known| known.configured)
     }
 
     /// Returns whether a Sentinel at this address is known, or one with this id that answers.
-    pub(super) fn knows(&self, id: &str, place: &Place) -> bool {
+    pub(super) fn knows(&self, id: &str, place: &HostPort) -> bool {
         let is_it = |known: &Sentinel| known.id.as_deref() == Some(id) && matches!(known.said, Said::Names { .. });
         let state = self.state.lock();
         state.sentinels.contains_key(place) || state.sentinels.values().any(is_it)
@@ -184,7 +184,7 @@ impl Naming {
 
 /// The server that more than half of the Sentinels that answer name.
 struct Candidate {
-    place: Place,
+    place: HostPort,
     /// The latest epoch that they tell.
     epoch: Option<u64>,
     /// Whether they are more than half of all known Sentinels, too.
@@ -208,7 +208,7 @@ impl State {
     }
 
     /// Returns whether a Sentinel names another server with a later epoch.
-    fn is_deposed(&self, place: &Place, epoch: u64) -> bool {
+    fn is_deposed(&self, place: &HostPort, epoch: u64) -> bool {
         self.sentinels.values().any(|sentinel| match &sentinel.said {
             Said::Names { master, epoch: Some(later) } => master != place && *later > epoch,
             _ => false,
@@ -224,7 +224,7 @@ impl State {
                 Said::Nothing | Said::Fails(_) => None,
             })
             .collect();
-        let votes = |place: &Place| named.iter().filter(|(master, _)| *master == place).count();
+        let votes = |place: &HostPort| named.iter().filter(|(master, _)| *master == place).count();
         let (place, _) = named.iter().find(|(place, _)| 2 * votes(place) > named.len())?;
         let epoch = named.iter().filter(|(master, _)| master == place).filter_map(|named| named.1).max();
         let known = voters.iter().filter(|voter| voter.configured || voter.heard).count();
@@ -235,7 +235,7 @@ impl State {
     }
 
     /// Decides who is the master now.
-    fn judge(&mut self, now: Instant) -> Option<Place> {
+    fn judge(&mut self, now: Instant) -> Option<HostPort> {
         let candidate = self.candidate();
         let Some((last, last_epoch)) = self.last.clone() else {
             let all_asked = self.sentinels.values().all(|sentinel| sentinel.said != Said::Nothing)
@@ -260,7 +260,7 @@ impl State {
     }
 
     /// Returns since when more than half of all known Sentinels name this server.
-    fn since(&self, place: &Place, now: Instant) -> (Place, Instant) {
+    fn since(&self, place: &HostPort, now: Instant) -> (HostPort, Instant) {
         match &self.going_back {
             Some((named, since)) if named == place => (place.clone(), *since),
             _ => (place.clone(), now),
@@ -290,8 +290,8 @@ impl fmt::Display for State {
 mod tests {
     use super::*;
 
-    fn place(host: &str) -> Place {
-        Place { host: host.into(), port: 1 }
+    fn place(host: &str) -> HostPort {
+        HostPort { host: host.into(), port: 1 }
     }
 
     /// Three Sentinels that the user names.

@@ -113,7 +113,7 @@ impl Redis {
         let refused = |e| check::refusal(&address.name, &e, attempt_timeout(wiring.settings));
         let first = |obstacle: Obstacle| obstacle.at_first(address);
         let commands = connect(Role::Commands, events.clone()).await.map_err(refused).map_err(first)?;
-        let mut begun = Begun(vec![Arc::clone(&commands)]);
+        let mut begun = ConnectingLinks(vec![Arc::clone(&commands)]);
         check::greeting(&address.name, &commands).await.map_err(first)?;
         let (heard, subscriber_events) = unbounded_channel();
         let subscriber = connect(Role::Subscriber, heard).await.map_err(refused)?;
@@ -289,9 +289,9 @@ impl Redis {
 }
 
 /// The connections to a server before all of them are there. They end if connecting fails or is given up.
-struct Begun(Vec<Arc<Link>>);
+struct ConnectingLinks(Vec<Arc<Link>>);
 
-impl Drop for Begun {
+impl Drop for ConnectingLinks {
     fn drop(&mut self) {
         self.0.iter().for_each(|link| link.abandon());
     }

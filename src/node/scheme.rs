@@ -5,7 +5,7 @@ use std::str::Utf8Error;
 
 use percent_encoding::percent_decode_str;
 
-use super::host_port::Place;
+use super::host_port::HostPort;
 use crate::error::Error;
 
 /// The forms of an address, for error messages.
@@ -24,14 +24,14 @@ pub(super) enum Mode {
 
 /// How a server is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Transport {
     Plain,
     Encrypted,
     /// Through a socket file of this machine.
     Socket,
 }
 
-impl Way {
+impl Transport {
     /// Returns the way of this scheme, if it is supported.
     pub(super) fn of(scheme: &str) -> Option<Self> {
         match scheme {
@@ -88,12 +88,12 @@ const KNOWN: [&str; 32] = [
 
 /// Returns whether a scheme may be shown.
 pub(super) fn is_known(scheme: &str) -> bool {
-    KNOWN.contains(&scheme) || Way::of(scheme).is_some() || meant(scheme).is_some()
+    KNOWN.contains(&scheme) || Transport::of(scheme).is_some() || meant(scheme).is_some()
 }
 
 /// Returns what is wrong with an address of this scheme, if it can be guessed what was meant.
 pub(super) fn meant(scheme: &str) -> Option<String> {
-    if Way::of(scheme).is_some() {
+    if Transport::of(scheme).is_some() {
         return None;
     }
     let (server, kind) = scheme.split_once(['-', '+']).unwrap_or((scheme, ""));
@@ -165,8 +165,8 @@ impl<'a> Several<'a> {
     ///
     /// # Errors
     /// [`Error::Config`] if it names none.
-    pub(super) fn place(&self, value: &str) -> Result<Place, Error> {
-        Place::given(value).ok_or_else(|| self.refuse("a parameter \"node\" is not host:port"))
+    pub(super) fn place(&self, value: &str) -> Result<HostPort, Error> {
+        HostPort::given(value).ok_or_else(|| self.refuse("a parameter \"node\" is not host:port"))
     }
 
     pub(super) fn refuse(&self, reason: &str) -> Error {
@@ -186,11 +186,11 @@ mod tests {
     #[test]
     fn each_scheme_is_plain_encrypted_or_a_socket() {
         for (schemes, way) in [
-            (&["redis", "valkey"][..], Way::Plain),
-            (&["rediss", "valkeys", "redis+tls", "valkey+tls"], Way::Encrypted),
-            (&["redis+unix", "valkey+unix", "unix"], Way::Socket),
+            (&["redis", "valkey"][..], Transport::Plain),
+            (&["rediss", "valkeys", "redis+tls", "valkey+tls"], Transport::Encrypted),
+            (&["redis+unix", "valkey+unix", "unix"], Transport::Socket),
         ] {
-            assert!(schemes.iter().all(|scheme| Way::of(scheme) == Some(way) && is_known(scheme)), "{way:?}");
+            assert!(schemes.iter().all(|scheme| Transport::of(scheme) == Some(way) && is_known(scheme)), "{way:?}");
         }
     }
 
@@ -205,7 +205,7 @@ mod tests {
         ] {
             let meant = meant(scheme).expect(scheme);
             assert!(meant.starts_with(&format!("{scheme}:// ")) && meant.contains(words), "{meant}");
-            assert_eq!(Way::of(scheme), None);
+            assert_eq!(Transport::of(scheme), None);
         }
         assert_eq!((meant("redis"), meant("secret"), meant("redis-secret")), (None, None, None));
         assert!(!is_known("secret") && !is_known("redis-secret"));

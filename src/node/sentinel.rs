@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fred::types::config::Config;
 use url::Url;
 
-use super::host_port::{Place, is_ordinary};
+use super::host_port::{HostPort, is_ordinary};
 use super::scheme::Several;
 use crate::error::Error;
 
@@ -17,7 +17,7 @@ const PORT: u16 = 26_379;
 pub(super) struct Named<'a> {
     several: Several<'a>,
     service: String,
-    others: Vec<Place>,
+    others: Vec<HostPort>,
     /// The user of the Sentinels.
     user: Option<String>,
     password: Option<String>,
@@ -71,7 +71,7 @@ impl<'a> Named<'a> {
         let name = format!("{}?sentinelServiceName={service}{nodes}", several.shown(shown));
         let first = config.server.hosts().into_iter();
         let first =
-            first.map(|host| Place { host: (&*host.host).into(), port: if has_port { host.port } else { PORT } });
+            first.map(|host| HostPort { host: (&*host.host).into(), port: if has_port { host.port } else { PORT } });
         let places = first.chain(others).collect();
         (name.into(), Group { service, places, user, password })
     }
@@ -82,7 +82,7 @@ impl<'a> Named<'a> {
 pub(super) struct Group {
     /// Their name for the master.
     pub(super) service: String,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<HostPort>,
     /// The user of the Sentinels.
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,

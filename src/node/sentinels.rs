@@ -31,13 +31,13 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
-use self::changes::{Change, Changes, Warned};
+use self::changes::{Change, Changes, SentinelWarnings};
 use super::Wiring;
 use super::address::Address;
 use super::check::{self, field};
 use super::client::Role;
 use super::door::Door;
-use super::host_port::Place;
+use super::host_port::HostPort;
 use super::link::{Fitness, Link, LinkEvent};
 use super::naming::{GRACE, Naming, Said, Verdict};
 use super::reply::{self, NOT_CONNECTED, Outcome, Reply};
@@ -105,7 +105,7 @@ impl Sentinels {
     /// Returns where tools can ask the Sentinels that the user names.
     pub(super) fn doors(&self) -> Vec<Door> {
         let Some(watches) = &self.0 else { return Vec::new() };
-        let is_configured = |place: &Place| watches.naming().is_some_and(|naming| naming.is_configured(place));
+        let is_configured = |place: &HostPort| watches.naming().is_some_and(|naming| naming.is_configured(place));
         let links = watches.links.lock();
         let configured = links.iter().filter(|(place, _)| is_configured(place));
         let mut doors: Vec<_> = configured.map(|(_, link)| Door::to_sentinel(link, &watches.service)).collect();
@@ -135,9 +135,9 @@ struct Watches {
     locker: String,
     settings: Settings,
     changes: Mutex<Changes>,
-    links: Mutex<HashMap<Place, Arc<Link>>>,
+    links: Mutex<HashMap<HostPort, Arc<Link>>>,
     /// The other Sentinels that each configured one tells of.
-    told: Mutex<HashMap<Place, Vec<(Place, String)>>>,
+    told: Mutex<HashMap<HostPort, Vec<(HostPort, String)>>>,
 }
 
 impl Watches {
@@ -160,11 +160,11 @@ impl Watches {
 
     /// Takes in which other Sentinels one of them tells of: asks those that are new, and forgets those that nobody
     /// tells of any more.
-    fn learn(self: &Arc<Self>, teller: &Place, others: Vec<(Place, String)>) {
+    fn learn(self: &Arc<Self>, teller: &HostPort, others: Vec<(HostPort, String)>) {
         let Some(naming) = self.naming() else { return };
         let mut told = self.told.lock();
         let missed: Vec<_> = told.insert(teller.clone(), others.clone()).into_iter().flatten().collect();
-        let is_told = |place: &Place| told.values().flatten().any(|(other, _)| other == place);
+        let is_told = |place: &HostPort| told.values().flatten().any(|(other, _)| other == place);
         let gone: Vec<_> = missed.into_iter().map(|(place, _)| place).filter(|place| !is_told(place)).collect();
         drop(told);
         for place in gone.iter().filter(|place| !naming.is_configured(place)) {
@@ -208,7 +208,7 @@ impl Watches {
 struct Watch {
     watches: Arc<Watches>,
     link: Arc<Link>,
-    place: Place,
+    place: HostPort,
     /// The id that another Sentinel told, if the user does not name this one.
     told_id: Option<String>,
 }
@@ -218,7 +218,7 @@ struct Watch {
 struct Details {
     id: Option<String>,
     /// The other Sentinels that it tells of, with their ids.
-    others: Option<Vec<(Place, String)>>,
+    others: Option<Vec<(HostPort, String)>>,
     /// Whether it has stopped to act, since its clock or its machine stood still.
     in_tilt: Option<bool>,
 }
@@ -226,7 +226,7 @@ struct Details {
 impl Watch {
     /// Ends when the connection is ended; nobody awaits it.
     async fn keep(&self, events: &mut UnboundedReceiver<LinkEvent>) {
-        let mut warned = Warned::default();
+        let mut warned = SentinelWarnings::default();
         // How often it has been asked since it connected.
         let mut turn = 0_u64;
         loop {
@@ -267,7 +267,7 @@ impl Watch {
     }
 
     /// Notes what the Sentinel says, and warns if that is news.
-    fn take_in(&self, said: Said, details: Details, warned: &mut Warned) {
+    fn take_in(&self, said: Said, details: Details, warned: &mut SentinelWarnings) {
         let Some(naming) = self.watches.naming() else { return };
         if let Some(others) = details.others.filter(|_| self.told_id.is_none()) {
             self.watches.learn(&self.place, others);
@@ -345,7 +345,7 @@ impl Watch {
     ///
     /// # Errors
     /// Why the Sentinel names no master.
-    fn read_master(&self, answer: Outcome<Reply>) -> Result<Place, String> {
+    fn read_master(&self, answer: Outcome<Reply>) -> Result<HostPort, String> {
         match answer {
             Outcome::Done(Reply::Array(place)) => {
                 read_place(&place).ok_or_else(|| "names a master without an address".to_owned())
@@ -373,14 +373,14 @@ fn why_silent(failure: NodeFailure) -> String {
 }
 
 /// Reads a host and a port.
-fn read_place(words: &[Reply]) -> Option<Place> {
+fn read_place(words: &[Reply]) -> Option<HostPort> {
     let [Reply::Bytes(host), Reply::Bytes(port)] = words else { return None };
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
-    Some(Place { host: text(host)?.into(), port: text(port)?.parse().ok()? })
+    Some(HostPort { host: text(host)?.into(), port: text(port)?.parse().ok()? })
 }
 
 /// Reads where another Sentinel is, and its id, from an entry of SENTINELS.
-fn read_other(entry: &Reply) -> Option<(Place, String)> {
+fn read_other(entry: &Reply) -> Option<(HostPort, String)> {
     let [host, port, id] = ["ip", "port", "runid"].map(|name| check::value(entry, name));
-    Some((Place { host: host?.into(), port: port?.parse().ok()? }, id.filter(|id| !id.is_empty())?))
+    Some((HostPort { host: host?.into(), port: port?.parse().ok()? }, id.filter(|id| !id.is_empty())?))
 }

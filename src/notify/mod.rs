@@ -41,12 +41,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 pub(crate) use self::subscriber::listen;
-use self::table::{Batch, Table};
+use self::table::{SubscriptionChanges, Table};
 use self::wake::WakeChannel;
 use crate::clock::Instant;
 use crate::key::{Family, Key};
 use crate::lease::NodeIndex;
-use crate::line::{Ears, Event, WakeUp};
+use crate::line::{Event, WakeSources, WakeUp};
 use crate::sync::{Arc, Mutex};
 
 /// How long channels that have lingered wait to be unsubscribed together with others, if there is no other change.
@@ -104,12 +104,12 @@ impl Channels {
     }
 
     /// Returns what may be heard of a lock.
-    pub(crate) fn ears(&self, key: &Key) -> Ears {
+    pub(crate) fn sources(&self, key: &Key) -> WakeSources {
         let named = self.wake.as_ref().is_some_and(WakeChannel::is_confirmed);
         let table = self.table.lock();
         let name = key.channel();
         let (asked, confirmed) = (table.is_asked_for(name), table.is_confirmed(name));
-        Ears { asked, confirmed, owed: table.owes_message(name), named }
+        WakeSources { asked, confirmed, owed: table.owes_message(name), named }
     }
 
     /// Called when this locker is about to release a lock, whose message it may hear.
@@ -149,13 +149,13 @@ impl Channels {
         keys.iter().for_each(|key| (self.hooks.line)(key, Event::Missed));
     }
 
-    fn confirm(&self, node: usize, batch: &Batch) {
+    fn confirm(&self, node: usize, batch: &SubscriptionChanges) {
         let keys = self.table.lock().confirm(node, batch);
         keys.iter().for_each(|key| (self.hooks.line)(key, Event::Subscribed));
     }
 
     /// Returns what a node has to be asked for now, and how long it is until a channel has to be removed.
-    fn batch(&self, node: usize, now: Instant) -> (Batch, Option<Duration>) {
+    fn batch(&self, node: usize, now: Instant) -> (SubscriptionChanges, Option<Duration>) {
         let mut table = self.table.lock();
         let asks = table.sweep(now);
         let batch = table.batch(node);

@@ -8,7 +8,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::sleep;
 
 use super::Channels;
-use super::table::{Batch, Name};
+use super::table::{Name, SubscriptionChanges};
 use crate::clock::Instant;
 use crate::foreign::{self, log};
 use crate::node::{LinkEvent, Node, Outcome, hear_during};
@@ -24,29 +24,29 @@ pub(crate) async fn listen(
     node: Arc<Node>,
     mut events: UnboundedReceiver<LinkEvent>,
 ) {
-    let mut ear = Ear { channels, index, node, wake: false, deaf: false };
+    let mut subscriber = NodeSubscriber { channels, index, node, wake: false, deaf: false };
     foreign::restarted(async move |again| {
         if again {
             // A batch may be half sent, and its replies would be taken for those of the next one.
-            ear.node.reset_subscriber().await;
-            ear.forget();
+            subscriber.node.reset_subscriber().await;
+            subscriber.forget();
         }
-        keep_listening(&mut ear, &mut events).await;
+        keep_listening(&mut subscriber, &mut events).await;
     })
     .await;
 }
 
-async fn keep_listening(ear: &mut Ear, events: &mut UnboundedReceiver<LinkEvent>) {
+async fn keep_listening(subscriber: &mut NodeSubscriber, events: &mut UnboundedReceiver<LinkEvent>) {
     loop {
-        if let Some(wake) = ear.channels.wake.as_ref().and_then(|wake| wake.ask(ear.index)) {
-            if !ear.send_wake(wake, events).await {
+        if let Some(wake) = subscriber.channels.wake.as_ref().and_then(|wake| wake.ask(subscriber.index)) {
+            if !subscriber.send_wake(wake, events).await {
                 return;
             }
             continue;
         }
-        let (batch, next) = ear.channels.batch(ear.index, Instant::now());
-        if !batch.is_empty() || ear.wake {
-            if !ear.send(batch, events).await {
+        let (batch, next) = subscriber.channels.batch(subscriber.index, Instant::now());
+        if !batch.is_empty() || subscriber.wake {
+            if !subscriber.send(batch, events).await {
                 return;
             }
             continue;
@@ -61,10 +61,10 @@ async fn keep_listening(ear: &mut Ear, events: &mut UnboundedReceiver<LinkEvent>
             // With many contended locks there is always an event, so events come last.
             biased;
             // No wake-up is lost: only this task waits, and a change meanwhile leaves a permit.
-            () = ear.channels.changed[ear.index].notified() => {}
+            () = subscriber.channels.changed[subscriber.index].notified() => {}
             () = swept => {}
             event = events.recv() => match event {
-                Some(event) => _ = ear.hear(event),
+                Some(event) => _ = subscriber.hear(event),
                 None => return,
             },
         }
@@ -72,7 +72,7 @@ async fn keep_listening(ear: &mut Ear, events: &mut UnboundedReceiver<LinkEvent>
 }
 
 /// The state of a node's task.
-struct Ear {
+struct NodeSubscriber {
     channels: Arc<Channels>,
     index: usize,
     node: Arc<Node>,
@@ -82,9 +82,9 @@ struct Ear {
     deaf: bool,
 }
 
-impl Ear {
+impl NodeSubscriber {
     /// Sends a batch, and handles events meanwhile. Returns false once there will be no more events.
-    async fn send(&mut self, batch: Batch, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
+    async fn send(&mut self, batch: SubscriptionChanges, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
         let woken = std::mem::take(&mut self.wake);
         let Some((outcome, reconnected)) = self.resubscribe(&batch, events).await else { return false };
         match outcome {
@@ -119,7 +119,7 @@ impl Ear {
     /// now, or `None` once there will be no more events.
     async fn resubscribe(
         &mut self,
-        batch: &Batch,
+        batch: &SubscriptionChanges,
         events: &mut UnboundedReceiver<LinkEvent>,
     ) -> Option<(Outcome<()>, bool)> {
         let node = Arc::clone(&self.node);
@@ -133,7 +133,7 @@ impl Ear {
     /// Subscribes to the locker's own channel, in a batch of its own, so that a user without the right to it gets the
     /// other messages all the same. Returns false once there will be no more events.
     async fn send_wake(&mut self, name: Name, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
-        let batch = Batch { add: vec![name], remove: Vec::new() };
+        let batch = SubscriptionChanges { add: vec![name], remove: Vec::new() };
         let Some((outcome, reconnected)) = self.resubscribe(&batch, events).await else { return false };
         let channels = Arc::clone(&self.channels);
         let Some(wake) = &channels.wake else { return true };

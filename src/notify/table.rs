@@ -25,7 +25,7 @@ pub(super) struct Table {
     channels: HashMap<Name, Channel>,
     /// The channels without listeners, by when they lost the last one.
     idle: BTreeSet<(Instant, Name)>,
-    nodes: Vec<Node>,
+    nodes: Vec<NodeSubscriptions>,
 }
 
 #[derive(Debug, Default)]
@@ -61,26 +61,26 @@ impl LastMessage {
 
 /// One node's subscriptions.
 #[derive(Debug, Default)]
-struct Node {
+struct NodeSubscriptions {
     /// The channels that it has, or has been asked for.
-    has: HashMap<Name, Asked>,
+    has: HashMap<Name, SubscriptionState>,
     changes: BTreeSet<Name>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum SubscriptionState {
     Unanswered,
     Confirmed,
 }
 
 /// The changes for which a node is asked at once.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Batch {
+pub(super) struct SubscriptionChanges {
     pub(super) add: Vec<Name>,
     pub(super) remove: Vec<Name>,
 }
 
-impl Batch {
+impl SubscriptionChanges {
     pub(super) fn is_empty(&self) -> bool {
         self.add.is_empty() && self.remove.is_empty()
     }
@@ -88,7 +88,7 @@ impl Batch {
 
 impl Table {
     pub(super) fn new(nodes: usize) -> Self {
-        let nodes = (0..nodes).map(|_| Node::default()).collect();
+        let nodes = (0..nodes).map(|_| NodeSubscriptions::default()).collect();
         Self { channels: HashMap::new(), idle: BTreeSet::new(), nodes }
     }
 
@@ -164,7 +164,7 @@ impl Table {
 
     /// Returns whether a majority of the nodes has confirmed a channel.
     pub(super) fn is_confirmed(&self, name: &str) -> bool {
-        let confirmed = self.nodes.iter().filter(|node| node.has.get(name) == Some(&Asked::Confirmed));
+        let confirmed = self.nodes.iter().filter(|node| node.has.get(name) == Some(&SubscriptionState::Confirmed));
         confirmed.count() >= majority(self.nodes.len())
     }
 
@@ -202,16 +202,16 @@ impl Table {
     }
 
     /// Returns what a node has to be asked for now. From here on it counts as asked.
-    pub(super) fn batch(&mut self, node: usize) -> Batch {
-        let Node { has, changes } = &mut self.nodes[node];
-        let mut batch = Batch::default();
+    pub(super) fn batch(&mut self, node: usize) -> SubscriptionChanges {
+        let NodeSubscriptions { has, changes } = &mut self.nodes[node];
+        let mut batch = SubscriptionChanges::default();
         for name in std::mem::take(changes) {
             if !self.channels.contains_key(&name) {
                 if has.remove(&name).is_some() {
                     batch.remove.push(name);
                 }
-            } else if has.get(&name) != Some(&Asked::Confirmed) {
-                has.insert(Arc::clone(&name), Asked::Unanswered);
+            } else if has.get(&name) != Some(&SubscriptionState::Confirmed) {
+                has.insert(Arc::clone(&name), SubscriptionState::Unanswered);
                 batch.add.push(name);
             }
         }
@@ -219,26 +219,26 @@ impl Table {
     }
 
     /// Records that a node has confirmed a batch. Returns the listeners that wait for that.
-    pub(super) fn confirm(&mut self, node: usize, batch: &Batch) -> Vec<Key> {
+    pub(super) fn confirm(&mut self, node: usize, batch: &SubscriptionChanges) -> Vec<Key> {
         for name in &batch.add {
-            self.nodes[node].has.insert(Arc::clone(name), Asked::Confirmed);
+            self.nodes[node].has.insert(Arc::clone(name), SubscriptionState::Confirmed);
         }
         let channels = batch.add.iter().filter_map(|name| self.channels.get(name));
         channels.flat_map(|channel| channel.listeners.clone()).collect()
     }
 
     /// Records that a node may or may not have executed a batch, so that it is asked once more.
-    pub(super) fn doubt(&mut self, node: usize, batch: Batch) {
-        let Node { has, changes } = &mut self.nodes[node];
+    pub(super) fn doubt(&mut self, node: usize, batch: SubscriptionChanges) {
+        let NodeSubscriptions { has, changes } = &mut self.nodes[node];
         for name in batch.add.into_iter().chain(batch.remove) {
-            has.insert(Arc::clone(&name), Asked::Unanswered);
+            has.insert(Arc::clone(&name), SubscriptionState::Unanswered);
             changes.insert(name);
         }
     }
 
     /// Records that a node was reconnected and has no subscriptions, so that it is asked for all channels.
     pub(super) fn forget(&mut self, node: usize) {
-        let Node { has, changes } = &mut self.nodes[node];
+        let NodeSubscriptions { has, changes } = &mut self.nodes[node];
         has.clear();
         *changes = self.channels.keys().map(Arc::clone).collect();
     }
@@ -270,7 +270,7 @@ mod tests {
     }
 
     /// Takes all changes of a node, and confirms them at once.
-    fn settle(table: &mut Table, node: usize) -> Batch {
+    fn settle(table: &mut Table, node: usize) -> SubscriptionChanges {
         let mut batch = table.batch(node);
         table.confirm(node, &batch);
         batch.add.sort_unstable();
@@ -278,8 +278,8 @@ mod tests {
         batch
     }
 
-    fn batch(add: &[&str], remove: &[&str]) -> Batch {
-        Batch {
+    fn batch(add: &[&str], remove: &[&str]) -> SubscriptionChanges {
+        SubscriptionChanges {
             add: add.iter().map(|text| name(text)).collect(),
             remove: remove.iter().map(|text| name(text)).collect(),
         }
@@ -392,7 +392,7 @@ mod tests {
             served(&mut table, &x, now);
             now = now + ms(10);
             table.sweep(now);
-            let Node { has, changes } = &table.nodes[2];
+            let NodeSubscriptions { has, changes } = &table.nodes[2];
             assert!(has.is_empty() && changes.len() <= 100 && table.idle.len() <= 100 && table.len() <= 100);
         }
         table.sweep(now + LINGER);

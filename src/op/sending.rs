@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::refusal::{Subject, explain, is_vague};
 use crate::error::Error;
 use crate::lua::Topology;
-use crate::node::{Call, Cluster, Lane, Node, Outcome, ReplicaAck, Reply, Server};
+use crate::node::{Backend, Call, Cluster, Lane, Node, Outcome, ReplicaAck, Reply};
 
 /// An operation on a server.
 pub(crate) trait Op: Sync + Sized {
@@ -54,7 +54,7 @@ pub(crate) trait Op: Sync + Sized {
 /// Lets a node carry out an operation once.
 pub(crate) async fn ask<O: Op>(node: &Node, lane: Lane, op: &O) -> Outcome<O::Output> {
     match node.server() {
-        Server::Redis(redis) => {
+        Backend::Redis(redis) => {
             let answer = answer(node, op, redis.call(lane, op.call(Topology::OneServer)).await).await;
             if !is_vague(&answer) {
                 return answer;
@@ -64,9 +64,9 @@ pub(crate) async fn ask<O: Op>(node: &Node, lane: Lane, op: &O) -> Outcome<O::Ou
         }
         // Boxed, like all that is larger than the way of a lock on one server: a future takes the space of its largest
         // part, and each lock and each release moves one several times.
-        Server::Cluster(cluster) => Box::pin(op.on_cluster(&ClusterRoute { cluster, node, lane })).await,
+        Backend::Cluster(cluster) => Box::pin(op.on_cluster(&ClusterRoute { cluster, node, lane })).await,
         #[cfg(feature = "testing")]
-        Server::Memory(memory) => {
+        Backend::Memory(memory) => {
             let ask = async |call| memory.call(&call, O::IS_OF_LABEL).await;
             let answer = read(node, op, ask(op.call(Topology::OneServer)).await);
             if !is_vague(&answer) {

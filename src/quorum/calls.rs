@@ -11,14 +11,14 @@ use crate::lease::NodeIndex;
 use crate::node::Outcome;
 use crate::tasks;
 
-type Call<T> = Pin<Box<dyn Future<Output = Outcome<T>> + Send>>;
+type PendingCall<T> = Pin<Box<dyn Future<Output = Outcome<T>> + Send>>;
 
 /// The calls that have no answer yet. A decision does not wait for all of them, and none is cut off: calls that are
 /// left when this is dropped go on as a task of the engine, which ignores their answers.
 pub(crate) struct Calls<T: Send + 'static>(Waiting<T>);
 
 /// There are so few that all of them are polled on each wake-up: that is cheaper than tracking which one woke.
-struct Waiting<T>(Vec<(NodeIndex, Call<T>)>);
+struct Waiting<T>(Vec<(NodeIndex, PendingCall<T>)>);
 
 impl<T> Waiting<T> {
     async fn next(&mut self) -> Option<(NodeIndex, Outcome<T>)> {
@@ -56,7 +56,7 @@ impl<T: Send + 'static> Calls<T> {
     where
         F: Future<Output = Outcome<T>> + Send + 'static,
     {
-        let boxed = |(node, call): (NodeIndex, F)| -> (NodeIndex, Call<T>) { (node, Box::pin(call)) };
+        let boxed = |(node, call): (NodeIndex, F)| -> (NodeIndex, PendingCall<T>) { (node, Box::pin(call)) };
         self.0.0.extend(calls.map(boxed));
     }
 

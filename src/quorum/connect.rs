@@ -18,10 +18,10 @@ use crate::options::Settings;
 use crate::presence::Roll;
 
 /// The servers, and the events of each one's subscriber connection.
-type Connected = (Quorum, Ears);
+type Connected = (Quorum, LinkEventReceivers);
 
 /// The events of one connection of each server.
-type Ears = Vec<UnboundedReceiver<LinkEvent>>;
+type LinkEventReceivers = Vec<UnboundedReceiver<LinkEvent>>;
 
 /// Connects to all servers at once. If a majority answers, the others are connected in the background.
 ///
@@ -110,7 +110,12 @@ pub(crate) fn connect_lazily(
 }
 
 /// Returns the quorum of these nodes, the events of their subscribers' connections, and those of their grants'.
-fn over(nodes: Vec<(Arc<Node>, Events)>, settings: &Settings, locker: &str, roll: Arc<Roll>) -> (Quorum, Ears, Ears) {
+fn over(
+    nodes: Vec<(Arc<Node>, Events)>,
+    settings: &Settings,
+    locker: &str,
+    roll: Arc<Roll>,
+) -> (Quorum, LinkEventReceivers, LinkEventReceivers) {
     let (nodes, events): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
     let (subscribers, ups) = events.into_iter().map(|events| (events.subscriber, events.grants)).unzip();
     let quorum = Quorum::new(nodes, settings.restart_quarantine, settings.connect_timeout).with_lists(locker);

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::node_record::{Memory, Place, Shut, other_number, rank, right_number, unfitness};
+use super::node_record::{Memory, NodeRecord, Quarantine, other_number, rank, right_number, unfitness};
 use crate::clock::Instant;
 use crate::error::NodeFailure;
 use crate::lease::{NodeIndex, drift, majority};
@@ -65,7 +65,7 @@ pub(crate) struct Eligibility {
     quarantine: Duration,
     /// From then on, a server that has not answered is away.
     connected_by: Instant,
-    places: Mutex<Vec<Place>>,
+    places: Mutex<Vec<NodeRecord>>,
     /// Notified when something was found out.
     news: Notify,
     /// By place: notified when the server is to be vetted again.
@@ -75,7 +75,7 @@ pub(crate) struct Eligibility {
 impl Eligibility {
     /// Makes it for nodes of which each is connected within `connect_timeout`, if it is there.
     pub(super) fn new(nodes: &[Arc<Node>], quarantine: Duration, connect_timeout: Duration) -> Arc<Self> {
-        let places = Mutex::new(nodes.iter().map(|node| Place::new(Arc::clone(node.name()))).collect());
+        let places = Mutex::new(nodes.iter().map(|node| NodeRecord::new(Arc::clone(node.name()))).collect());
         Arc::new(Self {
             quarantine,
             connected_by: Instant::now() + connect_timeout,
@@ -182,7 +182,7 @@ impl Eligibility {
     }
 
     /// Returns why a vetted server has no vote.
-    fn abstention(&self, places: &[Place], memory: &Memory, shut: Shut) -> String {
+    fn abstention(&self, places: &[NodeRecord], memory: &Memory, shut: Quarantine) -> String {
         let (now, longest, servers) = (Instant::now(), memory.lease, places.len());
         let (rest, at_most) = (now.until(shut.until), now.until(shut.at_most));
         let until = if !rest.is_zero() {
@@ -258,7 +258,7 @@ impl Eligibility {
     /// Returns whether this locker has begun the memory of a server though most of the others vote: once for each one.
     pub(super) fn is_news(&self, place: NodeIndex) -> bool {
         let mut places = self.places.lock();
-        let votes = |(at, other): &(NodeIndex, &Place)| *at != place && other.votes();
+        let votes = |(at, other): &(NodeIndex, &NodeRecord)| *at != place && other.votes();
         let is_news = places[place].begun && places.iter().enumerate().filter(votes).count() * 2 >= places.len();
         places[place].begun &= !is_news;
         is_news
@@ -289,7 +289,7 @@ impl Eligibility {
     }
 
     /// Returns what a server remembers that does not vote yet.
-    pub(super) fn shut(&self, place: NodeIndex) -> Option<(Memory, Shut)> {
+    pub(super) fn shut(&self, place: NodeIndex) -> Option<(Memory, Quarantine)> {
         self.places.lock()[place].shut().map(|(memory, shut)| (memory.clone(), shut))
     }
 

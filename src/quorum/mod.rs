@@ -97,7 +97,7 @@ pub(crate) enum Order {
 
 /// The terms that a lock is asked for with.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct AcquireTerms {
     pub(crate) lease: Duration,
     pub(crate) fences: Source,
     /// If the locker waits for the lock: what the list needs to know.
@@ -220,14 +220,16 @@ impl Quorum {
     /// majority, and that node granted the later lock after ours: so the later fence is higher. For a node that has not
     /// granted our lock this would not hold: it may have granted the next one before our fence was written. A yes with
     /// a fence that another node does not accept does not count.
-    pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, asked: Asked, order: Order) -> Round {
+    pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, terms: AcquireTerms, order: Order) -> Round {
         let tickets = self.eligibility.tickets(&self.nodes).await;
         let ask = |at: NodeIndex| {
-            let (voter, claims, ticket, asked) =
-                (self.voter(at), Arc::clone(claims), tickets[at].clone(), asked.clone());
+            let voter = self.voter(at);
+            let claims = Arc::clone(claims);
+            let ticket = tickets[at].clone();
+            let terms = terms.clone();
             let ask = async move {
                 match ticket {
-                    Ok(ticket) => voter.acquire(&claims, &asked, &ticket).await,
+                    Ok(ticket) => voter.acquire(&claims, &terms, &ticket).await,
                     Err(failure) => Outcome::NotExecuted(failure),
                 }
             };

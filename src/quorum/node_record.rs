@@ -12,7 +12,7 @@ use crate::op::{Remembrance, ServerIdentity};
 
 /// One node, and what its connections have shown.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct NodeRecord {
     pub(super) name: Arc<str>,
     pub(super) run_id: Option<String>,
     /// The numbers of the connections that were vetted.
@@ -42,12 +42,12 @@ pub(super) struct Memory {
     /// The longest lease that was announced to it.
     pub(super) lease: Duration,
     /// `None` if it votes.
-    pub(super) shut: Option<Shut>,
+    pub(super) shut: Option<Quarantine>,
 }
 
 /// When a server that has no vote may be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shut {
+pub(super) struct Quarantine {
     /// The longest lease is over: when enough of the others have told it what it may have forgotten.
     pub(super) until: Instant,
     /// Another longest lease is over: when a majority, this server among them, can be asked at all.
@@ -58,7 +58,7 @@ impl Memory {
     pub(super) fn new(told: &Remembrance, now: Instant) -> Self {
         let Remembrance { id, servers, lease, waited } = told;
         let wait = *lease + drift(*lease);
-        let shut = waited.map(|waited| Shut {
+        let shut = waited.map(|waited| Quarantine {
             until: now + wait.saturating_sub(waited),
             at_most: now + (wait + *lease).saturating_sub(waited),
         });
@@ -66,7 +66,7 @@ impl Memory {
     }
 }
 
-impl Place {
+impl NodeRecord {
     pub(super) fn new(name: Arc<str>) -> Self {
         let unknown = Some("it was never connected".to_owned());
         Self {
@@ -85,7 +85,7 @@ impl Place {
     }
 
     /// Returns what it remembers, and when it may be opened, if it does not vote yet.
-    pub(super) fn shut(&self) -> Option<(&Memory, Shut)> {
+    pub(super) fn shut(&self) -> Option<(&Memory, Quarantine)> {
         let memory = self.memory.as_ref()?;
         memory.shut.map(|shut| (memory, shut))
     }
@@ -101,7 +101,7 @@ impl Place {
 }
 
 /// Returns why the vote of this server can never count, if so.
-pub(super) fn unfitness(places: &[Place], place: usize, lane: Lane, identity: &ServerIdentity) -> Option<String> {
+pub(super) fn unfitness(places: &[NodeRecord], place: usize, lane: Lane, identity: &ServerIdentity) -> Option<String> {
     let ServerIdentity { run_id, role, master, memory } = identity;
     if role == "cluster" {
         return Some(crate::node::IN_CLUSTER_MODE.to_owned());
@@ -113,7 +113,7 @@ pub(super) fn unfitness(places: &[Place], place: usize, lane: Lane, identity: &S
     if lane == Lane::Renewals && places[place].run_id.as_ref() != Some(run_id) {
         return Some("leads to another server than its other connections do".to_owned());
     }
-    let is_same = |&(at, other): &(usize, &Place)| at != place && other.run_id.as_ref() == Some(run_id);
+    let is_same = |&(at, other): &(usize, &NodeRecord)| at != place && other.run_id.as_ref() == Some(run_id);
     if let Some((_, other)) = places.iter().enumerate().find(is_same) {
         return Some(format!("is the same server as {}; it has one vote", other.name));
     }
@@ -134,13 +134,13 @@ pub(super) fn other_number(given: usize, memory: Option<&Remembrance>) -> Option
 
 /// Returns of how many servers one was that voted, if this locker was given another number, and has never seen a server
 /// vote that is one of as many: it was given a wrong list.
-pub(super) fn right_number(places: &[Place]) -> Option<usize> {
+pub(super) fn right_number(places: &[NodeRecord]) -> Option<usize> {
     places.iter().find_map(|at| at.is_of).filter(|_| !places.iter().any(|at| at.met))
 }
 
 /// Returns how much this locker's number of servers counts beside another's: nothing if a server that voted has denied
 /// it, most if one has confirmed it, more if a majority of them is there, and then the larger number.
-pub(super) fn rank(places: &[Place]) -> usize {
+pub(super) fn rank(places: &[NodeRecord]) -> usize {
     if right_number(places).is_some() {
         return 0;
     }
@@ -155,8 +155,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn places() -> Vec<Place> {
-        (0..3).map(|place| Place::new(format!("n{place}").as_str().into())).collect()
+    fn places() -> Vec<NodeRecord> {
+        (0..3).map(|place| NodeRecord::new(format!("n{place}").as_str().into())).collect()
     }
 
     fn remembers(servers: usize, waited: Option<Duration>) -> Remembrance {
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!((later.until, later.at_most), (now + SECOND + drift, now + SECOND * 11 + drift));
         let late = shut(SECOND * 15);
         assert_eq!((late.until, late.at_most), (now, now + SECOND * 5 + drift));
-        assert_eq!(shut(SECOND * 99), Shut { until: now, at_most: now });
+        assert_eq!(shut(SECOND * 99), Quarantine { until: now, at_most: now });
         assert_eq!(Memory::new(&remembers(3, None), now).shut, None);
     }
 

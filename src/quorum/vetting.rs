@@ -186,7 +186,7 @@ enum Grounds {
 
 /// What the other servers answered for one that may be opened.
 #[derive(Debug, Clone, Copy)]
-struct Answered {
+struct PeerAnswers {
     servers: usize,
     /// How many of the others vote.
     open: usize,
@@ -200,7 +200,7 @@ struct Answered {
     late: bool,
 }
 
-impl Answered {
+impl PeerAnswers {
     fn grounds(self) -> Option<Grounds> {
         let (majority, answers) = (majority(self.servers), self.open + self.shut);
         let minority = self.servers - majority;
@@ -225,7 +225,7 @@ async fn open(eligibility: &Eligibility, place: NodeIndex, nodes: &[Arc<Node>]) 
     let silent: Vec<_> = others().zip(&told).filter(|(_, told)| told.is_none()).map(|(other, _)| other).collect();
     let told: Vec<_> = told.into_iter().flatten().collect();
     let forgot: Vec<&str> = told.iter().filter(|(_, told)| !told.votes).map(|(id, _)| &**id).collect();
-    let answered = Answered {
+    let answered = PeerAnswers {
         servers: nodes.len(),
         open: told.len() - forgot.len(),
         shut: forgot.len(),
@@ -302,41 +302,42 @@ mod tests {
     use crate::options::Options;
 
     /// Three servers, all of which answer and none of which has waited for long.
-    const ANSWERED: Answered = Answered { servers: 3, open: 0, shut: 0, misses: false, connecting: false, late: false };
+    const ANSWERED: PeerAnswers =
+        PeerAnswers { servers: 3, open: 0, shut: 0, misses: false, connecting: false, late: false };
 
     #[test]
     fn a_server_is_told_by_one_of_each_majority_that_it_voted_with() {
         for (servers, least) in [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (7, 4)] {
-            let told = |open| Answered { servers, open, ..ANSWERED }.grounds() == Some(Grounds::Told);
+            let told = |open| PeerAnswers { servers, open, ..ANSWERED }.grounds() == Some(Grounds::Told);
             assert!(told(least) && (least == 1 || !told(least - 1)), "{servers}");
             assert!(servers < 2 || majority(servers) - 1 > servers - 1 - least, "{servers}");
         }
-        let connecting = Answered { open: 2, connecting: true, servers: 5, ..ANSWERED };
+        let connecting = PeerAnswers { open: 2, connecting: true, servers: 5, ..ANSWERED };
         assert_eq!(connecting.grounds(), None);
-        assert_eq!(Answered { open: 3, ..connecting }.grounds(), Some(Grounds::Told), "enough have answered");
+        assert_eq!(PeerAnswers { open: 3, ..connecting }.grounds(), Some(Grounds::Told), "enough have answered");
     }
 
     #[test]
     fn servers_begin_together_if_no_majority_can_vote() {
-        let together = |answered: Answered| answered.grounds() == Some(Grounds::Together);
-        assert!(together(Answered { shut: 2, ..ANSWERED }), "a new deployment");
-        assert!(together(Answered { shut: 1, ..ANSWERED }), "the third is away");
-        assert!(!together(Answered { shut: 1, misses: true, ..ANSWERED }), "it may vote elsewhere");
-        assert!(!together(Answered { shut: 1, connecting: true, ..ANSWERED }), "it may be on its way");
-        assert!(together(Answered { shut: 1, open: 1, connecting: true, ..ANSWERED }), "all have answered");
-        assert!(!together(Answered { servers: 5, shut: 1, open: 2, ..ANSWERED }));
-        assert!(together(Answered { servers: 5, shut: 2, ..ANSWERED }));
+        let together = |answered: PeerAnswers| answered.grounds() == Some(Grounds::Together);
+        assert!(together(PeerAnswers { shut: 2, ..ANSWERED }), "a new deployment");
+        assert!(together(PeerAnswers { shut: 1, ..ANSWERED }), "the third is away");
+        assert!(!together(PeerAnswers { shut: 1, misses: true, ..ANSWERED }), "it may vote elsewhere");
+        assert!(!together(PeerAnswers { shut: 1, connecting: true, ..ANSWERED }), "it may be on its way");
+        assert!(together(PeerAnswers { shut: 1, open: 1, connecting: true, ..ANSWERED }), "all have answered");
+        assert!(!together(PeerAnswers { servers: 5, shut: 1, open: 2, ..ANSWERED }));
+        assert!(together(PeerAnswers { servers: 5, shut: 2, ..ANSWERED }));
     }
 
     #[test]
     fn a_server_that_has_waited_twice_is_opened_by_a_majority() {
-        let late = Answered { late: true, ..ANSWERED };
-        assert_eq!(Answered { open: 1, ..late }.grounds(), Some(Grounds::Late));
-        assert_eq!(Answered { open: 1, late: false, ..late }.grounds(), None);
-        assert_eq!(Answered { shut: 1, misses: true, ..late }.grounds(), Some(Grounds::Late));
-        assert_eq!(Answered { servers: 5, open: 1, ..late }.grounds(), None, "no majority");
-        assert_eq!(Answered { servers: 5, open: 1, shut: 1, ..late }.grounds(), Some(Grounds::Late));
-        assert_eq!(Answered { open: 1, connecting: true, ..late }.grounds(), None);
+        let late = PeerAnswers { late: true, ..ANSWERED };
+        assert_eq!(PeerAnswers { open: 1, ..late }.grounds(), Some(Grounds::Late));
+        assert_eq!(PeerAnswers { open: 1, late: false, ..late }.grounds(), None);
+        assert_eq!(PeerAnswers { shut: 1, misses: true, ..late }.grounds(), Some(Grounds::Late));
+        assert_eq!(PeerAnswers { servers: 5, open: 1, ..late }.grounds(), None, "no majority");
+        assert_eq!(PeerAnswers { servers: 5, open: 1, shut: 1, ..late }.grounds(), Some(Grounds::Late));
+        assert_eq!(PeerAnswers { open: 1, connecting: true, ..late }.grounds(), None);
     }
 
     #[tokio::test]

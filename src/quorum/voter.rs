@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::eligibility::{Ask, Eligibility, FORGOT, Ticket};
-use super::{Asked, Vote};
+use super::{AcquireTerms, Vote};
 use crate::claim::Claim;
 use crate::error::NodeFailure;
 use crate::fence::Fence;
@@ -24,11 +24,12 @@ impl Voter {
     pub(super) async fn acquire(
         &self,
         claims: &Arc<[Claim]>,
-        asked: &Asked,
+        terms: &AcquireTerms,
         ticket: &Ticket,
     ) -> Outcome<AcquireAnswer> {
-        let Asked { lease, fences, listing } = asked.clone();
-        let (claims, vote) = (Arc::clone(claims), ticket.vote.clone());
+        let AcquireTerms { lease, fences, listing } = terms.clone();
+        let claims = Arc::clone(claims);
+        let vote = ticket.vote.clone();
         let acquire = Acquire { claims, lease, fences, vote, listing };
         self.vouch(ticket, op::ask(&self.node, Lane::Grants, &acquire).await)
     }
@@ -114,9 +115,9 @@ mod tests {
 
     /// Asks the server at this place for a lock.
     async fn acquire(test: &TestQuorum, place: NodeIndex) -> Outcome<AcquireAnswer> {
-        let asked = Asked { lease: LEASE, fences: Source::Tokens, listing: None };
+        let terms = AcquireTerms { lease: LEASE, fences: Source::Tokens, listing: None };
         let ticket = test.voter(place).ticket(Lane::Grants, Ask::Vote).await.expect("it votes");
-        test.voter(place).acquire(&[claim("k")].into(), &asked, &ticket).await
+        test.voter(place).acquire(&[claim("k")].into(), &terms, &ticket).await
     }
 
     fn retaken() -> Vote {

@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
-use super::{Grip, Session, reentries, release, try_lock};
+use super::reentries;
+use super::release;
+use super::try_lock;
+use super::{RawGuard, Session};
 use crate::clock::Instant;
 use crate::error::Error;
 use crate::foreign::{self, Span, contained};
 use crate::hold::{Hold, Terms};
 use crate::identity::{Caller, Origin};
 use crate::key::Key;
-use crate::lines::{Arrival, Call, Timed, Waiter};
+use crate::lines::{Arrival, CallWaiter, LockRequest, Timed};
 
 /// A caller's place in a line. Dropping it leaves the line.
-struct Place<'a> {
+struct WaiterGuard<'a> {
     session: &'a Session,
     key: &'a Key,
     id: u64,
@@ -21,7 +24,7 @@ struct Place<'a> {
     answered: bool,
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
         if !self.answered && self.session.is_forked() {
             return;
@@ -45,16 +48,21 @@ impl Session {
         caller: &Caller,
         terms: &Terms,
         deadline: Option<Instant>,
-    ) -> Result<Option<Grip>, Error> {
+    ) -> Result<Option<RawGuard>, Error> {
         self.enter()?;
         loop {
             self.check_open()?;
             let now = self.now();
             let id = self.lines.next_id();
             let (reply, answer) = foreign::channel();
-            let (owner, origin) = (caller.owner.clone(), caller.origin);
-            let waiter =
-                Waiter { id, owner, since: now, call: Call { origin, terms: *terms, span: span_of(self, key), reply } };
+            let owner = caller.owner.clone();
+            let origin = caller.origin;
+            let waiter = CallWaiter {
+                id,
+                owner,
+                since: now,
+                call: LockRequest { origin, terms: *terms, span: span_of(self, key), reply },
+            };
             match self.lines.arrive(key, waiter, now) {
                 Arrival::Reentered(hold, count) => {
                     return Box::pin(reentered(self, hold, origin, count)).await.map(Some);
@@ -62,7 +70,7 @@ impl Session {
                 Arrival::Lost(loss) => return Err(Error::lost(key, loss)),
                 Arrival::Queued => {}
             }
-            let mut place = Place { session: self, key, id, deadline, answered: false };
+            let mut waiting = WaiterGuard { session: self, key, id, deadline, answered: false };
             let _warning = reentries::warn_of_itself(self, key, caller);
             if let Some(deadline) = deadline {
                 self.lines.timers().put(deadline, id, key, Timed::Wait);
@@ -71,9 +79,9 @@ impl Session {
             // flag.
             self.check_open()?;
             let answer = answer.await.unwrap_or(Err(Error::Closed));
-            place.answered = true;
-            drop(place);
-            let Some(grip) = answer? else {
+            waiting.answered = true;
+            drop(waiting);
+            let Some(guard) = answer? else {
                 // The line left the lock to others for all of this caller's time: it may be free.
                 return match self.lines.has_given_turn(key, now) {
                     true => Box::pin(try_after_turn(self, key, caller, *terms)).await,
@@ -81,8 +89,8 @@ impl Session {
                 };
             };
             // A grant that was revoked or lost before this caller was polled does not count: the caller queues again.
-            if let Some(grip) = try_lock::take(self, grip)? {
-                return Ok(Some(grip));
+            if let Some(guard) = try_lock::take(self, guard)? {
+                return Ok(Some(guard));
             }
             if deadline.is_some_and(|deadline| self.now() >= deadline) {
                 return Box::pin(self.try_lock(key, caller, *terms)).await;
@@ -98,20 +106,20 @@ async fn try_after_turn(
     key: &Key,
     caller: &Caller,
     terms: Terms,
-) -> Result<Option<Grip>, Error> {
-    let grip = session.try_lock(key, caller, terms).await?;
-    if grip.is_some() {
+) -> Result<Option<RawGuard>, Error> {
+    let guard = session.try_lock(key, caller, terms).await?;
+    if guard.is_some() {
         session.lines.end_given_turn(key, session.now());
     }
-    Ok(grip)
+    Ok(guard)
 }
 
 /// Writes the count of a re-entered hold, which has been counted up already.
-async fn reentered(session: &Arc<Session>, hold: Arc<Hold>, origin: Origin, count: u32) -> Result<Grip, Error> {
-    let grip = Grip::entered(Arc::clone(session), Arc::clone(&hold), origin);
+async fn reentered(session: &Arc<Session>, hold: Arc<Hold>, origin: Origin, count: u32) -> Result<RawGuard, Error> {
+    let guard = RawGuard::entered(Arc::clone(session), Arc::clone(&hold), origin);
     reentries::note_reentry(&hold);
     release::write_count(session, &hold, count).await?;
-    Ok(grip)
+    Ok(guard)
 }
 
 /// Returns a span for what the engine does for a caller in line.
@@ -139,9 +147,10 @@ mod tests {
             let Caller { owner, origin, .. } = Caller::blocking(Some(&Owner::task(1)), Reentry::Task);
             let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
             let (reply, _answer) = foreign::channel();
-            let waiter = Waiter { id, owner, since: now, call: Call { origin, terms, span: Span::default(), reply } };
+            let waiter =
+                CallWaiter { id, owner, since: now, call: LockRequest { origin, terms, span: Span::default(), reply } };
             assert!(matches!(session.lines.arrive(&key, waiter, now), Arrival::Queued));
-            drop(Place { session: &session, key: &key, id, deadline: None, answered: false });
+            drop(WaiterGuard { session: &session, key: &key, id, deadline: None, answered: false });
             assert_eq!(session.lines.leave(&key, id).is_some(), stays);
             session.engine.stop();
         }

@@ -12,7 +12,7 @@ use super::{Session, jobs};
 use crate::clock::Instant;
 use crate::foreign::log;
 use crate::lease;
-use crate::line::{Answer, Event};
+use crate::line::{AcquireOutcome, Event};
 use crate::op::ListPlace;
 use crate::quorum::Order;
 
@@ -26,11 +26,11 @@ pub(super) async fn ask(asking: Asking) {
     let answer = match attempt {
         Attempt::Granted(granted) => {
             granted.into_iter().for_each(|granted| attempt::deliver(session, granted, head.id));
-            Answer::Granted
+            AcquireOutcome::Granted
         }
         Attempt::Refused(error) => {
             jobs::refuse(session.lines.leave(key, head.id), &error);
-            Answer::Refused
+            AcquireOutcome::Refused
         }
         Attempt::Held { ttl, contested, place } => {
             if listens {
@@ -44,11 +44,11 @@ pub(super) async fn ask(asking: Asking) {
                 }
                 None => None,
             };
-            Answer::Held { ttl, place, contested, lasts: lease::outlasts_every(ttl) }
+            AcquireOutcome::Held { ttl, place, contested, lasts: lease::outlasts_every(ttl) }
         }
-        Attempt::Split => Answer::Split,
-        Attempt::Outrun => Answer::Outrun,
-        Attempt::Unavailable(_) => Answer::Unavailable { ends_in: outage_ends_in(session) },
+        Attempt::Split => AcquireOutcome::Split,
+        Attempt::Outrun => AcquireOutcome::Outrun,
+        Attempt::Unavailable(_) => AcquireOutcome::Unavailable { ends_in: outage_ends_in(session) },
     };
     under_way.end(Event::Answered(answer));
 }
@@ -56,7 +56,7 @@ pub(super) async fn ask(asking: Asking) {
 /// Returns how long it is until an outage has lasted for too long. If it has, all lines that wait are told.
 fn outage_ends_in(session: &Arc<Session>) -> Option<Duration> {
     let now = Instant::now();
-    if session.outage.verdict(now).is_none() {
+    if session.outage.report(now).is_none() {
         return Some(session.outage.ends_in(now).unwrap_or(Duration::MAX));
     }
     if session.outage.announces(now) {
@@ -77,7 +77,7 @@ mod tests {
 
     use std::time::Duration;
 
-    use super::super::{Grip, Session};
+    use super::super::{RawGuard, Session};
     use super::*;
     use crate::clock::Instant;
     use crate::error::Error;
@@ -85,24 +85,24 @@ mod tests {
     use crate::hold::Terms;
     use crate::identity::Caller;
     use crate::key::Key;
-    use crate::lines::{Arrival, Call, Head, Waiter};
+    use crate::lines::{Arrival, CallWaiter, Head, LockRequest};
     use crate::options::Reentry;
     use crate::owner::Owner;
 
     const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
 
-    type Reply = oneshot::Receiver<Result<Option<Grip>, Error>>;
+    type Reply = oneshot::Receiver<Result<Option<RawGuard>, Error>>;
 
     /// Has a caller wait, and returns its number and its answer.
     fn arrives(session: &Session, key: &Key, task: u64) -> (u64, Reply) {
         let (reply, answer) = oneshot::channel();
         let Caller { owner, origin, .. } = Caller::blocking(Some(&Owner::task(task)), Reentry::Task);
         let id = session.lines.next_id();
-        let waiter = Waiter {
+        let waiter = CallWaiter {
             id,
             owner,
             since: Instant::now(),
-            call: Call { origin, terms: TERMS, span: Span::default(), reply },
+            call: LockRequest { origin, terms: TERMS, span: Span::default(), reply },
         };
         assert!(matches!(session.lines.arrive(key, waiter, Instant::now()), Arrival::Queued));
         (id, answer)

@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Grip, Session, labels, reentries, release};
+use super::labels;
+use super::reentries;
+use super::release;
+use super::{RawGuard, Session};
 use crate::claim::{Claim, Listing};
 use crate::clock::{self, Instant};
-use crate::engine::{Debt, Work};
+use crate::engine::{InFlight, Work};
 use crate::error::{Error, Loss};
 use crate::fence::{Fence, Source};
 use crate::foreign::{self, log};
@@ -15,7 +18,7 @@ use crate::hold::{Grant, Hold, Terms};
 use crate::identity::Origin;
 use crate::key::Key;
 use crate::lease;
-use crate::lines::{Admitted, Waiter};
+use crate::lines::{Admitted, CallWaiter};
 use crate::owner::Owner;
 use crate::quorum::{self, Acquired, Majority, Order};
 use crate::standing::Unsettled;
@@ -29,11 +32,11 @@ pub(super) type Attempt = Acquired<Vec<Granted>>;
 pub(super) struct Granted {
     hold: Arc<Hold>,
     /// It is given back if its caller is gone, and `main` waits for that.
-    debt: Debt,
+    in_flight: InFlight,
 }
 
 /// An acquire whose answers have not been dealt with yet.
-pub(super) struct Asked<'a> {
+pub(super) struct PendingAcquire<'a> {
     session: &'a Arc<Session>,
     owner: &'a Owner,
     origin: Origin,
@@ -47,7 +50,7 @@ pub(super) struct Asked<'a> {
     patience: Duration,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> PendingAcquire<'a> {
     /// Makes an acquire of these locks, each with a generation of its own. Its time of sending is now.
     pub(super) fn new(
         session: &'a Arc<Session>,
@@ -91,7 +94,7 @@ impl<'a> Asked<'a> {
                 votes: &majority.votes,
                 nodes: session.quorum.nodes().len(),
             };
-            Arc::new(Hold::new(grant, Arc::clone(&session.ledger)))
+            Arc::new(Hold::new(grant, Arc::clone(&session.reporter)))
         };
         let holds: Vec<_> = self.claims.iter().zip(self.first..).zip(&majority.fences).map(hold).collect();
         if holds.iter().all(|hold| granted + lease::ARM_EARLY < hold.valid_until()) {
@@ -108,7 +111,7 @@ impl Granted {
     pub(super) fn new(session: &Session, owner: &Owner, hold: Arc<Hold>) -> Self {
         let (generation, fence) = (hold.generation, hold.fence.get());
         log!(debug, key = %hold.claim.key.shown(), %owner, generation, fence, "acquired");
-        Self { hold, debt: session.engine.owe(Work::Part) }
+        Self { hold, in_flight: session.engine.track(Work::Part) }
     }
 }
 
@@ -129,21 +132,21 @@ pub(super) async fn attempt(
         return Attempt::Refused(error);
     }
     // Its caller may be gone, and `main` about to end, before it is known what has to be undone.
-    let _debt = session.engine.owe(Work::Part);
-    let new = || Asked::new(session, keys, owner, origin, terms, lease::recheck_interval(terms.lease));
-    let mut asked = new();
-    let mut unsettled = asked.unsettled();
-    let with = |fences| quorum::Asked { lease: terms.lease, fences, listing: listing.clone() };
-    let mut round = session.quorum.acquire(&asked.claims, with(asked.fences), order).await;
+    let _in_flight = session.engine.track(Work::Part);
+    let new = || PendingAcquire::new(session, keys, owner, origin, terms, lease::recheck_interval(terms.lease));
+    let mut pending = new();
+    let mut unsettled = pending.unsettled();
+    let with = |fences| quorum::AcquireTerms { lease: terms.lease, fences, listing: listing.clone() };
+    let mut round = session.quorum.acquire(&pending.claims, with(pending.fences), order).await;
     if round.is_outdated() {
         unsettled.give_back(&round.taken).await;
         unsettled.undo(&[], &round.uncertain, round.late);
-        asked = new();
-        unsettled = asked.unsettled();
-        round = session.quorum.acquire(&asked.claims, with(asked.fences), Order::AllAtOnce).await;
+        pending = new();
+        unsettled = pending.unsettled();
+        round = session.quorum.acquire(&pending.claims, with(pending.fences), Order::AllAtOnce).await;
     }
-    let sent = asked.sent;
-    let acquired = round.acquired.and_then(|majority| asked.holds(&majority));
+    let sent = pending.sent;
+    let acquired = round.acquired.and_then(|majority| pending.holds(&majority));
     match &acquired {
         Acquired::Granted(holds) => {
             labels::need_label(session);
@@ -162,13 +165,13 @@ pub(super) async fn attempt(
 }
 
 /// Registers a grant for a caller that is not in the line.
-pub(super) fn register(session: &Arc<Session>, granted: &Granted) -> Grip {
+pub(super) fn register(session: &Arc<Session>, granted: &Granted) -> RawGuard {
     let Admitted { same_owner, .. } = admit(session, granted, None);
     watch_end(session, &granted.hold);
-    let grip = Grip::granted(Arc::clone(session), Arc::clone(&granted.hold), granted.hold.origin);
+    let guard = RawGuard::granted(Arc::clone(session), Arc::clone(&granted.hold), granted.hold.origin);
     serve(session, &granted.hold, same_owner);
     settle(session, granted);
-    grip
+    guard
 }
 
 /// Registers a grant and passes it to its waiter. If the waiter is gone, the grant is given back.
@@ -187,30 +190,30 @@ pub(super) fn deliver(session: &Arc<Session>, granted: Granted, waiter: u64) {
 /// Registers a grant in place of the hold that was released for it, and passes it to the waiter.
 pub(super) fn deliver_after(session: &Arc<Session>, from: &Arc<Hold>, granted: Granted, waiter: u64) {
     depose_others(session, &granted.hold);
-    let admitted = session.lines.succeed(from, &granted.hold, waiter, session.now());
+    let admitted = session.lines.transfer(from, &granted.hold, waiter, session.now());
     watch_end(session, &granted.hold);
     give(session, granted, admitted);
 }
 
 /// Passes a registered grant to its callers.
-fn give(session: &Arc<Session>, granted: Granted, admitted: Admitted<Grip>) {
+fn give(session: &Arc<Session>, granted: Granted, admitted: Admitted<RawGuard>) {
     let (hold, Admitted { waiter, same_owner }) = (&granted.hold, admitted);
-    let grip = Grip::granted(Arc::clone(session), Arc::clone(hold), hold.origin);
+    let guard = RawGuard::granted(Arc::clone(session), Arc::clone(hold), hold.origin);
     serve(session, hold, same_owner);
     settle(session, &granted);
     session.engine.answered();
-    let Granted { debt, .. } = granted;
-    session.engine.post(move || {
-        // A caller that is gone drops the grip, and that releases.
+    let Granted { in_flight, .. } = granted;
+    session.engine.queue_reply(move || {
+        // A caller that is gone drops the guard, and that releases.
         match waiter {
-            Some(waiter) => foreign::answer(waiter.call.reply, Ok(Some(grip))),
-            None => drop(grip),
+            Some(waiter) => foreign::answer(waiter.call.reply, Ok(Some(guard))),
+            None => drop(guard),
         }
-        drop(debt);
+        drop(in_flight);
     });
 }
 
-fn admit(session: &Arc<Session>, granted: &Granted, waiter: Option<u64>) -> Admitted<Grip> {
+fn admit(session: &Arc<Session>, granted: &Granted, waiter: Option<u64>) -> Admitted<RawGuard> {
     depose_others(session, &granted.hold);
     session.lines.admit(&granted.hold, waiter, Instant::now())
 }
@@ -233,7 +236,7 @@ fn watch_end(session: &Session, hold: &Arc<Hold>) {
     session.alarm.watch(hold, session.now());
 }
 
-/// Has the watchdog look after a grant that is registered and whose grips are made, and makes it lost if something
+/// Has the watchdog look after a grant that is registered and whose guards are made, and makes it lost if something
 /// happened in the meantime.
 fn settle(session: &Arc<Session>, granted: &Granted) {
     let hold = &granted.hold;
@@ -252,14 +255,14 @@ fn settle(session: &Arc<Session>, granted: &Granted) {
 }
 
 /// Passes the guards to waiters of the same owner, which have entered with the grant.
-fn serve(session: &Arc<Session>, hold: &Arc<Hold>, waiters: Vec<Waiter<Grip>>) {
+fn serve(session: &Arc<Session>, hold: &Arc<Hold>, waiters: Vec<CallWaiter<RawGuard>>) {
     if waiters.is_empty() {
         return;
     }
     release::count_behind(session, hold, hold.guards());
     for waiter in waiters {
         reentries::note_reentry(hold);
-        let grip = Grip::granted_beside(Arc::clone(session), Arc::clone(hold), waiter.call.origin);
-        foreign::answer(waiter.call.reply, Ok(Some(grip)));
+        let guard = RawGuard::granted_beside(Arc::clone(session), Arc::clone(hold), waiter.call.origin);
+        foreign::answer(waiter.call.reply, Ok(Some(guard)));
     }
 }

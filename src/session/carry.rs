@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use tokio::task::yield_now;
 
-use super::outage::Verdict;
+use super::jobs;
+use super::outage::OutageReport;
 use super::state::{Around, Asking, HandingOver, Task, Unconfirmed, UnderWay};
-use super::{Grip, Session, jobs, waits};
+use super::waits;
+use super::{RawGuard, Session};
 use crate::clock::Instant;
 use crate::engine::Work;
 use crate::error::Error;
@@ -15,11 +17,11 @@ use crate::foreign::{self, contained, log};
 use crate::key::Key;
 use crate::lease;
 use crate::line::{Effect, Event, Moment};
-use crate::lines::{Head, Timed, Timers, Waiter, World};
+use crate::lines::{CallWaiter, Head, Timed, Timers, World};
 use crate::shown::Shown;
 
 impl World for Around {
-    type Grip = Grip;
+    type RawGuard = RawGuard;
     type Release = Unconfirmed;
 
     fn now(&self) -> Instant {
@@ -43,7 +45,7 @@ impl World for Around {
             is_told,
             counts,
             lister: quorum.lister_of(key),
-            ears: self.channels.ears(key),
+            sources: self.channels.sources(key),
         }
     }
 
@@ -73,7 +75,7 @@ impl World for Around {
                 let asks = Task::Ask(Asking { under_way: under_way(), head, first_alone, listing, listens });
                 // A line that listens waits for others.
                 if listens {
-                    session.crew.give(asks);
+                    session.runner.submit(asks);
                 } else {
                     jobs::ask(&session, asks);
                 }
@@ -81,7 +83,7 @@ impl World for Around {
             }
             Effect::Release(released, head) => {
                 // It may have been passed to the line before other calls, which have to find the lock released.
-                session.crew.give_first(Task::HandOver(HandingOver { under_way: under_way(), released, head }));
+                session.runner.submit_first(Task::HandOver(HandingOver { under_way: under_way(), released, head }));
                 None
             }
             Effect::Name => {
@@ -106,11 +108,11 @@ impl World for Around {
 /// Takes this locker off the list of a lock that no caller waits for here. If that fails, the next locker in the
 /// list asks after a moment. Also done while closing, since a locker that is about to end must not be woken.
 fn pass(session: &Arc<Session>, key: &Key) -> Option<Event> {
-    if session.engine.is_guest_no_more() {
+    if session.engine.has_ended() {
         return Some(Event::Passed(false));
     }
     let (owned, key) = (Arc::clone(session), key.clone());
-    let pending = session.engine.owe(Work::Operation);
+    let pending = session.engine.track(Work::Operation);
     session.engine.spawn(async move {
         let passing = foreign::survive(owned.quorum.pass(key.clone()));
         let passed = passing.await.unwrap_or_else(|said| Err(owned.panicked(&said)));
@@ -129,10 +131,10 @@ fn pass(session: &Arc<Session>, key: &Key) -> Option<Event> {
 fn give_up(session: &Session, key: &Key, came_by: Option<Instant>) -> Option<Duration> {
     let now = Instant::now();
     // If a round has had an answer meanwhile, there is none.
-    let Verdict { nodes, lasts } = session.outage.verdict(now)?;
+    let OutageReport { nodes, lasts } = session.outage.report(now)?;
     let error = session.quorum.unavailable(nodes, lasts);
     let mut next = None::<Duration>;
-    let due = |waiter: &Waiter<Grip>| {
+    let due = |waiter: &CallWaiter<RawGuard>| {
         let left = session.outage.patience_left(waiter.since, now);
         let due = left.is_zero() && came_by.is_none_or(|by| waiter.since <= by);
         if !due {

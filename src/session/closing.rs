@@ -62,22 +62,22 @@ async fn finish(session: &Arc<Session>) {
     sleep(Duration::from_millis(1)).await;
 }
 
-/// Ends a guest with its runtime, which may end at any time and without closing the locker: callers that wait get an
-/// error, and later ones find the locker closed. A job that was never polled cannot do that.
-pub(super) struct Eviction(Weak<Session>);
+/// Ends an embedded engine with its runtime, which may end at any time and without closing the locker: callers that
+/// wait get an error, and later ones find the locker closed. A job that was never polled cannot do that.
+pub(super) struct CloseOnRuntimeDrop(Weak<Session>);
 
-impl Eviction {
+impl CloseOnRuntimeDrop {
     pub(super) fn of(session: &Arc<Session>) -> Self {
         Self(Arc::downgrade(session))
     }
 }
 
-/// A task of a guest that ends with its engine, or with the runtime.
-pub(super) async fn stay(_until: Eviction) {
+/// A task of an embedded engine that ends with that engine, or with the runtime.
+pub(super) async fn stay(_until: CloseOnRuntimeDrop) {
     pending::<()>().await;
 }
 
-impl Drop for Eviction {
+impl Drop for CloseOnRuntimeDrop {
     fn drop(&mut self) {
         if let Some(session) = self.0.upgrade() {
             session.closed.store(true, Ordering::Release);

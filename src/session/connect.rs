@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use uuid::Uuid;
 
-use super::closing::{self, Eviction};
+use super::closing::{self, CloseOnRuntimeDrop};
 use super::outage::Outage;
 use super::refusals::Refusals;
 use super::state::{Around, Session};
@@ -15,10 +15,10 @@ use super::warned::Warned;
 use super::{carry, jobs, labels, leave, levels, losses};
 use crate::alarm::Alarm;
 use crate::clock::Instant;
-use crate::engine::{Crew, Engine};
+use crate::engine::{Engine, JobRunner};
 use crate::error::{Error, Loss};
 use crate::foreign::log;
-use crate::hold::{Ledger, Lost};
+use crate::hold::{LossReporter, Lost};
 use crate::key::Key;
 use crate::lines::Lines;
 use crate::node::{LinkEvent, Target};
@@ -28,7 +28,7 @@ use crate::quorum::{self, Quorum};
 use crate::random;
 use crate::standing::Book;
 use crate::stats::{Counters, Levels};
-use crate::watchdog::{self, Verdict, Watchdog};
+use crate::watchdog::{self, Finding, Watchdog};
 
 pub(super) async fn start(
     engine: Engine,
@@ -56,17 +56,17 @@ pub(super) fn begin(
     for (index, (node, events)) in session.quorum.nodes().iter().zip(subscribers).enumerate() {
         session.engine.spawn(notify::listen(Arc::clone(&session.channels), index, Arc::clone(node), events));
     }
-    if session.engine.is_guest() {
-        session.engine.spawn(closing::stay(Eviction::of(&session)));
+    if session.engine.is_embedded() {
+        session.engine.spawn(closing::stay(CloseOnRuntimeDrop::of(&session)));
     }
     levels::report_levels(&session);
     labels::keep_label(&session);
     session.engine.spawn(losses::judge(Arc::downgrade(&session), losses));
     session.engine.spawn(carry::keep_time(Arc::clone(session.lines.timers()), Arc::downgrade(&session)));
     let weak = Arc::downgrade(&session);
-    let judge = Box::new(move |verdict| {
+    let judge = Box::new(move |finding| {
         if let Some(session) = weak.upgrade() {
-            judge(&session, verdict);
+            judge(&session, finding);
         }
     });
     let (watchdog, quorum) = (Arc::clone(&session.watchdog), Arc::clone(&session.quorum));
@@ -85,7 +85,7 @@ pub(super) fn over(
 ) -> (Arc<Session>, UnboundedReceiver<Lost>) {
     let names: Vec<_> = quorum.nodes().iter().map(|node| Arc::clone(node.name())).collect();
     let counters = Arc::new(Counters::of_nodes(&names));
-    let (ledger, losses) = Ledger::new(Arc::clone(&counters), engine.clock().clone());
+    let (reporter, losses) = LossReporter::new(Arc::clone(&counters), engine.clock().clone());
     let quorum = Arc::new(quorum);
     let book = Book::start(engine.clone(), Arc::clone(&quorum), Arc::clone(&counters), settings.command_timeout);
     let session = Arc::new_cyclic(|session: &Weak<Session>| {
@@ -99,13 +99,13 @@ pub(super) fn over(
         };
         Session {
             id,
-            crew: Crew::new(&engine),
+            runner: JobRunner::new(&engine),
             engine,
             channels,
             book,
             watchdog: Watchdog::new(&settings),
             alarm,
-            ledger,
+            reporter,
             quorum,
             lines: Lines::new(around),
             turns: Arc::default(),
@@ -141,15 +141,15 @@ fn hooks(session: &Weak<Session>) -> Hooks {
 }
 
 /// Acts on what the watchdog found out.
-pub(super) fn judge(session: &Arc<Session>, verdict: Verdict) {
-    match verdict {
-        Verdict::Revoked(hold) => leave::take_back(session, &hold),
-        Verdict::VoteLost(hold, node) => {
+pub(super) fn judge(session: &Arc<Session>, finding: Finding) {
+    match finding {
+        Finding::Revoked(hold) => leave::take_back(session, &hold),
+        Finding::VoteLost(hold, node) => {
             // Without this vote the hold may end sooner.
             session.alarm.watch(&hold, Instant::now());
             session.book.retake(hold, node);
         }
-        Verdict::Panicked(message) => fail(session, message),
+        Finding::Panicked(message) => fail(session, message),
     }
 }
 

@@ -39,7 +39,8 @@ use std::sync::Arc;
 
 use tokio::time::timeout;
 
-use super::attempt::{self, Asked, Granted};
+use super::attempt;
+use super::attempt::{Granted, PendingAcquire};
 use super::release::release;
 use super::state::Unconfirmed;
 use crate::clock::Instant;
@@ -61,11 +62,11 @@ pub(super) async fn hand_over(mut released: Unconfirmed, head: Option<Head>) {
         session.engine.spawn(release(released));
         return;
     };
-    let _debt = session.engine.owe(Work::Release);
+    let _in_flight = session.engine.track(Work::Release);
     let hold = Arc::clone(&released.hold);
     let key = &hold.claim.key;
     let patience = lease::recheck_interval(head.terms.lease).min(session.settings.command_timeout);
-    let next = Asked::new(session, slice::from_ref(key), &head.owner, head.origin, head.terms, patience);
+    let next = PendingAcquire::new(session, slice::from_ref(key), &head.owner, head.origin, head.terms, patience);
     // If this task ends early, both are undone, in this order.
     released.next = Some(next.unsettled());
     let mut asking = pin!(session.quorum.hand_over(&hold.claim, &next.claims[0], head.terms.lease, next.fences));

@@ -1,4 +1,4 @@
-//! What the crew has to do, and how those that wait for it are told.
+//! What the engine's runner has to do, and how those that wait for it are told.
 //!
 //! # Invariants
 //! - What a line has under way tells it the outcome exactly once: also if the job ends before, by a panic or with the
@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::foreign::{self, contained};
 use crate::key::Key;
 use crate::line::Event;
-use crate::lines::Waiter;
+use crate::lines::CallWaiter;
 
 impl UnderWay {
     pub(super) fn new(session: &Arc<Session>, key: &Key) -> Self {
@@ -41,7 +41,7 @@ impl Drop for UnderWay {
 /// Runs a task for a caller that waits for its answer.
 pub(super) fn ask(session: &Session, task: Task) {
     session.engine.asked();
-    session.crew.give(task);
+    session.runner.submit(task);
 }
 
 /// Runs an operation as a task of the engine, so that dropping the caller's future drops no command half-way. It
@@ -58,15 +58,15 @@ where
         Err(error) => foreign::answer(reply, Err(error)),
         Ok(()) => {
             // Closing waits for it: what it is granted has to be given back while there is a connection.
-            let (pending, owned) = (session.engine.owe(Work::Operation), Arc::clone(session));
+            let (pending, owned) = (session.engine.track(Work::Operation), Arc::clone(session));
             ask(
                 session,
                 Task::Other(Box::pin(async move {
                     let panicked = |said: String| Err(owned.panicked(&said));
                     let result = foreign::survive(operation).await.unwrap_or_else(panicked);
                     owned.engine.answered();
-                    owned.engine.post(move || {
-                        // If the caller is gone, the answer is dropped, and a grip in it releases its lock.
+                    owned.engine.queue_reply(move || {
+                        // If the caller is gone, the answer is dropped, and a guard in it releases its lock.
                         foreign::answer(reply, result);
                         drop(pending);
                     });
@@ -78,7 +78,7 @@ where
 }
 
 /// Ends the waits of these callers with an error.
-pub(super) fn refuse<G>(waiters: impl IntoIterator<Item = Waiter<G>>, error: &Error) {
+pub(super) fn refuse<G>(waiters: impl IntoIterator<Item = CallWaiter<G>>, error: &Error) {
     for waiter in waiters {
         foreign::answer(waiter.call.reply, Err(error.clone()));
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::raw_guard::Releasing;
-use super::{Grip, View};
+use super::{RawGuard, View};
 use crate::error::Error;
 use crate::fence::Fence;
 use crate::hold::{HoldState, Joint};
@@ -31,7 +31,7 @@ struct More<T> {
 }
 
 /// One guard of each hold.
-pub(crate) type Grips = Joined<Grip>;
+pub(crate) type RawGuards = Joined<RawGuard>;
 
 /// A view of each hold. It keeps neither the locks nor the engine alive.
 pub(crate) type Views = Joined<View>;
@@ -93,26 +93,26 @@ impl<T: AsRef<View>> Joined<T> {
     }
 }
 
-impl From<Grip> for Joined<Grip> {
-    fn from(first: Grip) -> Self {
+impl From<RawGuard> for Joined<RawGuard> {
+    fn from(first: RawGuard) -> Self {
         Self { first, more: None }
     }
 }
 
 /// Dropping them gives the locks back.
-impl Joined<Grip> {
+impl Joined<RawGuard> {
     /// Joins them, if there is any.
-    pub(crate) fn join(grips: Vec<Grip>) -> Option<Self> {
+    pub(crate) fn join(guards: Vec<RawGuard>) -> Option<Self> {
         let joint = Arc::new(Joint::default());
-        grips.iter().for_each(|grip| grip.hold().join(&joint));
-        let mut grips = grips.into_iter();
-        let first = grips.next()?;
-        Some(Self { first, more: Some(Box::new(More { rest: grips.collect(), joint })) })
+        guards.iter().for_each(|guard| guard.hold().join(&joint));
+        let mut guards = guards.into_iter();
+        let first = guards.next()?;
+        Some(Self { first, more: Some(Box::new(More { rest: guards.collect(), joint })) })
     }
 
     pub(crate) fn view(&self) -> Views {
         let more = self.more.as_ref().map(|more| {
-            let rest = more.rest.iter().map(|grip| grip.as_ref().clone()).collect();
+            let rest = more.rest.iter().map(|guard| guard.as_ref().clone()).collect();
             Box::new(More { rest, joint: Arc::clone(&more.joint) })
         });
         Joined { first: self.first().clone(), more }
@@ -120,12 +120,12 @@ impl Joined<Grip> {
 
     /// Returns whether their owner held all of them already when their caller got them.
     pub(crate) fn is_reentry(&self) -> bool {
-        self.each().all(Grip::is_reentry)
+        self.each().all(RawGuard::is_reentry)
     }
 
     /// Notes that a handle of this class has them.
     pub(crate) fn is_of_class(&self, class: &'static str) {
-        self.each().for_each(|grip| grip.hold().is_of_class(class));
+        self.each().for_each(|guard| guard.hold().is_of_class(class));
     }
 
     /// Returns the owner that holds them.
@@ -135,13 +135,13 @@ impl Joined<Grip> {
 
     /// Gives them to another owner.
     pub(crate) fn give_to(&self, owner: &Owner) {
-        self.each().for_each(|grip| grip.hold().give_to(owner.clone()));
+        self.each().for_each(|guard| guard.hold().give_to(owner.clone()));
     }
 
     /// Keeps the locks on the servers for this long from now on, whenever they are released. Of several times the
     /// latest counts.
     pub(crate) fn keep_for(&self, min_hold: Duration) {
-        self.each().for_each(|grip| grip.keep_for(min_hold));
+        self.each().for_each(|guard| guard.keep_for(min_hold));
     }
 
     /// Makes their fixed leases last for at least this long from now, one after the other, whatever the outcome of
@@ -151,8 +151,8 @@ impl Joined<Grip> {
     /// As [`Guard::extend`](crate::Guard::extend).
     pub(crate) async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let mut first = Ok(());
-        for grip in self.each() {
-            first = first.and(grip.extend(lease).await);
+        for guard in self.each() {
+            first = first.and(guard.extend(lease).await);
         }
         first
     }
@@ -172,9 +172,9 @@ impl Joined<Grip> {
     }
 }
 
-impl More<Grip> {
+impl More<RawGuard> {
     async fn unlock(self, first: Releasing) -> Result<(), Error> {
-        let rest: Vec<Releasing> = self.rest.into_iter().map(Grip::release).collect();
+        let rest: Vec<Releasing> = self.rest.into_iter().map(RawGuard::release).collect();
         let (mut lost, mut failed) = (Vec::new(), None);
         for release in once(first).chain(rest) {
             match release.answer().await {

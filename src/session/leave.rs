@@ -8,7 +8,7 @@ use super::state::{Task, Unconfirmed};
 use super::{Session, jobs, reentries, unconfirmed};
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
-use crate::foreign::{self, Answer, log};
+use crate::foreign::{self, AnswerReceiver, log};
 use crate::hold::{self, Entrance, Hold, HoldState, Leave};
 use crate::line::Event;
 use crate::quorum::Settled;
@@ -21,7 +21,7 @@ pub(super) fn leave(
     session: &Arc<Session>,
     hold: &Arc<Hold>,
     entrance: Option<&Entrance>,
-) -> Result<Answer<Result<(), Error>>, Loss> {
+) -> Result<AnswerReceiver<Result<(), Error>>, Loss> {
     if session.is_forked() {
         return Err(Loss::Forked);
     }
@@ -35,7 +35,11 @@ pub(super) fn leave(
     answer
 }
 
-fn count_down(session: &Arc<Session>, hold: &Arc<Hold>, now: Instant) -> Result<Answer<Result<(), Error>>, Loss> {
+fn count_down(
+    session: &Arc<Session>,
+    hold: &Arc<Hold>,
+    now: Instant,
+) -> Result<AnswerReceiver<Result<(), Error>>, Loss> {
     let (reply, answer) = foreign::channel();
     let leave = hold.leave(now);
     if matches!(leave, Leave::Last | Leave::Lost { last: true, .. }) {
@@ -62,7 +66,7 @@ fn count_down(session: &Arc<Session>, hold: &Arc<Hold>, now: Instant) -> Result<
 /// unless the server turns out to have lost the lock.
 fn send_count(session: &Arc<Session>, hold: &Arc<Hold>, count: u32, reply: oneshot::Sender<Result<(), Error>>) {
     let (owned, hold) = (Arc::clone(session), Arc::clone(hold));
-    session.crew.give(Task::Other(Box::pin(async move {
+    session.runner.submit(Task::Other(Box::pin(async move {
         let claim = hold.claim.clone();
         let counting = owned.quorum.count(&claim, count);
         let panicked = |said: String| Settled::Refused(owned.panicked(&said));

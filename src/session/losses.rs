@@ -21,7 +21,7 @@ const EACH: usize = 10;
 /// Handles each loss once, after its tokens have fired. Started with the session; ends with the engine; nobody awaits
 /// it.
 pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<Lost>) {
-    let (mut lost, mut told) = (Vec::new(), Told::default());
+    let (mut lost, mut told) = (Vec::new(), LoggedLosses::default());
     loop {
         tokio::select! {
             biased;
@@ -45,7 +45,7 @@ pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<
 
 /// What was logged of losses in the current second.
 #[derive(Debug, Default)]
-struct Told {
+struct LoggedLosses {
     /// When the second ends, or that there was no loss lately.
     until: Option<Instant>,
     each: usize,
@@ -53,7 +53,7 @@ struct Told {
     more: Vec<(Loss, usize, Arc<Hold>)>,
 }
 
-impl Told {
+impl LoggedLosses {
     fn tell(&mut self, Lost { hold, loss, at }: &Lost) {
         self.until.get_or_insert_with(|| Instant::now() + Duration::from_secs(1));
         let (key, owner, generation, age) = (&hold.claim.key, hold.owner(), hold.generation, at.since(hold.since));
@@ -78,7 +78,7 @@ impl Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for LoggedLosses {
     fn drop(&mut self) {
         self.end_second();
     }
@@ -102,7 +102,7 @@ mod tests {
     use crate::options::Reentry;
     use crate::owner::Owner;
     use crate::quorum::Quorum;
-    use crate::watchdog::Verdict;
+    use crate::watchdog::Finding;
 
     const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
 
@@ -120,7 +120,7 @@ mod tests {
     }
 
     fn hold(session: &Session, owner: Owner) -> Arc<Hold> {
-        let hold = Arc::new(Hold::for_test_in(Arc::clone(&session.ledger), owner, TERMS, &[0], 1));
+        let hold = Arc::new(Hold::for_test_in(Arc::clone(&session.reporter), owner, TERMS, &[0], 1));
         session.lines.admit(&hold, None, Instant::now());
         hold
     }
@@ -140,7 +140,7 @@ mod tests {
         assert!(futures_util::poll!(&mut waiting).is_pending());
         let (subscriber, events) = SickOfEvents::new();
         tracing::subscriber::with_default(subscriber, || {
-            connect::judge(&session, Verdict::Panicked("sick".to_owned()));
+            connect::judge(&session, Finding::Panicked("sick".to_owned()));
         });
         assert!(events.of("the watchdog ended by a panic"), "a subscriber that panics does no harm");
         assert!(tokens.iter().all(tokio_util::sync::CancellationToken::is_cancelled));

@@ -23,7 +23,7 @@
 //! # Invariants
 //! - Everything that talks to a server runs as a task of the engine, to its end. Callers wait for what such a task
 //!   sends them.
-//! - Whatever a task may have taken on a server belongs to a [`Grip`], which releases it on drop, or to an undo.
+//! - Whatever a task may have taken on a server belongs to a [`RawGuard`], which releases it on drop, or to an undo.
 //! - Once `closed` or `failure` is set, nothing new is granted. What a racing task grants is given back.
 
 mod acquire;
@@ -61,9 +61,9 @@ mod unconfirmed;
 mod waits;
 mod warned;
 
-pub(crate) use self::joint::{Grips, Views};
-pub(crate) use self::raw_guard::Grip;
+pub(crate) use self::joint::{RawGuards, Views};
+pub(crate) use self::raw_guard::RawGuard;
 use self::raw_guard::View;
-pub(crate) use self::shared::Alive;
+pub(crate) use self::shared::SharedSession;
 pub(crate) use self::state::Session;
 use self::state::panicked;

@@ -13,7 +13,8 @@
 
 use std::sync::Arc;
 
-use super::{Grip, Session, waits};
+use super::waits;
+use super::{RawGuard, Session};
 use crate::clock::Instant;
 use crate::error::Error;
 use crate::hold::Terms;
@@ -40,7 +41,7 @@ impl Session {
         caller: &Caller,
         terms: Terms,
         deadline: Option<Instant>,
-    ) -> Result<Option<Vec<Grip>>, Error> {
+    ) -> Result<Option<Vec<RawGuard>>, Error> {
         self.enter()?;
         let called = self.now();
         let mut errand = Errand { keys, caller, terms, called, deadline, answered: false };
@@ -58,7 +59,7 @@ impl Session {
             }
             let Some(taken) = collect(self, &mut errand).await? else { return Ok(None) };
             // The first ones may have been lost while it waited for the others: then none counts.
-            if taken.iter().all(|grip| grip.as_ref().check().is_ok()) {
+            if taken.iter().all(|guard| guard.as_ref().check().is_ok()) {
                 return Ok(Some(taken));
             }
             drop(taken);
@@ -70,18 +71,18 @@ impl Session {
 }
 
 /// Acquires one lock after the other, each through its line. If one cannot be acquired, the others are given back.
-async fn collect(session: &Arc<Session>, errand: &mut Errand<'_>) -> Result<Option<Vec<Grip>>, Error> {
-    let mut grips = Vec::with_capacity(errand.keys.len());
+async fn collect(session: &Arc<Session>, errand: &mut Errand<'_>) -> Result<Option<Vec<RawGuard>>, Error> {
+    let mut guards = Vec::with_capacity(errand.keys.len());
     for key in errand.keys {
         match session.wait_in_line(key, errand.caller, &errand.terms, errand.deadline).await {
-            Ok(Some(grip)) => grips.push(grip),
+            Ok(Some(guard)) => guards.push(guard),
             Ok(None) => return Ok(None),
             Err(Error::Unavailable { .. }) if is_only_late(session, errand) => return Ok(None),
             Err(error) => return Err(error),
         }
         errand.answered = true;
     }
-    Ok(Some(grips))
+    Ok(Some(guards))
 }
 
 /// Returns whether only the wait time is over, and answers did not fail: too little was left for the last of the

@@ -13,7 +13,7 @@ use crate::sync::Mutex;
 
 /// What callers learn about an outage: why each server failed in the last round, and how long the outage lasts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct OutageReport {
     pub(super) nodes: Vec<NodeFailure>,
     pub(super) lasts: Duration,
 }
@@ -65,12 +65,8 @@ impl Outage {
     }
 
     /// Returns what waiters are told, once the outage has lasted for `outage_tolerance`.
-    pub(super) fn verdict(&self, now: Instant) -> Option<Verdict> {
-        self.failing
-            .lock()
-            .as_ref()
-            .map(|failing| failing.verdict(now))
-            .filter(|verdict| verdict.lasts >= self.tolerance)
+    pub(super) fn report(&self, now: Instant) -> Option<OutageReport> {
+        self.failing.lock().as_ref().map(|failing| failing.report(now)).filter(|report| report.lasts >= self.tolerance)
     }
 
     /// Returns how long it is until a waiter that came then may end because of an outage.
@@ -87,8 +83,8 @@ impl Outage {
     }
 
     /// Returns what a waiter is told when its wait time is over, if a round has failed since it came.
-    pub(super) fn failure_since(&self, came: Instant, now: Instant) -> Option<Verdict> {
-        self.failing.lock().as_ref().filter(|failing| failing.last >= came).map(|failing| failing.verdict(now))
+    pub(super) fn failure_since(&self, came: Instant, now: Instant) -> Option<OutageReport> {
+        self.failing.lock().as_ref().filter(|failing| failing.last >= came).map(|failing| failing.report(now))
     }
 
     /// Returns how long it is until the outage has lasted for `outage_tolerance`; `None` without an outage.
@@ -110,8 +106,8 @@ impl Outage {
 }
 
 impl Failing {
-    fn verdict(&self, now: Instant) -> Verdict {
-        Verdict { nodes: self.nodes.clone(), lasts: now.since(self.since) }
+    fn report(&self, now: Instant) -> OutageReport {
+        OutageReport { nodes: self.nodes.clone(), lasts: now.since(self.since) }
     }
 }
 
@@ -129,20 +125,21 @@ mod tests {
 
     #[test]
     fn the_clock_starts_with_the_first_failure_and_ends_with_an_answer() {
-        let (outage, now) = (outage(SECOND * 10), Instant::now());
-        assert_eq!(outage.verdict(now), None);
+        let outage = outage(SECOND * 10);
+        let now = Instant::now();
+        assert_eq!(outage.report(now), None);
         outage.failed(now, Vec::new());
         outage.failed(now + SECOND * 6, Vec::new());
-        assert_eq!(outage.verdict(now + SECOND * 9), None);
+        assert_eq!(outage.report(now + SECOND * 9), None);
         assert_eq!(outage.failure_since(now + SECOND * 7, now + SECOND * 9), None);
         assert!(outage.failure_since(now + SECOND * 5, now + SECOND * 9).is_some());
         assert_eq!(outage.ends_in(now + SECOND * 9), Some(SECOND));
-        assert_eq!(outage.verdict(now + SECOND * 11).expect("too long").lasts, SECOND * 11);
+        assert_eq!(outage.report(now + SECOND * 11).expect("too long").lasts, SECOND * 11);
         let much_later = now + SECOND * 3600;
         outage.failed(much_later, Vec::new());
-        assert_eq!(outage.verdict(much_later), None, "a failure of an hour ago is another outage");
+        assert_eq!(outage.report(much_later), None, "a failure of an hour ago is another outage");
         outage.answered();
-        assert_eq!(outage.verdict(much_later + SECOND * 10), None);
+        assert_eq!(outage.report(much_later + SECOND * 10), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Session, extending, leave, reentries};
 use crate::error::{Error, Loss};
-use crate::foreign::Answer;
+use crate::foreign::AnswerReceiver;
 use crate::hold::{self, Entrance, Hold, HoldState};
 use crate::identity::{Known, Origin};
 use crate::key::Key;
@@ -71,7 +71,7 @@ impl AsRef<Self> for View {
 /// One of the guards of a hold, as data. It is sent to its caller through a channel; if it is dropped on the way, it
 /// gives its guard back.
 #[derive(Debug)]
-pub(crate) struct Grip {
+pub(crate) struct RawGuard {
     view: View,
     stage: Stage,
     /// Whether its owner held the lock already.
@@ -87,24 +87,24 @@ enum Stage {
         beside: bool,
     },
     Taken(Entrance),
-    /// The hold has been counted down for this grip, or the grant was revoked.
+    /// The hold has been counted down for this guard, or the grant was revoked.
     Over,
 }
 
-impl Grip {
-    /// Makes the grip of a caller that has entered a hold of its owner by itself.
+impl RawGuard {
+    /// Makes the guard of a caller that has entered a hold of its owner by itself.
     pub(super) fn entered(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
         let stage = Stage::Taken(reentries::enters(&session, &hold, origin));
         Self { view: View { session, hold }, stage, is_reentry: true }
     }
 
-    /// Makes a grip that is sent to its caller, which has to claim it.
+    /// Makes a guard that is sent to its caller, which has to claim it.
     pub(super) fn granted(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
         let stage = Stage::OnItsWay { origin, beside: false };
         Self { view: View { session, hold }, stage, is_reentry: false }
     }
 
-    /// Makes the grip of a caller that waited while another call of its owner did, and enters with that one.
+    /// Makes the guard of a caller that waited while another call of its owner did, and enters with that one.
     pub(super) fn granted_beside(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
         let beside = [origin, hold.origin].iter().all(|origin| origin.known == Known::Calling);
         let stage = Stage::OnItsWay { origin, beside };
@@ -148,7 +148,7 @@ impl Grip {
         Releasing { key: self.hold().claim.key.clone(), answer: self.leave() }
     }
 
-    fn leave(&mut self) -> Result<Answer<Result<(), Error>>, Loss> {
+    fn leave(&mut self) -> Result<AnswerReceiver<Result<(), Error>>, Loss> {
         let View { session, hold } = &self.view;
         let entrance = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Taken(entrance) => Some(entrance),
@@ -159,7 +159,7 @@ impl Grip {
     }
 }
 
-impl AsRef<View> for Grip {
+impl AsRef<View> for RawGuard {
     fn as_ref(&self) -> &View {
         &self.view
     }
@@ -168,7 +168,7 @@ impl AsRef<View> for Grip {
 /// A release that is under way.
 pub(super) struct Releasing {
     key: Key,
-    answer: Result<Answer<Result<(), Error>>, Loss>,
+    answer: Result<AnswerReceiver<Result<(), Error>>, Loss>,
 }
 
 impl Releasing {
@@ -181,7 +181,7 @@ impl Releasing {
     }
 }
 
-impl Drop for Grip {
+impl Drop for RawGuard {
     fn drop(&mut self) {
         let stands = match self.stage {
             Stage::OnItsWay { .. } => !self.view.session.is_forked() && self.view.hold.take_guard(),

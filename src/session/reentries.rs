@@ -7,7 +7,7 @@ use super::warned::Warning;
 use crate::clock::Instant;
 use crate::foreign::log;
 use crate::hold::{Entrance, Hold};
-use crate::identity::{Caller, Known, Origin, Place};
+use crate::identity::{CallContext, Caller, Known, Origin};
 use crate::key::Key;
 use crate::lease;
 use crate::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) fn enters(session: &Session, hold: &Hold, origin: Origin) -> Entrance
 /// Notes that a caller's guard goes, on this thread, before the hold is counted down. If that looks wrong, warns
 /// and returns true.
 pub(super) fn exits(session: &Session, hold: &Hold, entrance: &Entrance, now: Instant) -> bool {
-    if !hold.exits(entrance, Place::here(), now) {
+    if !hold.exits(entrance, CallContext::here(), now) {
         return false;
     }
     session.counters.suspicious_reentry();
@@ -66,11 +66,11 @@ pub(super) fn fail_test(session: &Session, key: &Key) {
 /// Warns, after a while, if a caller that begins to wait may wait for itself. Not at once: branches that name
 /// owners wait for each other for a moment, which is fine. Dropping the returned value cancels the warning.
 pub(super) fn warn_of_itself(session: &Arc<Session>, key: &Key, caller: &Caller) -> Option<Stop> {
-    let place = caller.origin.place;
+    let place = caller.origin.context;
     // The sections of runs know what they are inside of. For other holds, and for guards that outlived their
     // section, only the task is known.
     let of_section = |hold: &Hold| hold.origin.known == Known::Run && hold.owner().is_of_run();
-    let own = |hold: &Hold| !of_section(hold) && hold.is_held() && hold.origin.place.may_be(place);
+    let own = |hold: &Hold| !of_section(hold) && hold.is_held() && hold.origin.context.may_be(place);
     if caller.runs.innermost(session.id, key).is_none() && !session.lines.has_hold(key, own) {
         return None;
     }
@@ -101,7 +101,7 @@ mod tests {
     fn hold(owner: Owner, known: Known) -> Hold {
         let terms = Terms { lease: Duration::from_secs(60), renewed: true, max_hold: None };
         let mut hold = Hold::for_test(owner, terms, &[0], 1);
-        hold.origin = Origin { place: Place::here(), waker: 0, known };
+        hold.origin = Origin { context: CallContext::here(), waker: 0, known };
         hold
     }
 
@@ -109,7 +109,7 @@ mod tests {
     async fn what_is_suspicious_of_re_entries_is_counted() {
         let session = Session::over_nobody();
         let hold = hold(Owner::new(), Known::Calling);
-        let elsewhere = Origin { place: Place::Task(0), ..hold.origin };
+        let elsewhere = Origin { context: CallContext::Task(0), ..hold.origin };
         let entrances = [elsewhere, elsewhere, elsewhere].map(|origin| enters(&session, &hold, origin));
         let suspicious = || session.stats().suspicious_reentries;
         assert_eq!(suspicious(), 0);
@@ -126,7 +126,7 @@ mod tests {
         let warns = |hold: Hold, place| {
             let (session, hold) = (Session::over_nobody(), Arc::new(hold));
             let mut caller = Caller::blocking(Some(&Owner::new()), Reentry::Task);
-            caller.origin.place = place;
+            caller.origin.context = place;
             let alone = warn_of_itself(&session, &hold.claim.key, &caller).is_none();
             session.lines.admit(&hold, None, hold.since);
             let warns = warn_of_itself(&session, &hold.claim.key, &caller).is_some();
@@ -134,9 +134,9 @@ mod tests {
             assert!(alone, "nobody holds it");
             warns
         };
-        let here = Place::here();
+        let here = CallContext::here();
         assert!(warns(hold(Owner::new(), Known::Calling), here));
-        assert!(!warns(hold(Owner::new(), Known::Calling), Place::Task(0)), "it was taken elsewhere");
+        assert!(!warns(hold(Owner::new(), Known::Calling), CallContext::Task(0)), "it was taken elsewhere");
         assert!(warns(hold(Owner::of_run(), Known::Named), here) && warns(hold(Owner::new(), Known::Run), here));
         assert!(!warns(hold(Owner::of_run(), Known::Run), here), "its run knows what it is in");
         let released = hold(Owner::new(), Known::Calling);

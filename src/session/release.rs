@@ -45,7 +45,7 @@ fn released(session: &Session, hold: &Hold, release: &ReleaseAnswer, rest: Optio
 pub(super) async fn release(mut unconfirmed: Unconfirmed) {
     let (session, hold) = (Arc::clone(&unconfirmed.session), Arc::clone(&unconfirmed.hold));
     // The end of the program, and closing, give the slower servers a moment too.
-    let _debt = session.engine.owe(Work::Release);
+    let _in_flight = session.engine.track(Work::Release);
     let rest = hold::rest(hold.kept_until(), Instant::now());
     // A lock that is kept wakes nobody.
     let wakes = if rest.is_none() { wakes(&session, &hold) } else { session.quorum.wakes(None) };

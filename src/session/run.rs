@@ -99,7 +99,8 @@ impl Drop for Run {
         }
         // If something inside the run is left behind, it keeps its owner: the caller's next run has to wait for it.
         let (Some(heir), Some(_turn)) = (&self.heir, turn.and_then(Arc::into_inner)) else { return };
-        let (owner, place) = (&self.caller.owner, self.caller.origin.place);
+        let owner = &self.caller.owner;
+        let place = self.caller.origin.context;
         for key in owner.noted() {
             for hold in self.session.lines.holds_of(&key) {
                 hold.pass_on(owner, heir, place);

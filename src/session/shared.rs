@@ -10,7 +10,7 @@ use super::{Session, closing, connect, panicked};
 use crate::alarm::Alarm;
 use crate::engine::Engine;
 use crate::error::{Error, NodeFailure};
-use crate::foreign::{self, Answer};
+use crate::foreign::{self, AnswerReceiver};
 use crate::node::Target;
 use crate::options::Settings;
 use crate::quorum;
@@ -18,11 +18,11 @@ use crate::random;
 
 /// The session that the user's handles share. The engine ends when the last handle is dropped.
 #[derive(Debug)]
-pub(crate) struct Alive {
+pub(crate) struct SharedSession {
     session: Arc<Session>,
 }
 
-impl Alive {
+impl SharedSession {
     /// Starts an engine and connects to the servers.
     ///
     /// # Errors
@@ -44,8 +44,8 @@ impl Alive {
     async fn connect_here(settings: Settings, targets: Vec<Target>) -> Result<Self, Error> {
         let outside =
             |_| Error::config("memory", "a locker over servers in memory needs a tokio runtime: call connect() in one");
-        let engine = Engine::guest_in(&tokio::runtime::Handle::try_current().map_err(outside)?, targets.len());
-        let alarm = Alarm::of_guest(&engine);
+        let engine = Engine::embedded_in(&tokio::runtime::Handle::try_current().map_err(outside)?, targets.len());
+        let alarm = Alarm::of_embedded(&engine);
         Self::connected(Self::begin_on(&engine, alarm, settings, targets).await)
     }
 
@@ -78,18 +78,18 @@ impl Alive {
             // This cannot fail: the caller waits for it.
             let _: Result<_, _> = reply.send(session.map(|session| Self { session }));
         });
-        let alive = answer.recv().unwrap_or(Err(Error::Closed))?;
-        alive.session.engine.greet();
-        Ok(alive)
+        let shared = answer.recv().unwrap_or(Err(Error::Closed))?;
+        shared.session.engine.register_thread();
+        Ok(shared)
     }
 
     fn connected(answer: Result<Result<Self, Error>, RecvError>) -> Result<Self, Error> {
-        let alive = answer.unwrap_or(Err(Error::Closed))?;
-        alive.session.engine.greet();
-        Ok(alive)
+        let shared = answer.unwrap_or(Err(Error::Closed))?;
+        shared.session.engine.register_thread();
+        Ok(shared)
     }
 
-    fn begin(settings: Settings, targets: Vec<Target>) -> Result<Answer<Result<Self, Error>>, Error> {
+    fn begin(settings: Settings, targets: Vec<Target>) -> Result<AnswerReceiver<Result<Self, Error>>, Error> {
         let no_thread = |error: std::io::Error| failed(&targets, &format!("the thread cannot start: {error}"));
         let alarm = Alarm::of_process().map_err(no_thread)?;
         let engine = Engine::start(settings.busy_poll, targets.len()).map_err(no_thread)?;
@@ -101,7 +101,7 @@ impl Alive {
         alarm: Arc<Alarm>,
         settings: Settings,
         targets: Vec<Target>,
-    ) -> Answer<Result<Self, Error>> {
+    ) -> AnswerReceiver<Result<Self, Error>> {
         let (reply, answer) = foreign::channel();
         let starting = engine.clone();
         engine.spawn(async move {
@@ -137,7 +137,7 @@ fn failed(targets: &[Target], reason: &str) -> Error {
     Error::Unavailable { keys: Vec::new(), servers: targets.len(), nodes, waited: Duration::ZERO }
 }
 
-impl Drop for Alive {
+impl Drop for SharedSession {
     fn drop(&mut self) {
         let session = Arc::clone(&self.session);
         if session.is_forked() {
@@ -156,27 +156,27 @@ impl Drop for Alive {
 #[cfg(test)]
 mod tests {
     #[cfg(feature = "testing")]
-    mod guests {
+    mod embedded {
         use tokio::runtime::{Builder, Handle};
         use tokio::task::yield_now;
 
         use crate::error::Error;
         use crate::node::Target;
         use crate::options::Options;
-        use crate::session::Alive;
-        use crate::session::embedded::guest_in;
+        use crate::session::SharedSession;
+        use crate::session::embedded::embedded_in;
 
-        /// A guest without servers.
-        fn alive(runtime: &Handle) -> Alive {
-            Alive { session: guest_in(runtime) }
+        /// An embedded session without servers.
+        fn shared(runtime: &Handle) -> SharedSession {
+            SharedSession { session: embedded_in(runtime) }
         }
 
         #[tokio::test(start_paused = true)]
         async fn the_last_handle_of_a_guest_ends_its_tasks() {
-            let alive = alive(&Handle::current());
+            let shared = shared(&Handle::current());
             yield_now().await;
             assert!(Handle::current().metrics().num_alive_tasks() > 3);
-            drop(alive);
+            drop(shared);
             while Handle::current().metrics().num_alive_tasks() > 0 {
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             }
@@ -185,11 +185,11 @@ mod tests {
         #[test]
         fn a_handle_that_outlives_the_runtime_is_dropped_without_a_panic() {
             let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
-            let alive = alive(runtime.handle());
-            let session = std::sync::Arc::downgrade(&alive.session);
+            let shared = shared(runtime.handle());
+            let session = std::sync::Arc::downgrade(&shared.session);
             runtime.block_on(yield_now());
             drop(runtime);
-            drop(alive);
+            drop(shared);
             assert_eq!(session.strong_count(), 0);
         }
 
@@ -198,7 +198,7 @@ mod tests {
             let options = Options { connect_timeout: std::time::Duration::from_millis(100), ..Options::default() };
             let settings = options.validate(1).expect("valid");
             let target = Target::parse("redis://127.0.0.1:1", &crate::node::Access::default()).expect("an address");
-            let refused = Alive::connect_here(settings, vec![target]).await;
+            let refused = SharedSession::connect_here(settings, vec![target]).await;
             assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
             while Handle::current().metrics().num_alive_tasks() > 0 {
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;
@@ -208,7 +208,7 @@ mod tests {
         #[test]
         fn a_guest_needs_a_runtime() {
             let settings = Options::default().validate(1).expect("valid");
-            let refused = futures_executor::block_on(Alive::connect_here(settings, Vec::new()));
+            let refused = futures_executor::block_on(SharedSession::connect_here(settings, Vec::new()));
             assert!(matches!(refused, Err(Error::Config(error)) if error.to_string().contains("runtime")));
         }
     }

@@ -14,10 +14,10 @@ use super::warned::Warned;
 use crate::alarm::Alarm;
 use crate::claim::Listing;
 use crate::clock::{Clock, Instant};
-use crate::engine::{Crew, Debt, Engine};
+use crate::engine::{Engine, InFlight, JobRunner};
 use crate::error::Error;
-use crate::hold::{Hold, Ledger};
-use crate::identity::Turns;
+use crate::hold::{Hold, LossReporter};
+use crate::identity::RunTurns;
 use crate::key::Key;
 use crate::lines::{Head, Lines};
 use crate::notify::Channels;
@@ -32,14 +32,14 @@ pub(crate) struct Session {
     pub(super) id: Uuid,
     pub(super) settings: Settings,
     pub(super) engine: Engine,
-    pub(super) crew: Crew<Task>,
+    pub(super) runner: JobRunner<Task>,
     pub(super) quorum: Arc<Quorum>,
     pub(super) channels: Arc<Channels>,
     pub(super) watchdog: Arc<Watchdog>,
     pub(super) alarm: Arc<Alarm>,
-    pub(super) ledger: Arc<Ledger>,
+    pub(super) reporter: Arc<LossReporter>,
     pub(super) lines: Lines<Around>,
-    pub(super) turns: Arc<Turns>,
+    pub(super) turns: Arc<RunTurns>,
     pub(super) warned: Warned,
     pub(super) outage: Outage,
     pub(super) refusals: Refusals,
@@ -104,7 +104,7 @@ pub(super) struct Unconfirmed {
     pub(super) session: Arc<Session>,
     pub(super) hold: Arc<Hold>,
     /// What the caller waits for, until it is told.
-    pub(super) awaited: Option<(oneshot::Sender<Result<(), Error>>, Debt)>,
+    pub(super) awaited: Option<(oneshot::Sender<Result<(), Error>>, InFlight)>,
     /// When the caller is told in any case.
     pub(super) deadline: Instant,
     /// What a hand-over without an answer may have taken, or may yet take. It takes nothing once the hold is gone, and
@@ -171,7 +171,7 @@ impl Session {
         if self.is_forked() {
             return Err(Error::Forked);
         }
-        if self.engine.is_guest() {
+        if self.engine.is_embedded() {
             let reason =
                 "this locker lives in the runtime that it was connected in, which must not be blocked: use async calls";
             return Err(Error::config("blocking", reason));
@@ -187,7 +187,7 @@ impl Session {
         if self.is_forked() {
             return Err(Error::Forked);
         }
-        self.engine.greet();
+        self.engine.register_thread();
         self.check_open()
     }
 
@@ -211,8 +211,8 @@ impl Session {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        // The runtime of a guest may end before the session is closed.
-        self.closed.load(Ordering::Acquire) || self.engine.is_guest_no_more()
+        // The runtime of an embedded engine may end before the session is closed.
+        self.closed.load(Ordering::Acquire) || self.engine.has_ended()
     }
 }
 

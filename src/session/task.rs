@@ -1,4 +1,4 @@
-//! What the crew does for its jobs.
+//! What the runner does for each task.
 
 use std::pin::pin;
 

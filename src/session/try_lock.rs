@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
-use super::attempt::{self, Attempt};
-use super::{Grip, Session, jobs, reentries, release};
+use super::attempt;
+use super::attempt::Attempt;
+use super::jobs;
+use super::reentries;
+use super::release;
+use super::{RawGuard, Session};
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
 use crate::hold::{HoldState, Terms};
@@ -19,9 +23,9 @@ impl Session {
         key: &Key,
         caller: &Caller,
         terms: Terms,
-    ) -> Result<Option<Grip>, Error> {
+    ) -> Result<Option<RawGuard>, Error> {
         let taken = self.try_all(std::slice::from_ref(key), caller, terms).await?;
-        Ok(taken.and_then(|mut grips| grips.pop()))
+        Ok(taken.and_then(|mut guards| guards.pop()))
     }
 
     /// Acquires all of these locks if that is possible at once. The ones that this owner does not hold are taken by one
@@ -31,9 +35,9 @@ impl Session {
         keys: &[Key],
         caller: &Caller,
         terms: Terms,
-    ) -> Result<Option<Vec<Grip>>, Error> {
+    ) -> Result<Option<Vec<RawGuard>>, Error> {
         self.enter()?;
-        let mut grips = Vec::with_capacity(keys.len());
+        let mut guards = Vec::with_capacity(keys.len());
         let mut open = keys.to_vec();
         let mut attempted = false;
         loop {
@@ -43,14 +47,14 @@ impl Session {
                 match self.lines.enter(&key, &caller.owner, self.now()) {
                     Entry::Reentered(hold, _) => {
                         reentries::note_reentry(&hold);
-                        grips.push(Grip::entered(Arc::clone(self), hold, caller.origin));
+                        guards.push(RawGuard::entered(Arc::clone(self), hold, caller.origin));
                     }
                     Entry::Lost(loss) => return Err(Error::lost(&key, loss)),
                     Entry::HeldHere => return Ok(None),
                     Entry::Open => rest.push(key),
                 }
             }
-            let entered = grips.len();
+            let entered = guards.len();
             // After a failed attempt, another one makes sense only if another branch of the same task got in meanwhile.
             if !rest.is_empty() && attempted && rest.len() == before {
                 return Ok(None);
@@ -61,16 +65,16 @@ impl Session {
                     open = rest;
                     continue;
                 };
-                for grip in granted {
-                    let Some(grip) = take(self, grip)? else { return Ok(None) };
-                    grips.push(grip);
+                for guard in granted {
+                    let Some(guard) = take(self, guard)? else { return Ok(None) };
+                    guards.push(guard);
                 }
             }
-            for grip in &grips[..entered] {
-                release::write_count(self, grip.hold(), grip.hold().guards()).await?;
+            for guard in &guards[..entered] {
+                release::write_count(self, guard.hold(), guard.hold().guards()).await?;
             }
-            grips.sort_unstable_by(|a, b| a.hold().claim.key.cmp(&b.hold().claim.key));
-            return Ok(Some(grips));
+            guards.sort_unstable_by(|a, b| a.hold().claim.key.cmp(&b.hold().claim.key));
+            return Ok(Some(guards));
         }
     }
 }
@@ -81,7 +85,7 @@ async fn acquire_all(
     keys: &[Key],
     caller: &Caller,
     terms: Terms,
-) -> Result<Option<Vec<Grip>>, Error> {
+) -> Result<Option<Vec<RawGuard>>, Error> {
     let (owned, keys, owner, origin) = (Arc::clone(session), keys.to_vec(), caller.owner.clone(), caller.origin);
     jobs::on_engine(session, async move {
         let sent = Instant::now();
@@ -101,13 +105,13 @@ async fn acquire_all(
 }
 
 /// Claims a grant for its caller. Returns `None` if it was revoked or lost before.
-pub(super) fn take(session: &Session, mut grip: Grip) -> Result<Option<Grip>, Error> {
-    if !grip.claim() {
+pub(super) fn take(session: &Session, mut guard: RawGuard) -> Result<Option<RawGuard>, Error> {
+    if !guard.claim() {
         return session.check_open().map(|()| None);
     }
-    match grip.as_ref().look() {
+    match guard.as_ref().look() {
         HoldState::Lost(Loss::Closed) => Err(Error::Closed),
         HoldState::Lost(_) => session.check_open().map(|()| None),
-        HoldState::Safe | HoldState::Jeopardy => Ok(Some(grip)),
+        HoldState::Safe | HoldState::Jeopardy => Ok(Some(guard)),
     }
 }

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use super::state::{Session, Unconfirmed};
 use crate::claim::Claim;
-use crate::engine::{Debt, Work};
+use crate::engine::{InFlight, Work};
 use crate::error::{Error, Loss, NodeFailure};
 use crate::foreign::{self, contained, log};
 use crate::hold::{self, Hold};
@@ -16,7 +16,7 @@ use crate::standing::{Doubt, Unsettled};
 
 impl Unconfirmed {
     pub(super) fn new(session: &Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) -> Self {
-        let awaited = Some((reply, session.engine.owe(Work::Operation)));
+        let awaited = Some((reply, session.engine.track(Work::Operation)));
         let deadline = session.now() + session.settings.command_timeout;
         Self { session: Arc::clone(session), hold, awaited, deadline, next: None, lost: false, done: false }
     }
@@ -51,7 +51,7 @@ impl Unconfirmed {
         true
     }
 
-    fn tell(&self, settled: Settled, reply: oneshot::Sender<Result<(), Error>>, pending: Debt) {
+    fn tell(&self, settled: Settled, reply: oneshot::Sender<Result<(), Error>>, pending: InFlight) {
         let (session, hold) = (&self.session, &self.hold);
         let answer = match settled {
             Settled::Done => Ok(()),
@@ -78,7 +78,7 @@ impl Unconfirmed {
             ),
         }
         session.engine.answered();
-        session.engine.post(move || {
+        session.engine.queue_reply(move || {
             // This fails for dropped guards, which do not wait for it.
             foreign::answer(reply, answer);
             drop(pending);
@@ -100,7 +100,7 @@ impl Unconfirmed {
     pub(super) fn succeeded(mut self) {
         self.done = true;
         if let Some((reply, pending)) = self.awaited.take() {
-            self.session.engine.post(move || {
+            self.session.engine.queue_reply(move || {
                 foreign::answer(reply, Ok(()));
                 drop(pending);
             });

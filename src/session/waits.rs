@@ -3,7 +3,7 @@
 use tokio::time::sleep;
 
 use super::Session;
-use super::outage::Verdict;
+use super::outage::OutageReport;
 use crate::clock::Instant;
 use crate::error::Error;
 use crate::foreign;
@@ -38,7 +38,7 @@ impl Session {
 /// The servers are away, or have had the time for an answer. If they had not, that says nothing about them.
 pub(super) fn gave_up(session: &Session, since: Instant, deadline: Instant) -> Result<(), Error> {
     let now = session.now();
-    if let Some(Verdict { nodes, lasts }) = session.outage.failure_since(since, now) {
+    if let Some(OutageReport { nodes, lasts }) = session.outage.failure_since(since, now) {
         return Err(session.quorum.unavailable(nodes, lasts));
     }
     let known = session.outage.known_before(since, now);

@@ -8,7 +8,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::Doubt;
 use crate::claim::Claim;
 use crate::clock::Instant;
-use crate::engine::Debt;
+use crate::engine::InFlight;
 use crate::lease;
 use crate::node::{Lane, Outcome};
 
@@ -28,12 +28,12 @@ pub(super) struct Entry {
     pub(super) kept_until: Option<Instant>,
     /// Where its answer goes, if somebody waits for it.
     pub(super) tell: Option<UnboundedSender<Outcome<bool>>>,
-    pub(super) _debt: Option<Debt>,
+    pub(super) _in_flight: Option<InFlight>,
 }
 
 impl Entry {
     pub(super) fn new(claim: &Claim, doubt: Doubt, stands: Duration) -> Self {
-        Self { claim: claim.clone(), doubt, stands, until: None, kept_until: None, tell: None, _debt: None }
+        Self { claim: claim.clone(), doubt, stands, until: None, kept_until: None, tell: None, _in_flight: None }
     }
 
     pub(super) fn is_undo(&self) -> bool {

@@ -137,7 +137,7 @@ impl Book {
 
     /// Re-acquires a held lock on a node that lost it.
     pub(crate) fn retake(self: &Arc<Self>, hold: Arc<Hold>, node: NodeIndex) {
-        let (book, debt) = (Arc::clone(self), self.engine.owe(Work::Vote(node)));
+        let (book, in_flight) = (Arc::clone(self), self.engine.track(Work::Vote(node)));
         self.engine.spawn(async move {
             let sent = Instant::now();
             if matches!(hold.mark(sent), HoldState::Safe | HoldState::Jeopardy) {
@@ -151,21 +151,21 @@ impl Book {
                 );
                 Doubt::left_by(&answer).into_iter().for_each(|doubt| book.settle_vote(&hold, node, sent, doubt));
             }
-            drop(debt);
+            drop(in_flight);
         });
     }
 
     /// Waits for late answers, and passes on what each of them leaves.
     fn follow(&self, mut late: Calls<AcquireAnswer>, settle: impl Fn(NodeIndex, Doubt) + Send + 'static) {
-        let mut debts: Vec<_> = late.missing().map(|node| (node, self.engine.owe(Work::Vote(node)))).collect();
-        if debts.is_empty() {
+        let mut in_flight: Vec<_> = late.missing().map(|node| (node, self.engine.track(Work::Vote(node)))).collect();
+        if in_flight.is_empty() {
             return;
         }
         self.engine.spawn(async move {
             while let Some((node, answer)) = late.next().await {
                 let is_granted = answer.map(|answer| matches!(answer, AcquireAnswer::Granted(_)));
                 Doubt::left_by(&is_granted).into_iter().for_each(|doubt| settle(node, doubt));
-                debts.retain(|(waiting, _)| *waiting != node);
+                in_flight.retain(|(waiting, _)| *waiting != node);
             }
         });
     }
@@ -183,9 +183,9 @@ impl Book {
     }
 
     fn add(&self, node: NodeIndex, entry: Entry) {
-        let _debt = entry.is_undo().then(|| self.engine.owe(Work::Undo(node)));
+        let _in_flight = entry.is_undo().then(|| self.engine.track(Work::Undo(node)));
         // After the engine's end nothing is sent any more.
-        let _: Result<_, _> = self.news[node].send((Entry { _debt, ..entry }, None));
+        let _: Result<_, _> = self.news[node].send((Entry { _in_flight, ..entry }, None));
     }
 
     /// Sends an entry to its node. The answer comes as news.
@@ -420,7 +420,7 @@ mod tests {
         };
         let late = Calls::new([1, 2].map(|node| (node, answers(node))).into_iter());
         book.follow(late, |node, doubt| assert_eq!((node, doubt), (1, Doubt::Granted)));
-        let _undo = book.engine.owe(Work::Undo(2));
+        let _undo = book.engine.track(Work::Undo(2));
         let closed = timeout(Duration::from_secs(10), book.engine.tally().end(1, || true)).await;
         assert!(closed.is_ok(), "only the third is waited for, and for a moment");
         book.engine.stop();

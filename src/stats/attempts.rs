@@ -83,12 +83,12 @@ impl Attempts {
 
 /// The counts of calls, and how long they waited.
 #[derive(Debug)]
-pub(super) struct Calls {
+pub(super) struct CallCounts {
     ended: [AtomicU64; OUTCOMES.len()],
     waits: Times,
 }
 
-impl Calls {
+impl CallCounts {
     pub(super) fn new() -> Self {
         Self { ended: Default::default(), waits: Times::new("lockhound_wait_seconds") }
     }
@@ -112,7 +112,7 @@ impl Calls {
 }
 
 /// Tells the recorder of all outcomes before the first call ends.
-pub(super) fn tell_of_all() {
+pub(super) fn register_counters() {
     OUTCOMES.iter().for_each(|outcome| tell(*outcome, None, 0));
 }
 

@@ -6,17 +6,17 @@ use crate::sync::{Arc, Mutex};
 
 /// Numbers that a locker reports, as they were reported last. Its share is taken back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Levels<const N: usize>(Mutex<Told<N>>);
+pub(crate) struct Levels<const N: usize>(Mutex<GaugeShare<N>>);
 
 #[derive(Debug)]
-struct Told<const N: usize> {
+struct GaugeShare<const N: usize> {
     names: [&'static str; N],
     counts: [usize; N],
 }
 
 impl<const N: usize> Default for Levels<N> {
     fn default() -> Self {
-        Self(Mutex::new(Told { names: [""; N], counts: [0; N] }))
+        Self(Mutex::new(GaugeShare { names: [""; N], counts: [0; N] }))
     }
 }
 
@@ -41,7 +41,7 @@ impl<const N: usize> Levels<N> {
 
 impl<const N: usize> Drop for Levels<N> {
     fn drop(&mut self) {
-        let Told { names, counts } = self.0.get_mut();
+        let GaugeShare { names, counts } = self.0.get_mut();
         for at in 0..N {
             if counts[at] > 0 {
                 change(names[at], counts[at], 0);

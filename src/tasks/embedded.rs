@@ -1,4 +1,4 @@
-//! The tasks of an engine that is a guest in a runtime of the program.
+//! The tasks of an engine that is embedded in a runtime of the program.
 //!
 //! # Invariants
 //! - Each task ends with the engine, and with the runtime.
@@ -15,17 +15,17 @@ use tokio_util::sync::CancellationToken;
 
 tokio::task_local! {
     /// The tasks to which this task belongs.
-    static HERE: Guests;
+    static HERE: EmbeddedTasks;
 }
 
 /// All tasks of an engine.
 #[derive(Debug, Clone)]
-pub(crate) struct Guests {
+pub(crate) struct EmbeddedTasks {
     runtime: Handle,
     end: CancellationToken,
 }
 
-impl Guests {
+impl EmbeddedTasks {
     /// Creates the tasks of this runtime that end with this token. The token also fires when the runtime ends.
     pub(crate) fn new(runtime: Handle, end: CancellationToken) -> Self {
         Self { runtime, end }
@@ -40,13 +40,13 @@ impl Guests {
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let end = self.end.clone();
         let work = Box::pin(async move { _ = end.run_until_cancelled(task).await });
-        let guest = Guest { leaving: Leaving { guests: self.clone(), done: false }, work };
-        self.runtime.spawn(HERE.scope(self.clone(), guest)).abort_handle()
+        let embedded = EmbeddedTask { leaving: Leaving { tasks: self.clone(), done: false }, work };
+        self.runtime.spawn(HERE.scope(self.clone(), embedded)).abort_handle()
     }
 
     /// Returns whether the runtime has begun to drop its tasks. tokio does not report that, but from then on it takes
     /// no more tasks.
-    fn is_homeless(&self) -> bool {
+    fn is_runtime_ending(&self) -> bool {
         let probe = self.runtime.spawn(pending::<()>());
         // The probe never ends by itself, so it is finished only if it was refused.
         let refused = probe.is_finished();
@@ -56,13 +56,13 @@ impl Guests {
 }
 
 /// One task.
-struct Guest {
+struct EmbeddedTask {
     /// Dropped first.
     leaving: Leaving,
     work: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-impl Future for Guest {
+impl Future for EmbeddedTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -74,15 +74,15 @@ impl Future for Guest {
 
 /// Notices the end of a task, for any reason.
 struct Leaving {
-    guests: Guests,
+    tasks: EmbeddedTasks,
     done: bool,
 }
 
 impl Drop for Leaving {
     fn drop(&mut self) {
         // The abort of a single task does not end the others.
-        if !self.done && !self.guests.end.is_cancelled() && self.guests.is_homeless() {
-            self.guests.end.cancel();
+        if !self.done && !self.tasks.end.is_cancelled() && self.tasks.is_runtime_ending() {
+            self.tasks.end.cancel();
         }
     }
 }

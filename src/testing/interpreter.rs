@@ -26,7 +26,7 @@ pub(crate) enum Resp {
 }
 
 /// The subscribers of a server's channels.
-pub(super) trait Ears: Send + Sync + 'static {
+pub(super) trait PubSub: Send + Sync + 'static {
     /// Sends a message to the subscribers of a channel, and returns their number.
     fn publish(&self, channel: &[u8], text: &[u8]) -> usize;
     /// Returns the number of subscribers of a channel.
@@ -49,20 +49,20 @@ pub(super) struct Keys(Resp);
 
 impl Interpreter {
     /// Makes an interpreter for a server without keys, with these ids.
-    pub(super) fn new(run_id: &str, second_id: &str, ears: Arc<impl Ears>) -> Self {
-        let made = Self::of(REDIS, ears).expect("redis.lua is read");
+    pub(super) fn new(run_id: &str, second_id: &str, pub_sub: Arc<impl PubSub>) -> Self {
+        let made = Self::of(REDIS, pub_sub).expect("redis.lua is read");
         made.name(run_id, second_id);
         made
     }
 
     /// Makes an interpreter with this text of `redis.lua`.
-    pub(super) fn of(redis: &str, ears: Arc<impl Ears>) -> Result<Self, Error> {
+    pub(super) fn of(redis: &str, pub_sub: Arc<impl PubSub>) -> Result<Self, Error> {
         let libraries = StdLib::STRING | StdLib::TABLE | StdLib::MATH;
         let lua = mlua::Lua::new_with(libraries, LuaOptions::default())?;
-        let tells = Arc::clone(&ears);
+        let tells = Arc::clone(&pub_sub);
         let publish =
             lua.create_function(move |_, (channel, text): (BString, BString)| Ok(tells.publish(&channel, &text)))?;
-        let subscribers = lua.create_function(move |_, channel: BString| Ok(ears.listening(&channel)))?;
+        let subscribers = lua.create_function(move |_, channel: BString| Ok(pub_sub.listening(&channel)))?;
         let sha1hex = lua.create_function(|_, text: BString| Ok(sha1(&text)))?;
         let redis = lua.load(redis).set_name("@redis.lua");
         let server: Table = redis.call((sha1hex, publish, subscribers))?;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::interpreter::{Ears, Interpreter, Keys, Resp};
+use super::interpreter::{Interpreter, Keys, PubSub, Resp};
 use crate::clock::wall_micros;
 use crate::random;
 use crate::sync::{Arc, Mutex, MutexGuard};
@@ -35,13 +35,13 @@ struct State {
 }
 
 /// The connections to a server. Scripts publish to them: their mutex is taken while that of the state is held.
-struct Connections(Mutex<BTreeMap<u64, Ear>>);
+struct Connections(Mutex<BTreeMap<u64, ClientConnection>>);
 
 /// A request on its way to a server.
 pub(super) struct Sent {
-    pub(super) ear: u64,
+    pub(super) connection: u64,
     pub(super) request: Request,
-    pub(super) number: Number,
+    pub(super) number: RequestId,
     /// The value of [`Machine::starts`] when it was sent.
     pub(super) starts: u64,
 }
@@ -65,7 +65,7 @@ pub(crate) enum Request {
 
 /// Which request an answer belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Number {
+pub(crate) struct RequestId {
     /// Which connection of the node it was sent on.
     pub(crate) epoch: u64,
     pub(crate) request: u64,
@@ -73,26 +73,26 @@ pub(crate) struct Number {
 
 /// An event on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum ConnectionEvent {
     /// An answer, which arrives `after` this time. Without a reply it is lost on its way.
-    Answer { number: Number, reply: Option<Resp>, after: Duration },
+    Answer { number: RequestId, reply: Option<Resp>, after: Duration },
     /// A message on a channel.
     Message { channel: String, text: String },
     /// It was reconnected: no channel is subscribed, and requests that were under way get no answer.
-    Anew,
+    Reconnected,
 }
 
 /// Receives the events of a connection. It must not call the server.
-pub(super) type Tell = Arc<dyn Fn(News) + Send + Sync>;
+pub(super) type Tell = Arc<dyn Fn(ConnectionEvent) + Send + Sync>;
 
 /// A connection, as its server sees it.
-pub(super) struct Ear {
+pub(super) struct ClientConnection {
     route: u64,
     tell: Tell,
     channels: BTreeSet<String>,
 }
 
-impl Ear {
+impl ClientConnection {
     /// A connection that came by this route.
     pub(super) fn new(route: u64, tell: Tell) -> Self {
         Self { route, tell, channels: BTreeSet::new() }
@@ -102,9 +102,9 @@ impl Ear {
         self.channels.iter().any(|heard| heard.as_bytes() == channel)
     }
 
-    fn is_connected_anew(&mut self) {
+    fn reconnect(&mut self) {
         self.channels.clear();
-        (self.tell)(News::Anew);
+        (self.tell)(ConnectionEvent::Reconnected);
     }
 }
 
@@ -159,7 +159,7 @@ impl Machine {
         state.starts += 1;
         state.is_stopped = false;
         state.waiting.clear();
-        state.connections.all().values_mut().for_each(Ear::is_connected_anew);
+        state.connections.all().values_mut().for_each(ClientConnection::reconnect);
     }
 
     /// Deletes all keys.
@@ -197,8 +197,8 @@ impl Machine {
         self.state().clock_offset_us
     }
 
-    pub(super) fn connect(&self, number: u64, ear: Ear) {
-        self.state().connections.all().insert(number, ear);
+    pub(super) fn connect(&self, number: u64, connection: ClientConnection) {
+        self.state().connections.all().insert(number, connection);
     }
 
     /// Ends a connection.
@@ -208,17 +208,17 @@ impl Machine {
     }
 
     /// Removes the connections that came by this route, and returns them for the server to which the route leads now.
-    pub(super) fn give_up(&self, route: u64) -> Vec<(u64, Ear)> {
+    pub(super) fn give_up(&self, route: u64) -> Vec<(u64, ClientConnection)> {
         let state = self.state();
-        state.connections.all().extract_if(.., |_, ear| ear.route == route).collect()
+        state.connections.all().extract_if(.., |_, connection| connection.route == route).collect()
     }
 
     /// Takes over connections that led to another server.
-    pub(super) fn take_over(&self, ears: Vec<(u64, Ear)>) {
+    pub(super) fn take_over(&self, pub_sub: Vec<(u64, ClientConnection)>) {
         let state = self.state();
-        for (number, mut ear) in ears {
-            ear.is_connected_anew();
-            state.connections.all().insert(number, ear);
+        for (number, mut connection) in pub_sub {
+            connection.reconnect();
+            state.connections.all().insert(number, connection);
         }
     }
 
@@ -243,7 +243,7 @@ impl Machine {
 }
 
 impl State {
-    fn carry_out(&mut self, Sent { ear, request, number, starts }: Sent) {
+    fn carry_out(&mut self, Sent { connection, request, number, starts }: Sent) {
         // It was sent over a connection that ended with the server.
         if starts != self.starts {
             return;
@@ -254,7 +254,7 @@ impl State {
                 (self.interpreter.run(self.now_us(), text, &keys, &args), !is_of_a_label)
             }
             Request::Resubscribe { add, remove } => {
-                if let Some(Ear { channels, .. }) = self.connections.all().get_mut(&ear) {
+                if let Some(ClientConnection { channels, .. }) = self.connections.all().get_mut(&connection) {
                     remove.iter().for_each(|channel| _ = channels.remove(channel));
                     channels.extend(add);
                 }
@@ -267,12 +267,12 @@ impl State {
         let after = random::duration(&self.delay);
         // The connection is gone if its node is gone, or if its address leads to another server.
         let connections = self.connections.all();
-        let Some(ear) = connections.get(&ear) else { return };
-        let news = News::Answer { number, reply, after };
+        let Some(connection) = connections.get(&connection) else { return };
+        let event = ConnectionEvent::Answer { number, reply, after };
         if comes_twice {
-            (ear.tell)(news.clone());
+            (connection.tell)(event.clone());
         }
-        (ear.tell)(news);
+        (connection.tell)(event);
     }
 
     fn now_us(&self) -> i64 {
@@ -281,20 +281,24 @@ impl State {
 }
 
 impl Connections {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, Ear>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, ClientConnection>> {
         self.0.lock()
     }
 }
 
-impl Ears for Connections {
+impl PubSub for Connections {
     fn publish(&self, channel: &[u8], text: &[u8]) -> usize {
         let word = |word| String::from_utf8_lossy(word).into_owned();
-        let message = || News::Message { channel: word(channel), text: word(text) };
-        self.all().values().filter(|ear| ear.hears(channel)).map(|ear| (ear.tell)(message())).count()
+        let message = || ConnectionEvent::Message { channel: word(channel), text: word(text) };
+        self.all()
+            .values()
+            .filter(|connection| connection.hears(channel))
+            .map(|connection| (connection.tell)(message()))
+            .count()
     }
 
     fn listening(&self, channel: &[u8]) -> usize {
-        self.all().values().filter(|ear| ear.hears(channel)).count()
+        self.all().values().filter(|connection| connection.hears(channel)).count()
     }
 }
 

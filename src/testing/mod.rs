@@ -9,5 +9,5 @@ mod route;
 mod server;
 
 pub(crate) use self::interpreter::Resp;
-pub(crate) use self::machine::{News, Number, Request};
+pub(crate) use self::machine::{ConnectionEvent, Request, RequestId};
 pub use self::server::{Server, Snapshot};

@@ -8,31 +8,31 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::machine::{Ear, Machine, News, Number, Request, Sent, Tell};
+use super::machine::{ClientConnection, ConnectionEvent, Machine, Request, RequestId, Sent, Tell};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// A network that can be cut, and that can be made to lead to another server.
 pub(super) struct Route {
     number: u64,
     leads_to: Mutex<Arc<Machine>>,
-    going: Mutex<Way<(Arc<Machine>, Sent)>>,
-    coming: Mutex<Way<(Tell, News)>>,
+    going: Mutex<Direction<(Arc<Machine>, Sent)>>,
+    coming: Mutex<Direction<(Tell, ConnectionEvent)>>,
 }
 
 /// One direction.
-struct Way<T> {
+struct Direction<T> {
     is_cut: bool,
     /// What was sent while it is cut.
     held: VecDeque<T>,
 }
 
-impl<T> Default for Way<T> {
+impl<T> Default for Direction<T> {
     fn default() -> Self {
         Self { is_cut: false, held: VecDeque::new() }
     }
 }
 
-impl<T> Way<T> {
+impl<T> Direction<T> {
     /// Returns what may pass now, or holds it if the network is cut.
     fn pass(&mut self, what: T) -> Option<T> {
         if self.is_cut {
@@ -73,8 +73,8 @@ impl Route {
         }
         drop(going);
         let mut coming = lock(&self.coming);
-        for (tell, news) in coming.mend() {
-            tell(news);
+        for (tell, event) in coming.mend() {
+            tell(event);
         }
     }
 
@@ -86,34 +86,34 @@ impl Route {
     }
 
     /// Makes a connection with this number.
-    pub(super) fn connect(self: &Arc<Self>, ear: u64, tell: Tell) {
+    pub(super) fn connect(self: &Arc<Self>, connection: u64, tell: Tell) {
         let _nothing_goes = lock(&self.going);
         let route = Arc::clone(self);
-        let comes = Arc::new(move |news| route.come(&tell, news));
-        self.machine().connect(ear, Ear::new(self.number, comes));
+        let comes = Arc::new(move |event| route.come(&tell, event));
+        self.machine().connect(connection, ClientConnection::new(self.number, comes));
     }
 
     /// Ends a connection.
-    pub(super) fn disconnect(&self, ear: u64) {
+    pub(super) fn disconnect(&self, connection: u64) {
         let _nothing_goes = lock(&self.going);
-        self.machine().disconnect(ear);
+        self.machine().disconnect(connection);
     }
 
     /// Sends a request to the server.
-    pub(super) fn go(&self, ear: u64, number: Number, request: Request) {
+    pub(super) fn go(&self, connection: u64, number: RequestId, request: Request) {
         let mut going = lock(&self.going);
         let machine = self.machine();
-        let sent = Sent { ear, request, number, starts: machine.starts() };
+        let sent = Sent { connection, request, number, starts: machine.starts() };
         if let Some((machine, sent)) = going.pass((machine, sent)) {
             machine.receive(sent);
         }
     }
 
     /// Delivers an event from the server to a connection.
-    fn come(&self, tell: &Tell, news: News) {
+    fn come(&self, tell: &Tell, event: ConnectionEvent) {
         let mut coming = lock(&self.coming);
-        if let Some((tell, news)) = coming.pass((Arc::clone(tell), news)) {
-            tell(news);
+        if let Some((tell, event)) = coming.pass((Arc::clone(tell), event)) {
+            tell(event);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::interpreter::Keys;
-use super::machine::{Machine, News, Number, Request};
+use super::machine::{ConnectionEvent, Machine, Request, RequestId};
 use super::route::Route;
 
 /// A server in memory, for tests of code that takes locks. It needs no Redis.
@@ -351,20 +351,20 @@ impl Server {
     }
 
     /// Connects, and returns the number of the connection. `tell` must not call the server.
-    pub(crate) fn connect(&self, tell: impl Fn(News) + Send + Sync + 'static) -> u64 {
+    pub(crate) fn connect(&self, tell: impl Fn(ConnectionEvent) + Send + Sync + 'static) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let ear = NEXT.fetch_add(1, Ordering::Relaxed);
-        self.route.connect(ear, Arc::new(tell));
-        ear
+        let connection = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.route.connect(connection, Arc::new(tell));
+        connection
     }
 
-    pub(crate) fn disconnect(&self, ear: u64) {
-        self.route.disconnect(ear);
+    pub(crate) fn disconnect(&self, connection: u64) {
+        self.route.disconnect(connection);
     }
 
     /// Sends a request over a connection. The answer will have this number.
-    pub(crate) fn send(&self, ear: u64, number: Number, request: Request) {
-        self.route.go(ear, number, request);
+    pub(crate) fn send(&self, connection: u64, number: RequestId, request: Request) {
+        self.route.go(connection, number, request);
     }
 }
 

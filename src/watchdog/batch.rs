@@ -26,7 +26,7 @@ use crate::tasks;
 
 /// A hold that has to be renewed by the end of its tick.
 #[derive(Debug)]
-pub(super) struct Due {
+pub(super) struct DueRenewal {
     pub(super) hold: Arc<Hold>,
     pub(super) until: Instant,
 }
@@ -58,10 +58,10 @@ impl Sender {
     }
 
     /// Sends the renewals of one moment to every node.
-    pub(super) fn send(self: &Arc<Self>, orders: &[Due]) {
+    pub(super) fn send(self: &Arc<Self>, orders: &[DueRenewal]) {
         // All nodes get the same time of sending, so any majority of answers gives the same validity.
         let now = Instant::now();
-        let alike = |order: &Due| (order.hold.terms.lease, order.hold.claim.kind);
+        let alike = |order: &DueRenewal| (order.hold.terms.lease, order.hold.claim.kind);
         for batch in orders.chunk_by(|a, b| alike(a) == alike(b)).flat_map(equal_chunks) {
             let Some(until) = batch.iter().map(|order| order.until).min() else { continue };
             let batch: Batch = batch.iter().map(|order| Arc::clone(&order.hold)).collect();
@@ -150,7 +150,7 @@ fn failed(batch: &Batch, said: &[RenewAnswer]) -> Option<(Batch, String)> {
 }
 
 /// Cuts into as few batches as possible, all of about the same length.
-fn equal_chunks(orders: &[Due]) -> impl Iterator<Item = &[Due]> {
+fn equal_chunks(orders: &[DueRenewal]) -> impl Iterator<Item = &[DueRenewal]> {
     orders.chunks(orders.len().div_ceil(orders.len().div_ceil(BATCH).max(1)).max(1))
 }
 

@@ -54,7 +54,7 @@ use crate::sync::{Arc, Mutex, Weak};
 
 /// A finding of the watchdog on which the session acts.
 #[derive(Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum Finding {
     /// No caller took this grant: it has to be released.
     Revoked(Arc<Hold>),
     /// This node does not have the lock, but a majority of the others has.
@@ -64,7 +64,7 @@ pub(crate) enum Verdict {
 }
 
 /// Called with every verdict, in the watchdog's task.
-pub(crate) type Judge = Box<dyn Fn(Verdict) + Send + Sync>;
+pub(crate) type Judge = Box<dyn Fn(Finding) + Send + Sync>;
 
 /// The watchdog's inbox. Others leave orders in it.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub(crate) struct Watchdog {
 
 #[derive(Debug, Default)]
 struct Inbox {
-    orders: Vec<Order>,
+    orders: Vec<WatchOrder>,
     /// When the inbox has to be emptied, or `None` while it is empty.
     due: Option<Instant>,
     /// Set when the task has ended.
@@ -84,7 +84,7 @@ struct Inbox {
 }
 
 #[derive(Debug)]
-enum Order {
+enum WatchOrder {
     Watch(Weak<Hold>),
     /// Renew this hold at once, since something happened to its key.
     Renew(u64),
@@ -105,12 +105,12 @@ impl Watchdog {
         // A short lease or a short max_hold may end before the next line of the grid.
         let first = (now + self.grid).min(hold.valid_until().before(lease::ARM_EARLY));
         let first = hold.claims().revoke_at.map_or(first, |at| first.min(at));
-        self.order(Order::Watch(Arc::downgrade(hold)), first.max(now))
+        self.order(WatchOrder::Watch(Arc::downgrade(hold)), first.max(now))
     }
 
     /// Renews a hold at once, since its key may have been deleted.
     pub(crate) fn renew_now(&self, hold: &Hold, now: Instant) {
-        self.order(Order::Renew(hold.generation), now);
+        self.order(WatchOrder::Renew(hold.generation), now);
     }
 
     /// Forgets a hold that was released, if its entry would otherwise stay: that of a hold that ends before its watch
@@ -118,12 +118,12 @@ impl Watchdog {
     pub(crate) fn forget(&self, hold: &Hold, now: Instant) {
         let long = !hold.terms.renewed || hold.terms.lease > Duration::from_secs(60);
         if long || now.since(hold.since) >= self.grid {
-            self.order(Order::Forget(hold.generation), now + self.grid);
+            self.order(WatchOrder::Forget(hold.generation), now + self.grid);
         }
     }
 
     /// Leaves an order for the task to carry out by `due`. Returns false if the task has ended.
-    fn order(&self, order: Order, due: Instant) -> bool {
+    fn order(&self, order: WatchOrder, due: Instant) -> bool {
         let mut inbox = self.inbox.lock();
         if inbox.closed {
             return false;
@@ -140,7 +140,7 @@ impl Watchdog {
         true
     }
 
-    fn take_orders(&self) -> Vec<Order> {
+    fn take_orders(&self) -> Vec<WatchOrder> {
         let mut inbox = self.inbox.lock();
         inbox.due = None;
         std::mem::take(&mut inbox.orders)
@@ -155,7 +155,8 @@ impl Watchdog {
 impl Watchdog {
     /// Returns whether it was left the order to forget this hold.
     pub(crate) fn is_to_forget(&self, hold: &Hold) -> bool {
-        let is_it = |order: &Order| matches!(order, Order::Forget(generation) if *generation == hold.generation);
+        let is_it =
+            |order: &WatchOrder| matches!(order, WatchOrder::Forget(generation) if *generation == hold.generation);
         self.inbox.lock().orders.iter().any(is_it)
     }
 }
@@ -170,7 +171,7 @@ impl Drop for Closing {
         let orders = std::mem::take(&mut inbox.orders);
         drop(inbox);
         for order in orders {
-            if let Order::Watch(hold) = order
+            if let WatchOrder::Watch(hold) = order
                 && let Some(hold) = hold.upgrade()
             {
                 hold.lose(Loss::RenewalFailed);
@@ -198,7 +199,7 @@ pub(crate) async fn run(
     let sources = Sources { answered, reconnects };
     let watching = keep_watch(&watchdog, &mut wheel, &sender, settings.lease, sources, &judge, Clocks::read());
     if let Err(message) = foreign::survive(watching).await {
-        judge(Verdict::Panicked(message));
+        judge(Finding::Panicked(message));
     }
 }
 
@@ -328,13 +329,14 @@ mod tests {
         let now = Instant::now();
         assert!(watchdog.watch(&held, now) && watchdog.watch(&untaken, now));
         let (verdicts, mut told) = unbounded_channel();
-        let (tokens, after) = ([held.token(), untaken.token()], held.token());
-        let judge: Judge = Box::new(move |verdict| match verdict {
-            Verdict::Panicked(message) => {
+        let tokens = [held.token(), untaken.token()];
+        let after = held.token();
+        let judge: Judge = Box::new(move |finding| match finding {
+            Finding::Panicked(message) => {
                 assert!(!after.is_cancelled(), "the reason is reported before any token fires");
                 verdicts.send(message).expect("listens");
             }
-            verdict => panic!("sick of {verdict:?}"),
+            finding => panic!("sick of {finding:?}"),
         });
         let (quorum, (_reconnected, reconnects)) =
             (Arc::new(Quorum::new(Vec::new(), Duration::ZERO, Duration::ZERO)), unbounded_channel());
@@ -353,8 +355,8 @@ mod tests {
         let short = Terms { lease: Duration::from_millis(100), renewed: true, max_hold: None };
         let hold = Arc::new(Hold::for_test(Owner::task(1), short, &[0], 1));
         assert!(hold.take_guard());
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
-        let judge: Judge = Box::new(|verdict| panic!("{verdict:?}"));
+        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
+        let judge: Judge = Box::new(|finding| panic!("{finding:?}"));
         wheel.sweep(&mut Vec::new(), &judge);
         assert!(!hold.token().is_cancelled());
         std::thread::sleep(Duration::from_millis(110));
@@ -375,7 +377,7 @@ mod tests {
         let (quorum, counters) =
             (Arc::new(Quorum::new(Vec::new(), Duration::ZERO, Duration::ZERO)), Arc::new(Counters::new()));
         let sender = Sender::new(quorum, counters, answers);
-        let judge: Judge = Box::new(|verdict| panic!("{verdict:?}"));
+        let judge: Judge = Box::new(|finding| panic!("{finding:?}"));
         let mut clocks = Clocks::read();
         clocks.boot = clocks.boot.before(Duration::from_secs(3_600));
         let (subscriber, told) = foreign::SickOfEvents::new();
@@ -404,7 +406,7 @@ mod tests {
         let (quorum, counters) =
             (Arc::new(Quorum::new(Vec::new(), Duration::ZERO, Duration::ZERO)), Arc::new(Counters::new()));
         let (mut wheel, hold) = (Wheel::new(&settings, Arc::clone(&counters)), hold());
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let ((answers, answered), (_reconnected, reconnects)) = (unbounded_channel(), unbounded_channel());
         let (sender, sources) = (Sender::new(quorum, counters, answers), Sources { answered, reconnects });
         let (judge, (subscriber, told)): (Judge, _) = (Box::new(|_| {}), foreign::SickOfEvents::new());
@@ -435,7 +437,7 @@ mod tests {
             let hold = Hold::for_test(Owner::task(1), Terms { lease, renewed, max_hold: None }, &[0], 1);
             watchdog.forget(&hold, Instant::now());
             let orders = watchdog.take_orders();
-            assert_eq!(matches!(orders[..], [Order::Forget(_)]), forgotten, "{lease:?} {renewed} {orders:?}");
+            assert_eq!(matches!(orders[..], [WatchOrder::Forget(_)]), forgotten, "{lease:?} {renewed} {orders:?}");
         }
     }
 

@@ -32,7 +32,7 @@ pub(super) enum Until {
 
 /// The place of an entry in a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct EntryRef {
     pub(super) generation: u64,
     /// The number of this place among those of its entry.
     pub(super) placing: u32,
@@ -41,7 +41,7 @@ pub(super) struct Place {
 /// All lines, by their time.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    lines: BTreeMap<(Instant, Until), Vec<Place>>,
+    lines: BTreeMap<(Instant, Until), Vec<EntryRef>>,
     grid: Duration,
     places: usize,
 }
@@ -51,7 +51,7 @@ impl Schedule {
         Self { lines: BTreeMap::new(), grid, places: 0 }
     }
 
-    pub(super) fn put(&mut self, at: Instant, until: Until, place: Place) {
+    pub(super) fn put(&mut self, at: Instant, until: Until, place: EntryRef) {
         self.lines.entry((at.round_up(STEP), until)).or_default().push(place);
         self.places += 1;
     }
@@ -64,7 +64,7 @@ impl Schedule {
     /// Takes out the first line if it is due, and returns its time and its places. Of a long line of ticks it takes
     /// only a few batches; the others follow, spread over the rest of the grid's width, so that the server does not get
     /// them all at once.
-    pub(super) fn take(&mut self, now: Instant) -> Option<(Instant, Vec<Place>)> {
+    pub(super) fn take(&mut self, now: Instant) -> Option<(Instant, Vec<EntryRef>)> {
         let line = self.lines.first_entry().filter(|line| line.key().0 <= now)?;
         let ((at, until), mut places) = line.remove_entry();
         let flights = places.len().div_ceil(BATCH * FLIGHT);
@@ -88,7 +88,7 @@ impl Schedule {
     }
 
     /// Removes outdated places if there are many, so that they do not accumulate in lines that are far away.
-    pub(super) fn tidy(&mut self, entries: usize, stands: impl Fn(&Place) -> bool) {
+    pub(super) fn tidy(&mut self, entries: usize, stands: impl Fn(&EntryRef) -> bool) {
         if self.places <= 3 * entries + 1_000 {
             return;
         }
@@ -107,8 +107,8 @@ mod tests {
 
     const GRID: Duration = Duration::from_millis(300);
 
-    fn place(generation: u64) -> Place {
-        Place { generation, placing: 0 }
+    fn place(generation: u64) -> EntryRef {
+        EntryRef { generation, placing: 0 }
     }
 
     /// Returns an empty schedule, and a time on its grid.

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::batch::{Answers, Due};
+use super::batch::{Answers, DueRenewal};
 use super::notes::{Note, Report};
-use super::schedule::{Place, Schedule, Until};
-use super::{Judge, Order, Verdict};
+use super::schedule::{EntryRef, Schedule, Until};
+use super::{Finding, Judge, WatchOrder};
 use crate::clock::{self, Instant};
 use crate::error::Loss;
 use crate::hold::{Hold, HoldState, Survey};
@@ -91,12 +91,12 @@ impl Wheel {
         self.entries.is_empty()
     }
 
-    pub(super) fn carry_out(&mut self, orders: Vec<Order>) {
+    pub(super) fn carry_out(&mut self, orders: Vec<WatchOrder>) {
         for order in orders {
             match order {
-                Order::Watch(hold) => self.insert(hold),
-                Order::Renew(generation) => self.renew_soon(generation, Duration::ZERO),
-                Order::Forget(generation) => _ = self.entries.remove(&generation),
+                WatchOrder::Watch(hold) => self.insert(hold),
+                WatchOrder::Renew(generation) => self.renew_soon(generation, Duration::ZERO),
+                WatchOrder::Forget(generation) => _ = self.entries.remove(&generation),
             }
         }
         self.tidy();
@@ -110,13 +110,13 @@ impl Wheel {
         let renew_at = self.rhythm.tick_at(&held, base, 0, now);
         let entry = RenewEntry { hold, placing: 0, base, renew_at, tick_until: None, hinted: None, extra: false };
         let (at, until) = self.rhythm.next_look(&held, &held.survey(now), &entry);
-        self.schedule.put(at, until, Place { generation: held.generation, placing: 0 });
+        self.schedule.put(at, until, EntryRef { generation: held.generation, placing: 0 });
         self.entries.insert(held.generation, entry);
     }
 
     /// Waits until a line is due, and collects those of its holds that have to be renewed. Cancel-safe: nothing is
     /// awaited once the line is taken.
-    pub(super) async fn expired(&mut self, renewals: &mut Vec<Due>, judge: &Judge) {
+    pub(super) async fn expired(&mut self, renewals: &mut Vec<DueRenewal>, judge: &Judge) {
         // Orders come through the inbox, which wakes the task.
         let Some(first) = self.schedule.first() else { return std::future::pending().await };
         let wait = Instant::now().until(first);
@@ -135,11 +135,11 @@ impl Wheel {
     }
 
     /// Looks at every entry, after time has passed that the timers have not noticed.
-    pub(super) fn sweep(&mut self, renewals: &mut Vec<Due>, judge: &Judge) {
+    pub(super) fn sweep(&mut self, renewals: &mut Vec<DueRenewal>, judge: &Judge) {
         let now = Instant::now();
         let place =
-            |(generation, entry): (&u64, &RenewEntry)| Place { generation: *generation, placing: entry.placing };
-        let places: Vec<Place> = self.entries.iter().map(place).collect();
+            |(generation, entry): (&u64, &RenewEntry)| EntryRef { generation: *generation, placing: entry.placing };
+        let places: Vec<EntryRef> = self.entries.iter().map(place).collect();
         for place in places {
             self.due(place, now, renewals, judge);
         }
@@ -148,7 +148,7 @@ impl Wheel {
     }
 
     /// Looks at the entry of this place, and gives it its next place.
-    fn due(&mut self, place: Place, now: Instant, renewals: &mut Vec<Due>, judge: &Judge) {
+    fn due(&mut self, place: EntryRef, now: Instant, renewals: &mut Vec<DueRenewal>, judge: &Judge) {
         let generation = place.generation;
         // It may have got a new place since, or have left.
         let Some(entry) = self.entries.get_mut(&generation).filter(|entry| entry.placing == place.placing) else {
@@ -171,7 +171,7 @@ impl Wheel {
                 // way.
                 RenewAnswer::Gone if !self.entries.contains_key(&hold.generation) => {}
                 RenewAnswer::Gone if hold.gone(batch.node) => _ = self.entries.remove(&hold.generation),
-                RenewAnswer::Gone if hold.is_held() => judge(Verdict::VoteLost(Arc::clone(hold), batch.node)),
+                RenewAnswer::Gone if hold.is_held() => judge(Finding::VoteLost(Arc::clone(hold), batch.node)),
                 // A failed renewal is tried again while the tick lasts.
                 RenewAnswer::Gone | RenewAnswer::Failed(_) => {}
             }
@@ -251,7 +251,7 @@ impl Wheel {
 
     fn tidy(&mut self) {
         let stands =
-            |place: &Place| self.entries.get(&place.generation).is_some_and(|entry| entry.placing == place.placing);
+            |place: &EntryRef| self.entries.get(&place.generation).is_some_and(|entry| entry.placing == place.placing);
         self.schedule.tidy(self.entries.len(), stands);
         // After a peak.
         if self.entries.capacity() > 1_024 && self.entries.len() < self.entries.capacity() / 8 {
@@ -262,9 +262,9 @@ impl Wheel {
 
 impl RenewEntry {
     /// Returns a new place, which outdates the ones before it.
-    fn next_place(&mut self, generation: u64) -> Place {
+    fn next_place(&mut self, generation: u64) -> EntryRef {
         self.placing = self.placing.wrapping_add(1);
-        Place { generation, placing: self.placing }
+        EntryRef { generation, placing: self.placing }
     }
 }
 
@@ -274,7 +274,7 @@ impl Rhythm {
         self,
         entry: &mut RenewEntry,
         now: Instant,
-        renewals: &mut Vec<Due>,
+        renewals: &mut Vec<DueRenewal>,
         judge: &Judge,
         counters: &Counters,
         notes: &mut Vec<(Arc<Hold>, Note)>,
@@ -285,7 +285,7 @@ impl Rhythm {
             return Tended::Leave;
         }
         if survey.claims.revoke_at.is_some_and(|at| now >= at) && hold.revoke() {
-            judge(Verdict::Revoked(hold));
+            judge(Finding::Revoked(hold));
             return Tended::Leave;
         }
         if entry.tick_until.is_some_and(|until| now >= until) {
@@ -303,7 +303,7 @@ impl Rhythm {
         if entry.tick_until.is_none() && hold.terms.renewed && survey.claims.claimed && now >= entry.renew_at {
             let until = now + self.command_timeout;
             entry.tick_until = Some(until);
-            renewals.push(Due { hold: Arc::clone(&hold), until });
+            renewals.push(DueRenewal { hold: Arc::clone(&hold), until });
         }
         let (at, until) = self.next_look(&hold, &survey, entry);
         Tended::Stay(at, until)
@@ -392,16 +392,16 @@ mod tests {
         hold
     }
 
-    fn no_verdict() -> Judge {
-        Box::new(|verdict| panic!("{verdict:?}"))
+    fn no_finding() -> Judge {
+        Box::new(|finding| panic!("{finding:?}"))
     }
 
     fn entry(wheel: &Wheel) -> &RenewEntry {
         wheel.entries.get(&1).expect("in the wheel")
     }
 
-    fn look(wheel: &mut Wheel, now: Instant, renewals: &mut Vec<Due>, judge: &Judge) {
-        wheel.due(Place { generation: 1, placing: entry(wheel).placing }, now, renewals, judge);
+    fn look(wheel: &mut Wheel, now: Instant, renewals: &mut Vec<DueRenewal>, judge: &Judge) {
+        wheel.due(EntryRef { generation: 1, placing: entry(wheel).placing }, now, renewals, judge);
     }
 
     /// Returns the places of the entry that are not outdated.
@@ -420,8 +420,10 @@ mod tests {
 
     #[test]
     fn an_entry_has_one_place_during_its_renewal_and_after() {
-        let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0], 1), no_verdict());
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        let mut wheel = wheel();
+        let hold = hold(TERMS, &[0], 1);
+        let judge = no_finding();
+        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let begin = hold.since + LEASE / 3;
         let planned = places(&mut wheel);
         assert!(planned.len() == 1 && planned[0] <= begin + Duration::from_millis(1), "a third, rounded down");
@@ -433,7 +435,7 @@ mod tests {
         look(&mut wheel, begin + Duration::from_millis(5), &mut renewals, &judge);
         assert_eq!(renewals.len(), 1, "a tick renews once");
         let holds: Arc<[Arc<Hold>]> = Arc::new([Arc::clone(&hold)]);
-        let stale = Place { generation: 1, placing: entry(&wheel).placing };
+        let stale = EntryRef { generation: 1, placing: entry(&wheel).placing };
         wheel.answered(&Answers { node: 0, sent: begin, holds, said: vec![RenewAnswer::Renewed] }, &judge);
         wheel.due(stale, end, &mut renewals, &judge);
         assert_eq!(hold.at(end), HoldState::Safe, "the end of a tick that succeeded is none");
@@ -444,9 +446,10 @@ mod tests {
 
     #[test]
     fn an_answer_for_one_key_does_not_affect_others() {
-        let (mut wheel, judge) = (wheel(), no_verdict());
+        let mut wheel = wheel();
+        let judge = no_finding();
         let (hold, stranger) = (hold(TERMS, &[0], 1), hold(TERMS, &[0], 1));
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let begin = hold.since + LEASE / 3;
         look(&mut wheel, begin, &mut Vec::new(), &judge);
         let (holds, said) = (Arc::new([Arc::clone(&hold)]), vec![RenewAnswer::Failed("OOM".to_owned())]);
@@ -460,8 +463,10 @@ mod tests {
 
     #[test]
     fn a_tick_of_several_nodes_succeeds_with_the_majority() {
-        let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0, 1, 2], 3), no_verdict());
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        let mut wheel = wheel();
+        let hold = hold(TERMS, &[0, 1, 2], 3);
+        let judge = no_finding();
+        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let begin = hold.since + LEASE / 3;
         look(&mut wheel, begin, &mut Vec::new(), &judge);
         let answer = |node| {
@@ -477,8 +482,10 @@ mod tests {
 
     #[test]
     fn ticks_without_an_answer_end_in_a_loss() {
-        let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0], 1), no_verdict());
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        let mut wheel = wheel();
+        let hold = hold(TERMS, &[0], 1);
+        let judge = no_finding();
+        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let timeout = wheel.rhythm.command_timeout;
         for (third, state) in [(1, HoldState::Jeopardy), (2, HoldState::Lost(Loss::RenewalFailed))] {
             let (begin, mut renewals) = (hold.since + LEASE / 3 * third, Vec::new());
@@ -494,10 +501,10 @@ mod tests {
     fn a_hold_that_is_not_renewed_is_looked_at_when_it_ends() {
         let terms = Terms { renewed: false, ..TERMS };
         let (mut wheel, hold) = (wheel(), hold(terms, &[0], 1));
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let end = hold.valid_until().before(lease::ARM_EARLY);
         assert_eq!(places(&mut wheel), [end.round_up(Duration::from_millis(1))]);
-        wheel.carry_out(vec![Order::Forget(1)]);
+        wheel.carry_out(vec![WatchOrder::Forget(1)]);
         assert!(wheel.is_empty());
     }
 
@@ -505,13 +512,13 @@ mod tests {
     fn listening() -> (Judge, Arc<Mutex<Vec<Option<usize>>>>) {
         let told = Arc::new(Mutex::new(Vec::new()));
         let tells = Arc::clone(&told);
-        let judge: Judge = Box::new(move |verdict| {
-            let verdict = match verdict {
-                Verdict::VoteLost(_, node) => Some(node),
-                Verdict::Revoked(_) => None,
-                verdict @ Verdict::Panicked(_) => panic!("{verdict:?}"),
+        let judge: Judge = Box::new(move |finding| {
+            let finding = match finding {
+                Finding::VoteLost(_, node) => Some(node),
+                Finding::Revoked(_) => None,
+                finding @ Finding::Panicked(_) => panic!("{finding:?}"),
             };
-            tells.lock().expect("sound").push(verdict);
+            tells.lock().expect("sound").push(finding);
         });
         (judge, told)
     }
@@ -524,7 +531,7 @@ mod tests {
     #[test]
     fn renewals_and_the_end_of_a_jeopardy_are_noted() {
         let (mut wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let mut notes = |after| {
             assert!(wheel.renewed(&hold, 0, hold.since + after, hold.since));
             wheel.notes.drain(..).map(|(_, note)| matches!(note, Note::SafeAgain)).collect::<Vec<_>>()
@@ -532,17 +539,20 @@ mod tests {
         assert_eq!(notes(Duration::from_millis(1)), [false]);
         hold.tick_failed();
         assert_eq!(notes(Duration::from_millis(2)), [false, true]);
-        let (holds, sent) = (Arc::new([Arc::clone(&hold)]), hold.since + Duration::from_millis(3));
-        wheel.answered(&Answers { node: 0, sent, holds, said: vec![RenewAnswer::Renewed] }, &no_verdict());
+        let holds = Arc::new([Arc::clone(&hold)]);
+        let sent = hold.since + Duration::from_millis(3);
+        wheel.answered(&Answers { node: 0, sent, holds, said: vec![RenewAnswer::Renewed] }, &no_finding());
         assert_eq!((wheel.counters.stats(0, 0, 0, 0).renewals, wheel.notes.len()), (1, 0));
     }
 
     #[tokio::test]
     async fn nothing_expires_before_its_time() {
-        let (mut wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
-        let (mut renewals, judge) = (Vec::new(), no_verdict());
+        let mut wheel = wheel();
+        let hold = hold(TERMS, &[0], 1);
+        let mut renewals = Vec::new();
+        let judge = no_finding();
         assert!(futures_util::poll!(pin!(wheel.expired(&mut renewals, &judge))).is_pending(), "it is empty");
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         assert!(futures_util::poll!(pin!(wheel.expired(&mut renewals, &judge))).is_pending());
     }
 
@@ -550,7 +560,7 @@ mod tests {
     fn a_lock_gone_on_a_minority_is_reported_and_on_a_majority_lost() {
         let (judge, told) = listening();
         let (mut wheel, hold) = (wheel(), hold(TERMS, &[0, 1, 2], 3));
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         answer(&mut wheel, &hold, 1, RenewAnswer::Gone, &judge);
         assert_eq!((&*told.lock().expect("sound"), hold.is_held(), wheel.is_empty()), (&vec![Some(1)], true, false));
         answer(&mut wheel, &hold, 2, RenewAnswer::Gone, &judge);
@@ -561,18 +571,20 @@ mod tests {
     #[test]
     fn a_lock_gone_during_its_release_is_not_reported() {
         let (mut wheel, hold) = (wheel(), hold(TERMS, &[0, 1, 2], 3));
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         hold.leave(hold.since);
-        answer(&mut wheel, &hold, 1, RenewAnswer::Gone, &no_verdict());
+        answer(&mut wheel, &hold, 1, RenewAnswer::Gone, &no_finding());
     }
 
     #[test]
     fn an_extra_tick_begins_at_once_and_its_failure_does_not_count() {
-        let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0], 1), no_verdict());
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold)), Order::Renew(1)]);
+        let mut wheel = wheel();
+        let hold = hold(TERMS, &[0], 1);
+        let judge = no_finding();
+        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold)), WatchOrder::Renew(1)]);
         let placing = entry(&wheel).placing;
         assert!(entry(&wheel).extra && entry(&wheel).renew_at <= Instant::now());
-        wheel.carry_out(vec![Order::Renew(1)]);
+        wheel.carry_out(vec![WatchOrder::Renew(1)]);
         assert_eq!(entry(&wheel).placing, placing, "that was asked for a moment ago");
         let (now, timeout, mut renewals) = (Instant::now(), wheel.rhythm.command_timeout, Vec::new());
         look(&mut wheel, now, &mut renewals, &judge);
@@ -582,18 +594,18 @@ mod tests {
         assert_eq!(renewals.len(), 2, "the tick that it came before begins in its turn");
         let placing = entry(&wheel).placing;
         wheel.entries.get_mut(&1).expect("in the wheel").hinted = None;
-        wheel.carry_out(vec![Order::Renew(1)]);
+        wheel.carry_out(vec![WatchOrder::Renew(1)]);
         assert_eq!(entry(&wheel).placing, placing, "a tick is under way");
     }
 
     #[test]
     fn a_due_tick_is_not_extra_and_extra_ticks_are_a_tenth_of_the_lease_apart() {
         let (mut wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let (now, placing) = (Instant::now(), entry(&wheel).placing);
         let entered = wheel.entries.get_mut(&1).expect("in the wheel");
         (entered.renew_at, entered.hinted) = (now, Some(now.before(LEASE / 10)));
-        wheel.carry_out(vec![Order::Renew(1)]);
+        wheel.carry_out(vec![WatchOrder::Renew(1)]);
         assert!(entry(&wheel).placing != placing && !entry(&wheel).extra);
     }
 
@@ -601,7 +613,7 @@ mod tests {
     fn after_a_reconnect_everything_is_renewed_well_before_its_tick() {
         let lease = Duration::from_secs(3);
         let (mut wheel, hold) = (wheel(), hold(Terms { lease, ..TERMS }, &[0], 1));
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let planned = entry(&wheel).renew_at;
         for _ in 0..64 {
             wheel.entries.get_mut(&1).expect("in the wheel").renew_at = planned;
@@ -613,8 +625,10 @@ mod tests {
 
     #[test]
     fn outdated_places_are_forgotten_and_current_ones_are_not() {
-        let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0], 1), no_verdict());
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        let mut wheel = wheel();
+        let hold = hold(TERMS, &[0], 1);
+        let judge = no_finding();
+        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         for n in 1..2_000 {
             let (holds, sent) = (Arc::new([Arc::clone(&hold)]), hold.since + Duration::from_micros(n));
             wheel.answered(&Answers { node: 0, sent, holds, said: vec![RenewAnswer::Renewed] }, &judge);
@@ -677,7 +691,7 @@ mod tests {
     #[test]
     fn dropping_the_wheel_loses_all_holds() {
         let (mut wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         drop(wheel);
         assert!(hold.token().is_cancelled());
     }

@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::identity::{Known, Place};
-use crate::line::{Answer, Ears, Moment, WakeUp};
+use crate::identity::{CallContext, Known};
+use crate::line::{AcquireOutcome, Moment, WakeSources, WakeUp};
 use crate::sync::Mutex;
 
 const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
@@ -16,7 +16,7 @@ type Reply = oneshot::Receiver<Result<Option<()>, Error>>;
 
 struct Wild {
     now: Mutex<Instant>,
-    ears: Mutex<Ears>,
+    sources: Mutex<WakeSources>,
     majority: usize,
     lister: Option<Arc<str>>,
     listening: Mutex<BTreeSet<Key>>,
@@ -56,7 +56,7 @@ impl Owed {
 }
 
 impl World for Wild {
-    type Grip = ();
+    type RawGuard = ();
     type Release = Unsent;
 
     fn now(&self) -> Instant {
@@ -76,13 +76,13 @@ impl World for Wild {
             is_told: true,
             counts: self.majority == 1,
             lister: self.lister.as_ref(),
-            ears: *self.ears.lock(),
+            sources: *self.sources.lock(),
         }
     }
 
     fn listen(&self, key: &Key) -> bool {
         self.listening.lock().insert(key.clone());
-        self.ears.lock().confirmed
+        self.sources.lock().confirmed
     }
 
     fn stop_listening(&self, key: &Key, _: bool) {
@@ -117,7 +117,7 @@ impl Fuzz {
         let lister = (!several && random.bool()).then(|| "me".into());
         let world = Wild {
             now: Mutex::new(Instant::now()),
-            ears: Mutex::default(),
+            sources: Mutex::default(),
             majority: if several { 2 } else { 1 },
             lister,
             listening: Mutex::default(),
@@ -220,16 +220,16 @@ impl Fuzz {
                             let hold = self.hold(&head.owner);
                             let admitted = self.lines.admit(&hold, Some(head.id), now);
                             self.admitted(&hold, &admitted, true);
-                            Answer::Granted
+                            AcquireOutcome::Granted
                         }
                         3 => {
                             drop(self.lines.leave(&key, head.id));
-                            Answer::Refused
+                            AcquireOutcome::Refused
                         }
-                        4 => Answer::Split,
-                        5 => Answer::Outrun,
-                        6 => Answer::Unavailable { ends_in: self.random.bool().then_some(MS * 7) },
-                        _ => Answer::Held {
+                        4 => AcquireOutcome::Split,
+                        5 => AcquireOutcome::Outrun,
+                        6 => AcquireOutcome::Unavailable { ends_in: self.random.bool().then_some(MS * 7) },
+                        _ => AcquireOutcome::Held {
                             ttl,
                             place: self.random.bool().then(|| self.random.u64(..3)),
                             contested: self.random.bool(),
@@ -242,7 +242,7 @@ impl Fuzz {
                     match head {
                         Some(head) if self.random.bool() => {
                             let next = self.hold(&head.owner);
-                            let admitted = self.lines.succeed(&hold, &next, head.id, now);
+                            let admitted = self.lines.transfer(&hold, &next, head.id, now);
                             self.holds.retain(|one| !Arc::ptr_eq(one, &hold));
                             self.admitted(&next, &admitted, true);
                         }
@@ -331,10 +331,14 @@ impl Fuzz {
             0..6 => {
                 let owner = self.owner();
                 let (reply, answer) = oneshot::channel();
-                let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
+                let origin = Origin { context: CallContext::Task(1), waker: 0, known: Known::Calling };
                 let id = self.lines.next_id();
-                let waiter =
-                    Waiter { id, owner, since: now, call: Call { origin, terms: TERMS, span: Span::default(), reply } };
+                let waiter = CallWaiter {
+                    id,
+                    owner,
+                    since: now,
+                    call: LockRequest { origin, terms: TERMS, span: Span::default(), reply },
+                };
                 let arrival = self.lines.arrive(&key, waiter, now);
                 self.log.push(format!("arrive {id} {arrival:?}"));
                 if let Arrival::Queued = arrival {
@@ -381,8 +385,8 @@ impl Fuzz {
             26 => {
                 let confirmed = self.random.bool();
                 let asked = confirmed || self.random.bool();
-                *self.lines.world.ears.lock() =
-                    Ears { asked, confirmed, owed: self.random.bool(), named: self.random.bool() };
+                *self.lines.world.sources.lock() =
+                    WakeSources { asked, confirmed, owed: self.random.bool(), named: self.random.bool() };
                 self.event(Event::Subscribed);
             }
             27 => self.event(Event::Outage),
@@ -483,9 +487,9 @@ fn a_waker_that_blocks_a_caller_blocks_no_other_caller() {
     assert!(hold.take_guard());
     let arrives = |now| {
         let (reply, answer) = oneshot::channel();
-        let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
-        let call = Call { origin, terms: TERMS, span: Span::default(), reply };
-        (Waiter { id: lines.next_id(), owner: Owner::new(), since: now, call }, answer)
+        let origin = Origin { context: CallContext::Task(1), waker: 0, known: Known::Calling };
+        let call = LockRequest { origin, terms: TERMS, span: Span::default(), reply };
+        (CallWaiter { id: lines.next_id(), owner: Owner::new(), since: now, call }, answer)
     };
     let (first, _answer) = arrives(now);
     assert!(matches!(lines.arrive(&key, first, now), Arrival::Queued));

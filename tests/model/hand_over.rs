@@ -23,7 +23,7 @@ use std::time::Duration;
 use stateright::{Model, Property};
 
 use super::checked::{Checked, breaks, keeps_its_promises};
-use super::{Answer, Ears, Effect, Event, Held, Line, Moment, Waiter, Wants};
+use super::{AcquireOutcome, Effect, Event, Line, Moment, RawHold, Waiter, WakeSources, Wants};
 use crate::clock::Instant;
 use crate::error::Loss;
 use crate::owner::Owner;
@@ -121,7 +121,7 @@ enum Stage {
     Releasing,
 }
 
-impl Held for Hold {
+impl RawHold for Hold {
     fn is(&self, other: &Self) -> bool {
         self.grant == other.grant
     }
@@ -271,7 +271,7 @@ fn moment() -> Moment<'static> {
         is_told: true,
         counts: true,
         lister: None,
-        ears: Ears::default(),
+        sources: WakeSources::default(),
     }
 }
 
@@ -482,7 +482,7 @@ impl State {
             }
             Action::Answered => self.answered(protocol),
             Action::Outcome => match self.outcome.take() {
-                Some(Outcome::Answered) => self.step(protocol, Event::Answered(Answer::Granted)),
+                Some(Outcome::Answered) => self.step(protocol, Event::Answered(AcquireOutcome::Granted)),
                 Some(Outcome::HandedOver) => self.step(protocol, Event::HandedOver),
                 None => {}
             },
@@ -664,7 +664,7 @@ impl State {
             }
             Said::Granted(fence) => {
                 let next = Hold { grant: to, valid, stage: Stage::Inside };
-                match self.line.succeed(&released, next, caller, moment().now) {
+                match self.line.transfer(&released, next, caller, moment().now) {
                     (_, Some(_)) => self.enters(By::Here(to), fence),
                     (_, None) if protocol.is(Mutant::UnwantedKept) => _ = self.line.remove(&next),
                     // Its caller is gone: the grant is released like any other.

@@ -14,7 +14,7 @@ use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use redis::{Connection, PushInfo, Script, Value as Raw};
 
-use super::interpreter::{Ears, Interpreter, Keys, REDIS, Resp};
+use super::interpreter::{Interpreter, Keys, PubSub, REDIS, Resp};
 #[cfg(test)]
 use crate::common::server::Server;
 use crate::sync::{Arc, Mutex};
@@ -202,7 +202,7 @@ struct Pair {
 #[derive(Default)]
 struct Heard(Mutex<Vec<(String, String)>>);
 
-impl Ears for Heard {
+impl PubSub for Heard {
     fn publish(&self, channel: &[u8], text: &[u8]) -> usize {
         let word = |word| String::from_utf8_lossy(word).into_owned();
         if self.listening(channel) > 0 {

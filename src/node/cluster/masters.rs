@@ -21,16 +21,16 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::super::address::Address;
-use super::super::cluster_nodes::KnownNodes;
-use super::super::host_port::Place;
+use super::super::cluster_nodes::ClusterNodes;
+use super::super::host_port::HostPort;
 use super::super::link::LinkEvent;
 use super::super::redis::Redis;
 use super::super::slot::{Slot, slot_of};
 use super::super::{Events, Wiring};
 use super::seeds::Seeds;
 use super::slots::SlotMap;
-use super::subscriptions::{Ear, Subscribing};
-use super::view::{PAUSE, Told, ask, ask_seeds};
+use super::subscriptions::{MasterSubscriptions, Subscribing};
+use super::view::{ClusterView, PAUSE, ask, ask_seeds};
 use crate::clock::Instant;
 use crate::error::NodeFailure;
 use crate::foreign::{self, log};
@@ -59,7 +59,7 @@ pub(super) struct Masters {
     heard: UnboundedSender<LinkEvent>,
     state: Mutex<State>,
     /// The nodes of the map in use.
-    pub(super) known: Arc<KnownNodes>,
+    pub(super) known: Arc<ClusterNodes>,
     in_doubt: Notify,
     /// The number of times that the map has been asked for.
     pub(super) refreshed: watch::Sender<u64>,
@@ -73,11 +73,11 @@ pub(super) struct State {
     pub(super) map: SlotMap,
     /// The epoch of the map: the cluster counts its changes.
     epoch: u64,
-    pub(super) masters: HashMap<Place, Arc<Master>>,
+    pub(super) masters: HashMap<HostPort, Arc<Master>>,
     /// Since when the map has not named these.
-    absent: HashMap<Place, Instant>,
+    absent: HashMap<HostPort, Instant>,
     /// The places of this map where servers of another cluster are, and until when they are not connected to.
-    strangers: HashMap<Place, Instant>,
+    strangers: HashMap<HostPort, Instant>,
     /// Until when nothing is sent, since the cluster is down, and its answer.
     down: Option<(Instant, NodeFailure)>,
     /// The channels that are subscribed.
@@ -87,9 +87,9 @@ pub(super) struct State {
 
 /// One of the masters.
 pub(super) struct Master {
-    pub(super) place: Place,
+    pub(super) place: HostPort,
     pub(super) redis: Arc<Redis>,
-    pub(super) ear: Arc<Ear>,
+    pub(super) subscriptions: Arc<MasterSubscriptions>,
 }
 
 impl State {
@@ -98,13 +98,13 @@ impl State {
     }
 
     /// Returns the place of the slot's master, if another cluster's server is there.
-    pub(super) fn stranger_with(&self, slot: Slot) -> Option<&Place> {
+    pub(super) fn stranger_with(&self, slot: Slot) -> Option<&HostPort> {
         self.map.master(slot).filter(|place| self.strangers.contains_key(place))
     }
 
     /// Returns the places of masters that have slots, if another cluster's servers are there.
-    pub(super) fn strangers_with_slots(&self) -> Vec<Place> {
-        let is_strange = |place: &Place| self.strangers.contains_key(place) && !self.masters.contains_key(place);
+    pub(super) fn strangers_with_slots(&self) -> Vec<HostPort> {
+        let is_strange = |place: &HostPort| self.strangers.contains_key(place) && !self.masters.contains_key(place);
         self.map.masters().into_iter().filter(is_strange).collect()
     }
 
@@ -113,16 +113,16 @@ impl State {
         self.map.masters().iter().filter_map(|place| self.masters.get(place)).cloned().collect()
     }
 
-    /// Tells each master's ear which channels to subscribe. `anew`: as [`Ear::want_all`].
+    /// Tells the task of each master which channels to subscribe. `anew`: as [`MasterSubscriptions::want_all`].
     pub(super) fn listen(&self, anew: bool) {
-        let mut wanted: HashMap<&Place, HashSet<String>> = HashMap::new();
+        let mut wanted: HashMap<&HostPort, HashSet<String>> = HashMap::new();
         for name in &self.wanted {
             if let Some(master) = self.master(slot_of(name)) {
                 wanted.entry(&master.place).or_default().insert(name.clone());
             }
         }
         for master in self.masters.values() {
-            master.ear.want_all(wanted.remove(&master.place).unwrap_or_default(), anew);
+            master.subscriptions.want_all(wanted.remove(&master.place).unwrap_or_default(), anew);
         }
     }
 
@@ -187,29 +187,29 @@ impl Masters {
         tokio::spawn(foreign::restarted(async move |_| keep(&masters).await));
     }
 
-    /// Adds a master, and starts its ear.
-    pub(super) fn enlist(self: &Arc<Self>, place: Place, redis: Redis, events: Events) {
-        let (redis, ear) = (Arc::new(redis), Arc::<Ear>::default());
+    /// Adds a master, and starts the task of its subscriptions.
+    pub(super) fn enlist(self: &Arc<Self>, place: HostPort, redis: Redis, events: Events) {
+        let (redis, subscriptions) = (Arc::new(redis), Arc::<MasterSubscriptions>::default());
         let subscribing = self.state().subscribing;
         let doubted = Arc::clone(self);
         let doubt = move || doubted.doubt();
-        ear.begin(Arc::clone(&redis), subscribing, events.subscriber, self.heard.clone(), doubt);
-        let master = Arc::new(Master { place: place.clone(), redis, ear });
+        subscriptions.begin(Arc::clone(&redis), subscribing, events.subscriber, self.heard.clone(), doubt);
+        let master = Arc::new(Master { place: place.clone(), redis, subscriptions });
         self.state().masters.insert(place, master);
     }
 
     /// Returns the address of the master at this place.
-    pub(super) fn address(&self, place: &Place) -> Arc<Address> {
+    pub(super) fn address(&self, place: &HostPort) -> Arc<Address> {
         Arc::new(self.seeds.addresses[0].at_node(place, &self.known))
     }
 
     /// Puts a map into use.
-    pub(super) fn apply(self: &Arc<Self>, told: Told) {
-        self.known.are_now(told.nodes);
+    pub(super) fn apply(self: &Arc<Self>, told: ClusterView) {
+        self.known.replace(told.nodes);
         let unknown: Vec<_> = {
             let (mut state, named, now) = (self.state(), told.map.masters(), Instant::now());
             state.strangers.retain(|place, _| named.binary_search(place).is_ok());
-            let is_wanted = |place: &Place| {
+            let is_wanted = |place: &HostPort| {
                 !state.masters.contains_key(place) && state.strangers.get(place).is_none_or(|until| *until <= now)
             };
             named.into_iter().filter(is_wanted).collect()
@@ -263,7 +263,7 @@ impl Masters {
     }
 
     /// Ends the connections to a server of another cluster.
-    fn shut_out(&self, place: Place) {
+    fn shut_out(&self, place: HostPort) {
         let mut state = self.state();
         let master = state.masters.remove(&place);
         let is_news = state.strangers.insert(place, Instant::now() + ESTRANGED).is_none();
@@ -293,7 +293,7 @@ impl Masters {
     }
 
     /// Asks all masters for the map. Returns the one that counts, and whether a server that is known told any.
-    async fn ask_masters(&self) -> (Option<Told>, bool) {
+    async fn ask_masters(&self) -> (Option<ClusterView>, bool) {
         let (masters, epoch, named) = {
             let state = self.state();
             let masters: Vec<_> = state.masters.values().map(Arc::clone).collect();
@@ -327,7 +327,7 @@ impl Masters {
     }
 
     /// Asks the seeds for the map.
-    async fn ask_seeds(&self) -> Option<Told> {
+    async fn ask_seeds(&self) -> Option<ClusterView> {
         match ask_seeds(&self.seeds, &self.wiring(), &self.known).await {
             Ok((told, subscribing)) => {
                 if !self.known.has_any(&told.nodes) {
@@ -353,7 +353,7 @@ impl Masters {
 
 /// Returns the map that counts: the one with the highest epoch. It may be lower than that of the map in use, whose
 /// masters are `named`, if more than half of them say so: then the cluster was set back.
-fn newest(answers: Vec<Told>, epoch: u64, named: &[Place]) -> Option<Told> {
+fn newest(answers: Vec<ClusterView>, epoch: u64, named: &[HostPort]) -> Option<ClusterView> {
     let set_back = answers.iter().filter(|told| told.epoch < epoch && named.binary_search(&told.by).is_ok()).count();
     let newest = answers.into_iter().reduce(|one, other| if one.epoch >= other.epoch { one } else { other })?;
     (newest.epoch >= epoch || set_back * 2 > named.len()).then_some(newest)
@@ -388,18 +388,18 @@ mod tests {
     use super::super::super::cluster_nodes::NodeIds;
     use super::*;
 
-    fn place(port: u16) -> Place {
-        Place { host: "h".into(), port }
+    fn place(port: u16) -> HostPort {
+        HostPort { host: "h".into(), port }
     }
 
-    fn told(port: u16, epoch: u64) -> Told {
-        Told { by: place(port), epoch, map: SlotMap::default(), nodes: NodeIds::default() }
+    fn told(port: u16, epoch: u64) -> ClusterView {
+        ClusterView { by: place(port), epoch, map: SlotMap::default(), nodes: NodeIds::default() }
     }
 
     #[test]
     fn an_older_map_counts_only_if_most_masters_tell_one() {
         let named = [1, 2, 3].map(place);
-        let counts = |answers: Vec<Told>| newest(answers, 7, &named).map(|told| told.epoch);
+        let counts = |answers: Vec<ClusterView>| newest(answers, 7, &named).map(|told| told.epoch);
         assert_eq!(counts(vec![]), None);
         assert_eq!(counts(vec![told(1, 6)]), None, "it may have been deposed while it stood still");
         assert_eq!(counts(vec![told(1, 6), told(9, 6)]), None, "the map in use does not name the other one");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::super::access::Access;
 use super::super::address::Address;
-use super::super::host_port::Place;
+use super::super::host_port::HostPort;
 use super::super::scheme::Several;
 use crate::error::{Error, NodeFailure};
 
@@ -57,7 +57,7 @@ impl Seeds {
 }
 
 /// Returns the name of the address, and its servers except the first.
-fn read_parameters(several: &Several<'_>) -> Result<(Arc<str>, Vec<Place>), Error> {
+fn read_parameters(several: &Several<'_>) -> Result<(Arc<str>, Vec<HostPort>), Error> {
     let (mut name, mut others) = (several.shown(&Address::name_of(&several.first)?), Vec::new());
     for (key, value) in several.parameters()? {
         if key != "node" {

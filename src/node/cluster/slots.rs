@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::check::value;
-use super::super::host_port::Place;
+use super::super::host_port::HostPort;
 use super::super::reply::Reply;
 use super::super::slot::{SLOTS, Slot};
 
@@ -15,14 +15,14 @@ pub(super) struct SlotMap(Vec<Range>);
 struct Range {
     first: Slot,
     last: Slot,
-    master: Place,
+    master: HostPort,
 }
 
 impl SlotMap {
     /// Reads the answer to CLUSTER SLOTS: for each range the first slot, the last slot, the master and its replicas.
     /// Returns `None` if it is no such answer, or names no server. A master without an address is left out: nobody in
     /// the cluster knows where it is.
-    pub(super) fn read(reply: &Reply, told_by: &Place) -> Option<Self> {
+    pub(super) fn read(reply: &Reply, told_by: &HostPort) -> Option<Self> {
         let Reply::Array(entries) = reply else { return None };
         let ranges = entries.iter().map(|entry| range(entry, told_by)).collect::<Option<Vec<_>>>()?;
         let mut ranges: Vec<_> = ranges.into_iter().filter(|range| range.master.port != 0).collect();
@@ -31,7 +31,7 @@ impl SlotMap {
     }
 
     /// Returns the server that has a slot.
-    pub(super) fn master(&self, slot: Slot) -> Option<&Place> {
+    pub(super) fn master(&self, slot: Slot) -> Option<&HostPort> {
         let at = self.0.partition_point(|range| range.last < slot);
         self.0.get(at).filter(|range| range.first <= slot).map(|range| &range.master)
     }
@@ -43,7 +43,7 @@ impl SlotMap {
     }
 
     /// Returns every server that has slots, once.
-    pub(super) fn masters(&self) -> Vec<Place> {
+    pub(super) fn masters(&self) -> Vec<HostPort> {
         let mut masters: Vec<_> = self.0.iter().map(|range| range.master.clone()).collect();
         masters.sort_unstable();
         masters.dedup();
@@ -51,7 +51,7 @@ impl SlotMap {
     }
 
     /// Returns the map after MOVED has named another server for a slot.
-    pub(super) fn moved(&self, slot: Slot, to: &Place) -> Self {
+    pub(super) fn moved(&self, slot: Slot, to: &HostPort) -> Self {
         let mut ranges = Vec::with_capacity(self.0.len() + 2);
         for range in &self.0 {
             if slot < range.first || range.last < slot {
@@ -71,7 +71,7 @@ impl SlotMap {
     }
 }
 
-fn range(entry: &Reply, told_by: &Place) -> Option<Range> {
+fn range(entry: &Reply, told_by: &HostPort) -> Option<Range> {
     let Reply::Array(parts) = entry else { return None };
     let [Reply::Int(first), Reply::Int(last), Reply::Array(master), ..] = &**parts else { return None };
     let [host, Reply::Int(port), about @ ..] = &**master else { return None };
@@ -81,13 +81,13 @@ fn range(entry: &Reply, told_by: &Place) -> Option<Range> {
             let ip = about.get(1).and_then(|details| value(details, "ip"));
             ip.map_or_else(|| Arc::clone(&told_by.host), Arc::from)
         }
-        Reply::Bytes(host) => Place::host(host, told_by)?,
+        Reply::Bytes(host) => HostPort::host(host, told_by)?,
         // The server tells no hosts: all are where it is.
         Reply::Nil => Arc::clone(&told_by.host),
         _ => return None,
     };
     let slot = |number: i64| Slot::try_from(number).ok().filter(|&slot| slot < SLOTS);
-    let master = Place { host, port: (*port).try_into().ok()? };
+    let master = HostPort { host, port: (*port).try_into().ok()? };
     Some(Range { first: slot(*first)?, last: slot(*last)?, master })
 }
 
@@ -95,8 +95,8 @@ fn range(entry: &Reply, told_by: &Place) -> Option<Range> {
 mod tests {
     use super::*;
 
-    fn place(port: u16) -> Place {
-        Place { host: "h".into(), port }
+    fn place(port: u16) -> HostPort {
+        HostPort { host: "h".into(), port }
     }
 
     fn bytes(text: &str) -> Reply {

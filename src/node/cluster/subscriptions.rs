@@ -39,7 +39,7 @@ impl Subscribing {
 
 /// The subscriptions at one master.
 #[derive(Debug, Default)]
-pub(super) struct Ear {
+pub(super) struct MasterSubscriptions {
     wishes: Mutex<Wishes>,
     changed: Notify,
     /// The number of the last wish that has been fulfilled.
@@ -68,7 +68,7 @@ impl Wishes {
     }
 }
 
-impl Ear {
+impl MasterSubscriptions {
     /// Subscribes or unsubscribes one channel. Returns the number of the wish.
     pub(super) fn want(&self, name: String, wanted: bool) -> u64 {
         let mut wishes = self.wishes.lock();
@@ -108,16 +108,16 @@ impl Ear {
     /// Waits until all of these masters have fulfilled their wishes, for `patience` at most. Does not wait for masters
     /// that are behind. Masters that have not fulfilled theirs by then are behind.
     pub(super) async fn all_have(told: Vec<(Arc<Self>, u64)>, patience: Duration) {
-        let all = join_all(told.iter().map(|(ear, wish)| async move {
-            let mut reached = ear.reached.subscribe();
+        let all = join_all(told.iter().map(|(subscriptions, wish)| async move {
+            let mut reached = subscriptions.reached.subscribe();
             // It fails only if the sender is dropped, which `told` keeps alive.
             let _: Result<_, _> =
-                reached.wait_for(|reached| reached >= wish || ear.wishes.lock().behind.is_some()).await;
+                reached.wait_for(|reached| reached >= wish || subscriptions.wishes.lock().behind.is_some()).await;
         }));
         let _: Result<_, _> = timeout(patience, all).await;
-        for (ear, wish) in &told {
-            if *ear.reached.borrow() < *wish {
-                ear.wishes.lock().fall_behind();
+        for (subscriptions, wish) in &told {
+            if *subscriptions.reached.borrow() < *wish {
+                subscriptions.wishes.lock().fall_behind();
             }
         }
     }
@@ -132,7 +132,7 @@ impl Ear {
         doubt: impl Fn() + Send + Sync + 'static,
     ) {
         let mut listening =
-            Listening { ear: Arc::clone(self), redis, subscribing, heard, has: HashSet::new(), deaf: false };
+            Listening { subscriptions: Arc::clone(self), redis, subscribing, heard, has: HashSet::new(), deaf: false };
         tokio::spawn(foreign::restarted(async move |again| {
             if again {
                 // Half of a batch may have been sent, and its replies would be taken for those of the next.
@@ -158,9 +158,9 @@ impl Ear {
     }
 }
 
-/// The task of a master's ear.
+/// The task that keeps a master's subscriptions.
 struct Listening {
-    ear: Arc<Ear>,
+    subscriptions: Arc<MasterSubscriptions>,
     redis: Arc<Redis>,
     subscribing: Subscribing,
     heard: UnboundedSender<LinkEvent>,
@@ -174,13 +174,13 @@ impl Listening {
     /// Ends when the connection is quit; nobody awaits it.
     async fn keep(&mut self, events: &mut UnboundedReceiver<LinkEvent>, doubt: &(dyn Fn() + Send + Sync)) {
         loop {
-            let (add, remove, wish) = self.ear.changes(&mut self.has);
+            let (add, remove, wish) = self.subscriptions.changes(&mut self.has);
             if add.is_empty() && remove.is_empty() {
                 self.caught_up(wish);
                 tokio::select! {
                     biased;
                     // No wake-up is lost: only this task waits, and a change in the meantime leaves a permit.
-                    () = self.ear.changed.notified() => {}
+                    () = self.subscriptions.changed.notified() => {}
                     event = events.recv() => match event {
                         Some(event) => _ = self.hear(event),
                         None => return,
@@ -242,11 +242,11 @@ impl Listening {
 
     /// Notes that all wishes up to this one are fulfilled.
     fn caught_up(&self, wish: u64) {
-        let was_behind = self.ear.wishes.lock().behind.take_if(|behind| *behind <= wish).is_some();
+        let was_behind = self.subscriptions.wishes.lock().behind.take_if(|behind| *behind <= wish).is_some();
         if was_behind {
             self.tell(LinkEvent::Lagged);
         }
-        self.ear.reached.send_if_modified(|reached| std::mem::replace(reached, wish) != wish);
+        self.subscriptions.reached.send_if_modified(|reached| std::mem::replace(reached, wish) != wish);
     }
 
     /// Handles an event of the connection. Returns true if the connection is a new one.
@@ -263,18 +263,18 @@ impl Listening {
 
     /// Notes that these have to be asked for again.
     fn again(&self, names: impl Iterator<Item = String>) {
-        let mut wishes = self.ear.wishes.lock();
+        let mut wishes = self.subscriptions.wishes.lock();
         wishes.changes.extend(names);
         wishes.fall_behind();
         drop(wishes);
         // Ends the waiting in `all_have`.
-        self.ear.reached.send_modify(|_| {});
+        self.subscriptions.reached.send_modify(|_| {});
     }
 
     /// Notes that nothing is subscribed, and that messages may have been missed.
     fn forget(&mut self) {
         self.has.clear();
-        let wanted: Vec<_> = self.ear.wishes.lock().wanted.iter().cloned().collect();
+        let wanted: Vec<_> = self.subscriptions.wishes.lock().wanted.iter().cloned().collect();
         self.again(wanted.into_iter());
     }
 

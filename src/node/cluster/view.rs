@@ -12,8 +12,8 @@ use super::super::Wiring;
 use super::super::address::Address;
 use super::super::check::{self, Obstacle, field};
 use super::super::client::Role;
-use super::super::cluster_nodes::{KnownNodes, NodeIds, node_ids};
-use super::super::host_port::Place;
+use super::super::cluster_nodes::{ClusterNodes, NodeIds, node_ids};
+use super::super::host_port::HostPort;
 use super::super::link::Link;
 use super::super::reply::{Outcome, Reply};
 use super::seeds::Seeds;
@@ -31,14 +31,14 @@ const SLOTLESS: &str = "does not tell which server has which slots: it is in no 
                         out (redis-cli --cluster create, or --cluster fix)";
 
 /// A map of slots, and what the server that told it said about its cluster.
-pub(super) struct Told {
-    pub(super) by: Place,
+pub(super) struct ClusterView {
+    pub(super) by: HostPort,
     pub(super) epoch: u64,
     pub(super) map: SlotMap,
     pub(super) nodes: NodeIds,
 }
 
-impl Told {
+impl ClusterView {
     /// Returns whether both are maps of one cluster, as far as ids tell.
     fn is_of_cluster_of(&self, other: &Self) -> bool {
         self.nodes.is_empty() || other.nodes.is_empty() || !self.nodes.is_disjoint(&other.nodes)
@@ -46,7 +46,7 @@ impl Told {
 }
 
 /// What a seed told, and how messages are subscribed to on servers of its version.
-type Answer = (Told, Subscribing);
+type SeedAnswer = (ClusterView, Subscribing);
 
 /// Asks the seeds for the map of slots. The first one that answers counts, unless others that answer soon are in
 /// another cluster: then the one with a node that is known counts, or the one of most seeds.
@@ -54,7 +54,11 @@ type Answer = (Told, Subscribing);
 /// # Errors
 /// Why none told it. It may pass if none answers, or if they do not agree, and lasts if one refuses the connection or
 /// is in no cluster.
-pub(super) async fn ask_seeds(seeds: &Arc<Seeds>, wiring: &Wiring<'_>, known: &KnownNodes) -> Result<Answer, Obstacle> {
+pub(super) async fn ask_seeds(
+    seeds: &Arc<Seeds>,
+    wiring: &Wiring<'_>,
+    known: &ClusterNodes,
+) -> Result<SeedAnswer, Obstacle> {
     let mut asking: FuturesUnordered<_> = seeds.addresses.iter().map(|address| ask_seed(address, wiring)).collect();
     let (mut answers, mut obstacle, mut patience) = (Vec::new(), None, None);
     loop {
@@ -90,8 +94,8 @@ pub(super) async fn ask_seeds(seeds: &Arc<Seeds>, wiring: &Wiring<'_>, known: &K
 ///
 /// # Errors
 /// The places of two servers of two clusters, if as many agree with either.
-fn agreed(mut answers: Vec<Answer>) -> Result<Answer, [Place; 2]> {
-    let voices = |one: &Told| answers.iter().filter(|(other, _)| one.is_of_cluster_of(other)).count();
+fn agreed(mut answers: Vec<SeedAnswer>) -> Result<SeedAnswer, [HostPort; 2]> {
+    let voices = |one: &ClusterView| answers.iter().filter(|(other, _)| one.is_of_cluster_of(other)).count();
     let counts: Vec<_> = answers.iter().map(|(told, _)| voices(told)).collect();
     let most = counts.iter().copied().max().unwrap_or_default();
     let first = counts.iter().position(|&count| count == most).unwrap_or_default();
@@ -102,7 +106,7 @@ fn agreed(mut answers: Vec<Answer>) -> Result<Answer, [Place; 2]> {
     Ok(answers.swap_remove(first))
 }
 
-async fn ask_seed(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<Answer, Obstacle> {
+async fn ask_seed(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<SeedAnswer, Obstacle> {
     let (name, bound) = (&address.name, wiring.settings.connect_timeout);
     let (events, _) = unbounded_channel();
     let link = Link::connect(Arc::clone(address), Role::Commands, &wiring.locker, wiring.settings, events).await;
@@ -141,7 +145,7 @@ impl Drop for Passing {
 }
 
 /// Asks a server for the map of slots. Returns `None` if it does not tell it.
-pub(super) async fn ask(link: &Arc<Link>, place: &Place) -> Option<Told> {
+pub(super) async fn ask(link: &Arc<Link>, place: &HostPort) -> Option<ClusterView> {
     let info = link.call_in_step("CLUSTER", vec!["INFO".into()]).await;
     let slots = link.call_in_step("CLUSTER", vec!["SLOTS".into()]).await;
     let Outcome::Done(slots) = slots else { return None };
@@ -154,17 +158,17 @@ pub(super) async fn ask(link: &Arc<Link>, place: &Place) -> Option<Told> {
         Outcome::Refused(_) => 0,
         _ => return None,
     };
-    Some(Told { by: place.clone(), epoch, map: SlotMap::read(&slots, place)?, nodes: node_ids(&slots) })
+    Some(ClusterView { by: place.clone(), epoch, map: SlotMap::read(&slots, place)?, nodes: node_ids(&slots) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn answer(port: u16, nodes: &[&str]) -> Answer {
-        let by = Place { host: "h".into(), port };
+    fn answer(port: u16, nodes: &[&str]) -> SeedAnswer {
+        let by = HostPort { host: "h".into(), port };
         let nodes = nodes.iter().map(|&id| Box::from(id)).collect();
-        (Told { by, epoch: 0, map: SlotMap::default(), nodes }, Subscribing::Sharded)
+        (ClusterView { by, epoch: 0, map: SlotMap::default(), nodes }, Subscribing::Sharded)
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::{Fitness, Link, lock};
 use crate::node::address::Address;
 use crate::node::client::{Role, attempt_timeout, build, pause_after};
 use crate::node::dial;
-use crate::node::host_port::Place;
+use crate::node::host_port::HostPort;
 use crate::node::naming::Verdict;
 use crate::node::reply;
 use crate::options::Settings;
@@ -47,14 +47,14 @@ pub(super) enum Found {
 pub(super) struct Peer {
     pub(super) client: Client,
     /// The server that the client is for; `None` for a socket file, and as long as nobody names one.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<HostPort>,
 }
 
 impl Current {
     /// Starts a client for this server.
     pub(super) fn start(
         address: &Address,
-        at: Option<(Place, SocketAddr)>,
+        at: Option<(HostPort, SocketAddr)>,
         link: (Role, &Settings),
         fail_fast: bool,
     ) -> Self {
@@ -80,7 +80,7 @@ impl Current {
     }
 
     /// Returns a client that does not connect, as long as nobody knows where to.
-    fn nowhere(address: &Address, place: Option<Place>, link: (Role, &Settings)) -> Self {
+    fn nowhere(address: &Address, place: Option<HostPort>, link: (Role, &Settings)) -> Self {
         let client = build(address.config(), link.0, link.1, false);
         let task = tokio::spawn(std::future::pending());
         Self { peer: Peer { client, place }, task, found: Found::Nowhere }
@@ -167,7 +167,7 @@ impl Link {
 ///
 /// # Errors
 /// Why nobody knows.
-pub(super) fn place_of(address: &Address) -> Result<Option<Place>, fred::error::Error> {
+pub(super) fn place_of(address: &Address) -> Result<Option<HostPort>, fred::error::Error> {
     match address.naming().map(|naming| naming.master()) {
         None => Ok(address.place()),
         Some(Ok(place)) => Ok(Some(place)),
@@ -180,9 +180,9 @@ pub(super) fn place_of(address: &Address) -> Result<Option<Place>, fred::error::
 /// # Errors
 /// Why its address is not found.
 pub(super) async fn find(
-    place: Option<Place>,
+    place: Option<HostPort>,
     settings: &Settings,
-) -> Result<Option<(Place, SocketAddr)>, fred::error::Error> {
+) -> Result<Option<(HostPort, SocketAddr)>, fred::error::Error> {
     let Some(place) = place else { return Ok(None) };
     let attempt = attempt_timeout(settings);
     match timeout(settings.connect_timeout + attempt, dial::find(&place, attempt)).await {

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::{Fitness, Link};
 use crate::node::address::Address;
 use crate::node::client::Role;
-use crate::node::cluster_nodes::{KnownNodes, node_ids};
+use crate::node::cluster_nodes::{ClusterNodes, node_ids};
 use crate::node::reply::Outcome;
 
 /// Why nothing is sent to a server of another cluster.
@@ -22,7 +22,7 @@ pub(in crate::node) const STRANGER: &str = "it belongs to another cluster";
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Returns the nodes of which the server has to know one. Messages are hints, so a subscriber may have any server.
-fn known_nodes(address: &Address, role: Role) -> Option<&Arc<KnownNodes>> {
+fn known_nodes(address: &Address, role: Role) -> Option<&Arc<ClusterNodes>> {
     address.known_nodes().filter(|_| role != Role::Subscriber)
 }
 
@@ -32,7 +32,7 @@ pub(super) fn first_membership(address: &Address, role: Role) -> Fitness {
 }
 
 impl Link {
-    fn known_nodes(&self) -> Option<&Arc<KnownNodes>> {
+    fn known_nodes(&self) -> Option<&Arc<ClusterNodes>> {
         known_nodes(&self.address, self.role)
     }
 

@@ -18,23 +18,23 @@ use crate::clock::{Clock, Instant};
 use crate::stats;
 use crate::sync::{Arc, Mutex, Weak};
 use crate::tasks;
-use crate::testing::{News, Number, Resp};
+use crate::testing::{ConnectionEvent, RequestId, Resp};
 
 /// The answer belonged to another request.
 #[derive(Debug)]
 pub(super) struct Misplaced;
 
 /// The caller that waits for an answer. It is dropped if the connection ends first.
-type Waiter = oneshot::Sender<Result<Resp, Misplaced>>;
+type ReplySender = oneshot::Sender<Result<Resp, Misplaced>>;
 
 /// The one connection of a node.
 pub(super) struct Wire {
     clock: Clock,
     state: Mutex<State>,
     epoch: AtomicU64,
-    misplaced: stats::Misplaced,
+    misplaced: stats::MisplacedAnswers,
     /// Answers that are delayed, and when they are due.
-    delayed: UnboundedSender<(Instant, Number, Option<Resp>)>,
+    delayed: UnboundedSender<(Instant, RequestId, Option<Resp>)>,
     subscriber: UnboundedSender<LinkEvent>,
     ups: UnboundedSender<LinkEvent>,
     reconnected: UnboundedSender<LinkEvent>,
@@ -44,11 +44,11 @@ pub(super) struct Wire {
 struct State {
     requests: u64,
     /// In the order in which they were sent.
-    awaited: VecDeque<(u64, Waiter)>,
+    awaited: VecDeque<(u64, ReplySender)>,
     /// Requests whose answers are found by their numbers only.
-    beside: Vec<(u64, Waiter)>,
+    beside: Vec<(u64, ReplySender)>,
     /// Requests whose answer is lost.
-    lost: Vec<Waiter>,
+    lost: Vec<ReplySender>,
     /// The number of answers that came without a request.
     strays: usize,
     /// The number of delayed answers, and when the last one is due.
@@ -65,7 +65,7 @@ impl Wire {
             clock: Clock::here(),
             state: Mutex::default(),
             epoch: AtomicU64::new(0),
-            misplaced: stats::Misplaced::default(),
+            misplaced: stats::MisplacedAnswers::default(),
             delayed,
             subscriber,
             ups,
@@ -84,7 +84,7 @@ impl Wire {
     }
 
     /// Registers a request and returns its number. Requests have to be registered in the order in which they are sent.
-    pub(super) fn expect(&self) -> (Number, oneshot::Receiver<Result<Resp, Misplaced>>) {
+    pub(super) fn expect(&self) -> (RequestId, oneshot::Receiver<Result<Resp, Misplaced>>) {
         let (waiter, answer) = oneshot::channel();
         let mut state = self.state.lock();
         let number = self.next_number(&mut state);
@@ -98,7 +98,7 @@ impl Wire {
 
     /// Does the same for a request whose answer comes beside those of the others: a copy of one of theirs is not taken
     /// for it.
-    pub(super) fn expect_beside(&self) -> (Number, oneshot::Receiver<Result<Resp, Misplaced>>) {
+    pub(super) fn expect_beside(&self) -> (RequestId, oneshot::Receiver<Result<Resp, Misplaced>>) {
         let (waiter, answer) = oneshot::channel();
         let mut state = self.state.lock();
         let number = self.next_number(&mut state);
@@ -106,24 +106,24 @@ impl Wire {
         (number, answer)
     }
 
-    fn next_number(&self, state: &mut State) -> Number {
+    fn next_number(&self, state: &mut State) -> RequestId {
         state.requests += 1;
-        Number { epoch: self.epoch(), request: state.requests }
+        RequestId { epoch: self.epoch(), request: state.requests }
     }
 
     /// Handles what the server sends.
-    pub(super) fn hear(&self, news: News) {
-        match news {
-            News::Message { channel, text } => send(&self.subscriber, LinkEvent::Message { channel, text }),
-            News::Anew => {
+    pub(super) fn hear(&self, event: ConnectionEvent) {
+        match event {
+            ConnectionEvent::Message { channel, text } => send(&self.subscriber, LinkEvent::Message { channel, text }),
+            ConnectionEvent::Reconnected => {
                 self.renew(&mut self.state.lock());
                 send(&self.subscriber, LinkEvent::Up);
             }
-            News::Answer { number, reply, after } => self.delay(number, reply, after),
+            ConnectionEvent::Answer { number, reply, after } => self.delay(number, reply, after),
         }
     }
 
-    fn delay(&self, number: Number, reply: Option<Resp>, after: Duration) {
+    fn delay(&self, number: RequestId, reply: Option<Resp>, after: Duration) {
         let mut state = self.state.lock();
         if state.delayed == 0 && after.is_zero() {
             return self.arrive(&mut state, number, reply);
@@ -135,7 +135,7 @@ impl Wire {
         let _: Result<_, _> = self.delayed.send((due, number, reply));
     }
 
-    fn arrive(&self, state: &mut State, number: Number, reply: Option<Resp>) {
+    fn arrive(&self, state: &mut State, number: RequestId, reply: Option<Resp>) {
         if number.epoch != self.epoch() {
             return;
         }
@@ -159,7 +159,7 @@ impl Wire {
 
     /// Counts an answer that belongs to another request. All answers under way may be misplaced: the connection is
     /// given up.
-    fn misplace(&self, state: &mut State, waiter: Waiter) {
+    fn misplace(&self, state: &mut State, waiter: ReplySender) {
         self.misplaced.count();
         let _: Result<_, _> = waiter.send(Err(Misplaced));
         self.renew(state);
@@ -183,7 +183,7 @@ fn send(events: &UnboundedSender<LinkEvent>, event: LinkEvent) {
 }
 
 /// Delivers delayed answers when they are due. Ends with the connection, or with the engine; nobody awaits it.
-async fn carry(wire: Weak<Wire>, mut road: UnboundedReceiver<(Instant, Number, Option<Resp>)>) {
+async fn carry(wire: Weak<Wire>, mut road: UnboundedReceiver<(Instant, RequestId, Option<Resp>)>) {
     while let Some((due, number, reply)) = road.recv().await {
         sleep(Instant::now().until(due)).await;
         let Some(wire) = wire.upgrade() else { return };

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::super::host_port::Place;
+use super::super::host_port::HostPort;
 use super::super::naming::GOING_BACK;
 use crate::clock::Instant;
 
 /// What was logged of the verdict.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    last: Option<Place>,
+    last: Option<HostPort>,
     nobody_since: Option<Instant>,
     warned: bool,
 }
@@ -17,7 +17,7 @@ pub(super) struct Changes {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// There was this master before.
-    Another(Place),
+    Another(HostPort),
     /// There was none for this long, which a warning has said.
     Again(Duration),
     Nobody,
@@ -25,7 +25,7 @@ pub(super) enum Change {
 
 impl Changes {
     /// Takes in the verdict. Returns what is news about it.
-    pub(super) fn next(&mut self, master: &Result<Place, String>, now: Instant) -> Option<Change> {
+    pub(super) fn next(&mut self, master: &Result<HostPort, String>, now: Instant) -> Option<Change> {
         let Ok(master) = master else {
             let since = *self.nobody_since.get_or_insert(now);
             let is_long = now.since(since) >= GOING_BACK;
@@ -41,12 +41,12 @@ impl Changes {
 
 /// Which warnings about a Sentinel are in force: each is logged once, until it has passed.
 #[derive(Default)]
-pub(super) struct Warned {
+pub(super) struct SentinelWarnings {
     failed: Option<Instant>,
     tilted: bool,
 }
 
-impl Warned {
+impl SentinelWarnings {
     pub(super) fn failed(&mut self, now: Instant) -> bool {
         let is_news = self.failed.is_none();
         self.failed.get_or_insert(now);
@@ -70,12 +70,12 @@ mod tests {
     #[test]
     fn another_master_and_a_long_time_without_one_are_news_once() {
         let (mut changes, now) = (Changes::default(), Instant::now());
-        let master = |port| Ok(Place { host: "h".into(), port });
+        let master = |port| Ok(HostPort { host: "h".into(), port });
         let nobody = || Err("they do not agree".to_owned());
         assert_eq!(changes.next(&nobody(), now), None, "it has just begun");
         assert_eq!(changes.next(&master(1), now), None, "the first one");
         assert_eq!(changes.next(&nobody(), now), None);
-        let before = Place { host: "h".into(), port: 1 };
+        let before = HostPort { host: "h".into(), port: 1 };
         assert_eq!(changes.next(&master(2), now), Some(Change::Another(before)), "through a moment without one");
         assert_eq!(changes.next(&nobody(), now), None);
         let later = now + GOING_BACK;

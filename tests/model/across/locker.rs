@@ -4,7 +4,7 @@ use std::mem::replace;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use super::super::{Answer, Ears, Effect, Event, Held, Line, Moment, Stays, Waiter, WakeUp};
+use super::super::{AcquireOutcome, Effect, Event, Line, Moment, RawHold, Stays, Waiter, WakeSources, WakeUp};
 use super::{Mutant, Scheme};
 use crate::claim::{ReleaseAnswer, Releaser};
 use crate::clock::Instant;
@@ -50,7 +50,7 @@ pub(super) enum Hold {
     Releasing,
 }
 
-impl Held for Hold {
+impl RawHold for Hold {
     /// A locker has one at the most.
     fn is(&self, _: &Self) -> bool {
         true
@@ -177,7 +177,7 @@ impl Locker {
             is_told: true,
             counts: true,
             lister: Some(&NAME),
-            ears: Ears {
+            sources: WakeSources {
                 asked: self.channel != Channel::Off,
                 confirmed,
                 owed: self.owed,
@@ -235,7 +235,7 @@ impl Locker {
 
     /// Returns whether its channel may be given up: nobody listens, and no release needs it.
     pub(super) fn lingers(&self) -> bool {
-        self.line.seat.is_none() && self.sent.is_none() && self.answer.is_none()
+        self.line.wake_state.is_none() && self.sent.is_none() && self.answer.is_none()
     }
 
     /// Returns whether a timer of it ends soon.
@@ -283,7 +283,7 @@ impl Locker {
     pub(super) fn unlock(&mut self) {
         self.line.holds_mut()[0] = Hold::Releasing;
         let moment = self.moment();
-        self.owed = moment.ears.confirmed;
+        self.owed = moment.sources.confirmed;
         self.sent = self.line.begin_release(LEASE, &moment).map(Script::Release);
     }
 
@@ -310,7 +310,7 @@ impl Locker {
     pub(super) fn granted(&mut self) {
         self.answer = None;
         self.undo |= self.line.grant(Hold::Inside, self.head, now()).is_err();
-        self.step(Event::Answered(Answer::Granted));
+        self.step(Event::Answered(AcquireOutcome::Granted));
     }
 
     /// Another answer arrives.
@@ -318,10 +318,10 @@ impl Locker {
         let Some(said) = self.answer.take() else { return };
         let mut release = match said {
             // The lease was over before.
-            Said::Granted => return self.step(Event::Answered(Answer::Split)),
+            Said::Granted => return self.step(Event::Answered(AcquireOutcome::Split)),
             Said::Held(place) => {
                 let ttl = (self.lease != Lease::Unknown).then_some(LEASE);
-                return self.step(Event::Answered(Answer::Held { ttl, place, contested: false, lasts: false }));
+                return self.step(Event::Answered(AcquireOutcome::Held { ttl, place, contested: false, lasts: false }));
             }
             Said::Released(release) => release,
         };

@@ -1,4 +1,4 @@
-//! How guests end: by closing, or with their runtime.
+//! How embedded sessions end: by closing, or with their runtime.
 
 use std::task::{Context, Poll, Waker};
 
@@ -8,20 +8,20 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn closing_ends_all_tasks() {
-    let session = guest();
+    let session = embedded();
     let (hold, waiting) = (hold(&session, TERMS), Arc::clone(&session));
-    let grip = register(&session, &hold);
+    let guard = register(&session, &hold);
     let waiter = tokio::spawn(async move { waiting.wait_in_line(&"w".into(), &caller(), &TERMS, None).await.err() });
     sleep(MS).await;
     session.close().await;
     assert!(matches!(waiter.await, Ok(Some(Error::Closed))));
     assert!(hold.token().is_cancelled());
-    assert_eq!(grip.as_ref().state(), HoldState::Lost(Loss::Closed));
+    assert_eq!(guard.as_ref().state(), HoldState::Lost(Loss::Closed));
     for _ in 0..5 {
         yield_now().await;
     }
     assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
-    drop((grip, hold));
+    drop((guard, hold));
     session.close().await;
     assert_eq!(Arc::strong_count(&session), 1, "nothing is left");
     assert!(matches!(session.wait_in_line(&"w".into(), &caller(), &TERMS, None).await, Err(Error::Closed)));
@@ -30,9 +30,9 @@ async fn closing_ends_all_tasks() {
 #[test]
 fn lockers_end_with_their_runtime() {
     let runtime = paused();
-    let (session, grips, waiter) = runtime.block_on(async {
-        let session = guest();
-        let grips = [TERMS, TERMS].map(|terms| register(&session, &hold(&session, terms)));
+    let (session, guards, waiter) = runtime.block_on(async {
+        let session = embedded();
+        let guards = [TERMS, TERMS].map(|terms| register(&session, &hold(&session, terms)));
         let waiting = Arc::clone(&session);
         // Its caller is on another thread, and gets the error.
         let waiter = std::thread::spawn(move || {
@@ -41,15 +41,15 @@ fn lockers_end_with_their_runtime() {
         while session.stats().waiters == 0 {
             yield_now().await;
         }
-        (session, grips, waiter)
+        (session, guards, waiter)
     });
-    let tokens = grips.each_ref().map(|grip| grip.as_ref().token());
+    let tokens = guards.each_ref().map(|guard| guard.as_ref().token());
     drop(runtime);
     assert!(matches!(waiter.join(), Ok(Some(Error::Closed))), "even if its ask was never polled");
     assert!(tokens.iter().all(tokio_util::sync::CancellationToken::is_cancelled), "nothing renews any more");
-    assert!(grips.iter().all(|grip| matches!(grip.as_ref().state(), HoldState::Lost(_))));
-    let [first, second] = grips;
-    assert!(matches!(futures_executor::block_on(Grips::from(first).unlock()), Err(Error::Lost { .. })));
+    assert!(guards.iter().all(|guard| matches!(guard.as_ref().state(), HoldState::Lost(_))));
+    let [first, second] = guards;
+    assert!(matches!(futures_executor::block_on(RawGuards::from(first).unlock()), Err(Error::Lost { .. })));
     drop(second);
     let call =
         futures_executor::block_on(session.wait_in_line(&"k".into(), &caller(), &TERMS, Some(session.now() + SECOND)));
@@ -60,12 +60,12 @@ fn lockers_end_with_their_runtime() {
     assert_eq!(Arc::strong_count(&session), 1, "nothing is left");
 }
 
-/// The call has given an ask to the crew, which has not been polled yet.
+/// The call has submitted an ask, and the runner has not been polled yet.
 #[test]
 fn a_call_that_has_just_begun_when_the_runtime_ends_gets_an_error() {
     let runtime = paused();
     let entered = runtime.enter();
-    let session = guest();
+    let session = embedded();
     let (key, caller) = (Key::from("k"), caller());
     let mut call = Box::pin(session.wait_in_line(&key, &caller, &TERMS, None));
     let mut woken_by_nobody = Context::from_waker(Waker::noop());

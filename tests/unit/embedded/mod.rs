@@ -1,4 +1,4 @@
-//! Tests of sessions whose engine is a guest in the test's runtime, where time is paused: what happens when, to the
+//! Tests of sessions whose engine is embedded in the test's runtime, where time is paused: what happens when, to the
 //! millisecond.
 //!
 //! There is no server, so nothing is ever answered.
@@ -13,7 +13,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::{Grip, Grips, Session};
+use super::{RawGuard, RawGuards, Session};
 use crate::alarm::Alarm;
 use crate::clock::{Clock, Instant};
 use crate::engine::Engine;
@@ -38,15 +38,15 @@ fn session(engine: Engine, alarm: Arc<Alarm>) -> Arc<Session> {
     super::connect::begin(engine, alarm, Uuid::new_v4(), settings, quorum, Vec::new(), unbounded_channel().1)
 }
 
-/// Makes a session that is a guest here.
-fn guest() -> Arc<Session> {
-    guest_in(&Handle::current())
+/// Makes a session that is embedded here.
+fn embedded() -> Arc<Session> {
+    embedded_in(&Handle::current())
 }
 
-/// Makes a session that is a guest in this runtime.
-pub(super) fn guest_in(runtime: &Handle) -> Arc<Session> {
-    let engine = Engine::guest_in(runtime, 1);
-    let alarm = Alarm::of_guest(&engine);
+/// Makes a session that is embedded in this runtime.
+pub(super) fn embedded_in(runtime: &Handle) -> Arc<Session> {
+    let engine = Engine::embedded_in(runtime, 1);
+    let alarm = Alarm::of_embedded(&engine);
     session(engine, alarm)
 }
 
@@ -61,7 +61,7 @@ fn caller() -> Caller {
 /// Makes a hold that its caller has claimed just now, by the clock of this thread.
 fn hold(session: &Session, terms: Terms) -> Arc<Hold> {
     static GENERATIONS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-    let mut hold = Hold::for_test_in(Arc::clone(&session.ledger), Owner::new(), terms, &[0], 1);
+    let mut hold = Hold::for_test_in(Arc::clone(&session.reporter), Owner::new(), terms, &[0], 1);
     hold.generation = GENERATIONS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     hold.claim.key = format!("k{}", hold.generation).into();
     assert!(hold.take_guard());
@@ -69,12 +69,12 @@ fn hold(session: &Session, terms: Terms) -> Arc<Hold> {
 }
 
 /// Registers it as a grant is registered.
-fn register(session: &Arc<Session>, hold: &Arc<Hold>) -> Grip {
+fn register(session: &Arc<Session>, hold: &Arc<Hold>) -> RawGuard {
     let now = session.now();
     session.lines.admit(hold, None, now);
     session.alarm.watch(hold, now);
     assert!(session.watchdog.watch(hold, now));
-    Grip::entered(Arc::clone(session), Arc::clone(hold), caller().origin)
+    RawGuard::entered(Arc::clone(session), Arc::clone(hold), caller().origin)
 }
 
 /// Returns how much of the machine's time a future takes.
@@ -86,19 +86,19 @@ async fn machine_time<T>(future: impl Future<Output = T>) -> (T, Duration) {
 
 #[tokio::test(start_paused = true)]
 async fn a_token_fires_exactly_at_the_end_of_validity() {
-    let session = guest();
+    let session = embedded();
     let (_, took) = machine_time(async {
         for lease in [100, 200, 300, 1_000, 30_000, 61_000, 3_600_000, 86_400_000].map(Duration::from_millis) {
             let hold = hold(&session, Terms { lease, renewed: false, max_hold: None });
-            let grip = register(&session, &hold);
+            let guard = register(&session, &hold);
             let (token, end) = (hold.token(), hold.valid_until());
             sleep(session.now().until(end) - MS).await;
             assert_eq!(
-                (token.is_cancelled(), grip.as_ref().state(), grip.as_ref().remaining()),
+                (token.is_cancelled(), guard.as_ref().state(), guard.as_ref().remaining()),
                 (false, HoldState::Safe, MS)
             );
             token.cancelled().await;
-            assert_eq!((session.now(), grip.as_ref().state()), (end, HoldState::Lost(Loss::Expired)), "{lease:?}");
+            assert_eq!((session.now(), guard.as_ref().state()), (end, HoldState::Lost(Loss::Expired)), "{lease:?}");
         }
     })
     .await;
@@ -108,10 +108,10 @@ async fn a_token_fires_exactly_at_the_end_of_validity() {
 /// Timers of tokio have a resolution of a millisecond.
 #[tokio::test(start_paused = true)]
 async fn a_token_whose_validity_ends_between_two_milliseconds_fires_at_the_first_of_them() {
-    let session = guest();
+    let session = embedded();
     for micros in [100_001, 123_456, 150_000, 199_999, 1_234_567] {
         let hold = hold(&session, Terms { lease: Duration::from_micros(micros), renewed: false, max_hold: None });
-        let _grip = register(&session, &hold);
+        let _guard = register(&session, &hold);
         let end = hold.valid_until();
         hold.token().cancelled().await;
         let early = session.now().until(end);
@@ -122,9 +122,9 @@ async fn a_token_whose_validity_ends_between_two_milliseconds_fires_at_the_first
 /// The alarm takes in a hold a millisecond before its end.
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_comes_late_to_the_alarm_does_not_fire_early() {
-    let session = guest();
+    let session = embedded();
     let hold = hold(&session, Terms { renewed: false, ..TERMS });
-    let _grip = register(&session, &hold);
+    let _guard = register(&session, &hold);
     sleep(session.now().until(hold.valid_until()) - MS).await;
     session.alarm.watch(&hold, session.now());
     hold.token().cancelled().await;
@@ -133,14 +133,14 @@ async fn a_hold_that_comes_late_to_the_alarm_does_not_fire_early() {
 
 #[tokio::test(start_paused = true)]
 async fn tokens_that_end_together_fire_together_and_the_others_at_their_own_time() {
-    let session = guest();
+    let session = embedded();
     let (ends, mut told) = unbounded_channel();
-    let mut grips = Vec::new();
+    let mut guards = Vec::new();
     for number in 0..300_u32 {
         // A hundred of each.
         let lease = Duration::from_secs(u64::from(number % 3 + 1) * 10);
         let hold = hold(&session, Terms { lease, renewed: false, max_hold: None });
-        grips.push(register(&session, &hold));
+        guards.push(register(&session, &hold));
         let (token, end, ends, clock) =
             (hold.token(), hold.valid_until(), ends.clone(), session.engine.clock().clone());
         tokio::spawn(async move {
@@ -157,9 +157,9 @@ async fn tokens_that_end_together_fire_together_and_the_others_at_their_own_time
 
 #[tokio::test(start_paused = true)]
 async fn renewals_move_the_end_of_a_hold_up_to_max_hold() {
-    let session = guest();
+    let session = embedded();
     let hold = hold(&session, Terms { max_hold: Some(LEASE * 3), renewed: false, ..TERMS });
-    let _grip = register(&session, &hold);
+    let _guard = register(&session, &hold);
     let token = hold.token();
     for _ in 0..8 {
         sleep(SECOND * 10).await;
@@ -173,9 +173,9 @@ async fn renewals_move_the_end_of_a_hold_up_to_max_hold() {
 
 #[tokio::test(start_paused = true)]
 async fn ticks_come_at_thirds_of_the_lease_and_the_second_that_fails_is_the_last() {
-    let session = guest();
+    let session = embedded();
     let hold = hold(&session, TERMS);
-    let grip = register(&session, &hold);
+    let guard = register(&session, &hold);
     let (start, command_timeout) = (hold.since, session.settings.command_timeout);
     assert_eq!(command_timeout, SECOND * 3);
     let until = async |at: Instant| sleep(session.now().until(at)).await;
@@ -190,23 +190,23 @@ async fn ticks_come_at_thirds_of_the_lease_and_the_second_that_fails_is_the_last
         let fails = tick + command_timeout;
         until(fails.before(MS)).await;
         let before = if third == 1 { HoldState::Safe } else { HoldState::Jeopardy };
-        assert_eq!(grip.as_ref().state(), before);
+        assert_eq!(guard.as_ref().state(), before);
         if third == 1 {
             until(fails + MS).await;
-            assert_eq!(grip.as_ref().state(), HoldState::Jeopardy);
+            assert_eq!(guard.as_ref().state(), HoldState::Jeopardy);
         }
     }
     hold.token().cancelled().await;
     let last = (start + LEASE / 3 * 2).round_down(lease::grid(LEASE)) + command_timeout;
     assert_eq!(session.now(), last);
-    assert_eq!(grip.as_ref().state(), HoldState::Lost(Loss::RenewalFailed));
+    assert_eq!(guard.as_ref().state(), HoldState::Lost(Loss::RenewalFailed));
     let latest = session.stats().renewal_lateness.max;
     assert!(latest <= Duration::from_micros(1), "no timer is late, as far as can be counted: {latest:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn calls_end_when_their_time_is_over() {
-    let session = guest();
+    let session = embedded();
     let (key, start) = (Key::from("k"), session.now());
     for (wait, lasts) in [(SECOND * 5, SECOND * 5), (SECOND * 7, SECOND * 12)] {
         let refused = session.wait_in_line(&key, &caller(), &TERMS, Some(session.now() + wait)).await;
@@ -230,14 +230,14 @@ fn runtimes_have_times_of_their_own_at_once() {
     let threads = [1, 60, 3_600].map(|seconds| {
         std::thread::spawn(move || {
             paused().block_on(async {
-                let (session, lease) = (guest(), Duration::from_secs(seconds));
+                let (session, lease) = (embedded(), Duration::from_secs(seconds));
                 let start = session.now();
                 for _ in 0..100 {
                     let hold = hold(&session, Terms { lease, renewed: false, max_hold: None });
-                    let grip = register(&session, &hold);
+                    let guard = register(&session, &hold);
                     hold.token().cancelled().await;
                     assert_eq!(session.now(), hold.valid_until());
-                    drop(grip);
+                    drop(guard);
                 }
                 session.now().since(start)
             })
@@ -253,7 +253,7 @@ fn runtimes_have_times_of_their_own_at_once() {
 /// A locker over real servers whose callers are in a runtime with paused time.
 #[tokio::test(start_paused = true)]
 async fn an_engine_with_a_thread_keeps_the_machines_time() {
-    let guest = guest();
+    let embedded = embedded();
     let real = session(Engine::start(Duration::ZERO, 1).expect("a thread"), Alarm::of_process().expect("a thread"));
     let (short, long) = (Duration::from_millis(500), Terms { lease: SECOND * 3_600, ..TERMS });
     let beside = Arc::clone(&real);
@@ -261,46 +261,46 @@ async fn an_engine_with_a_thread_keeps_the_machines_time() {
         move || [Terms { lease: short, renewed: false, max_hold: None }, long].map(|terms| hold(&beside, terms));
     // Made where time is the machine's, as grants are on the engine.
     let [fleeting, lasting] = std::thread::spawn(holds).join().expect("no panic");
-    let grips = [register(&real, &fleeting), register(&real, &lasting)];
+    let guards = [register(&real, &fleeting), register(&real, &lasting)];
     // Days pass in this runtime, and not in that of the locker.
     sleep(SECOND * 86_400 * 3).await;
-    assert_eq!(guest.now(), Instant::now());
-    assert_eq!(grips[1].as_ref().state(), HoldState::Safe);
-    let left = grips[1].as_ref().remaining();
+    assert_eq!(embedded.now(), Instant::now());
+    assert_eq!(guards[1].as_ref().state(), HoldState::Safe);
+    let left = guards[1].as_ref().remaining();
     assert!(left > SECOND * 3_000 && left < SECOND * 3_600, "{left:?}");
-    let virtually = guest.now();
+    let virtually = embedded.now();
     let ((), took) = machine_time(fleeting.token().cancelled_owned()).await;
     assert!(took < SECOND * 5, "{took:?}");
     assert!(Clock::machine().now() >= fleeting.valid_until().before(MS * 10), "not early");
     assert_eq!(fleeting.mark(real.now()), HoldState::Lost(Loss::Expired));
-    assert_eq!(guest.now(), virtually, "nothing here slept in the meantime");
+    assert_eq!(embedded.now(), virtually, "nothing here slept in the meantime");
     // A caller waits for as long as it asked for, in the machine's time too.
     let wait = Duration::from_millis(200);
     let (refused, took) =
         machine_time(real.wait_in_line(&"k".into(), &caller(), &TERMS, Some(real.now() + wait))).await;
     assert!(matches!(refused, Err(Error::Unavailable { .. })) && took >= wait, "{took:?}");
-    assert_eq!(guest.now(), virtually);
-    drop(grips);
+    assert_eq!(embedded.now(), virtually);
+    drop(guards);
     real.engine.stop();
 }
 
 #[test]
 fn threads_outside_see_the_time_of_the_locker() {
     let runtime = paused();
-    let (session, hold, grip) = runtime.block_on(async {
-        let session = guest();
+    let (session, hold, guard) = runtime.block_on(async {
+        let session = embedded();
         let hold = hold(&session, TERMS);
-        let grip = register(&session, &hold);
+        let guard = register(&session, &hold);
         sleep(SECOND * 5).await;
-        (session, hold, grip)
+        (session, hold, guard)
     });
     let left = hold.since.until(hold.valid_until()) - SECOND * 5;
-    let look = || (grip.as_ref().state(), grip.as_ref().remaining());
+    let look = || (guard.as_ref().state(), guard.as_ref().remaining());
     assert_eq!(look(), (HoldState::Safe, left));
     // Its time stands still while its runtime does not run.
     std::thread::scope(|scope| assert_eq!(scope.spawn(look).join().expect("no panic"), (HoldState::Safe, left)));
     paused().block_on(async {
-        let _host = guest();
+        let _host = embedded();
         sleep(SECOND * 3_600).await;
         assert_eq!(look(), (HoldState::Safe, left), "in another host, too");
     });

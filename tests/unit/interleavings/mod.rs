@@ -17,7 +17,7 @@ use crate::error::Loss;
 struct Bounds {
     nodes: usize,
     max_hold: bool,
-    /// The number of grips that are granted at first.
+    /// The number of guards that are granted at first.
     granted: u32,
     /// The most guards at a time.
     guards: u32,
@@ -36,7 +36,7 @@ enum Step {
     /// One step of firing, after which that thread may be blocked.
     FireOne,
     Enter(u8),
-    /// A caller takes a grip that was on its way to it, or finds that it was revoked.
+    /// A caller takes a guard that was on its way to it, or finds that it was revoked.
     Claim,
     Leave(u8),
     Revoke,

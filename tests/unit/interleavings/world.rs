@@ -14,7 +14,7 @@ use super::{Bounds, Flaw, Step};
 use crate::clock::{Clock, Instant};
 use crate::error::Loss;
 use crate::hold::tokens;
-use crate::hold::{Hold, HoldState, Leave, Ledger, Lost, Phase, Shut, State, Terms};
+use crate::hold::{EnterError, Hold, HoldPhase, HoldState, Leave, LossReporter, Lost, State, Terms};
 use crate::lease::NodeIndex;
 use crate::owner::Owner;
 use crate::stats::Counters;
@@ -30,7 +30,7 @@ const MAX_HOLD_TICKS: u8 = 3;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Facts {
     now: u8,
-    /// Guards that callers have, grips on their way, and how many of these were revoked.
+    /// Guards that callers have, guards on their way, and how many of these were revoked.
     taken: u32,
     travelling: u32,
     void: u32,
@@ -75,8 +75,8 @@ impl World {
         let terms = Terms { lease: LEASE, renewed: true, max_hold };
         let votes: Vec<NodeIndex> = (0..bounds.nodes).collect();
         let counters = Arc::new(Counters::new());
-        let (ledger, losses) = Ledger::new(Arc::clone(&counters), Clock::machine());
-        let hold = Hold::for_test_in(ledger, Owner::task(1), terms, &votes, bounds.nodes);
+        let (reporter, losses) = LossReporter::new(Arc::clone(&counters), Clock::machine());
+        let hold = Hold::for_test_in(reporter, Owner::task(1), terms, &votes, bounds.nodes);
         let tokens = [hold.token(), hold.token()];
         for _ in 1..bounds.granted {
             assert!(hold.enter_unclaimed(hold.since).is_ok());
@@ -96,9 +96,9 @@ impl World {
         let (owner, votes) = (from.owner.clone(), from.votes.clone());
         let state = State { owner, votes, entries: None, listeners: None, ..*from };
         drop(from);
-        let (claim, ledger) = (hold.claim.clone(), Arc::clone(&hold.ledger));
+        let (claim, reporter) = (hold.claim.clone(), Arc::clone(&hold.reporter));
         // Tokens are handed out while it is held.
-        let copy = Hold { claim, ledger, state: Mutex::new(State { phase: Phase::Held, ..state }), ..**hold };
+        let copy = Hold { claim, reporter, state: Mutex::new(State { phase: HoldPhase::Held, ..state }), ..**hold };
         let tokens =
             self.tokens.each_ref().map(|token| if token.is_cancelled() { tokens::fired() } else { copy.token() });
         copy.state.lock().phase = phase;
@@ -203,7 +203,7 @@ impl World {
                 }
                 self.hold.gone(node);
                 if flaw == Some(Flaw::GoneMeansLossDuringRelease) && self.is_releasing() {
-                    self.hold.state.lock().phase = Phase::Lost(Loss::NotOwner);
+                    self.hold.state.lock().phase = HoldPhase::Lost(Loss::NotOwner);
                 }
             }
             Step::Unanswered(node) => self.facts.flying[node] = None,
@@ -215,7 +215,7 @@ impl World {
                 let newly = self.hold.lose(loss);
                 ensure(newly == held, "only the call that makes it lost returns true")?;
                 if flaw == Some(Flaw::LossIsReplaced) && !held && !self.is_releasing() {
-                    self.hold.state.lock().phase = Phase::Lost(loss);
+                    self.hold.state.lock().phase = HoldPhase::Lost(loss);
                 }
             }
         }
@@ -250,8 +250,8 @@ impl World {
                 }
                 Ok(())
             }
-            Err(Shut::Lost(_)) => ensure(self.facts.taken > 0, "only a living guard shuts its owner out"),
-            Err(Shut::Releasing) => ensure(
+            Err(EnterError::Lost(_)) => ensure(self.facts.taken > 0, "only a living guard shuts its owner out"),
+            Err(EnterError::Releasing) => ensure(
                 self.facts.taken == 0 || self.is_releasing(),
                 "an owner with a guard of a lost hold gets the loss",
             ),
@@ -264,7 +264,7 @@ impl World {
         self.facts.void = self.facts.void.saturating_sub(1);
         let claimed = self.hold.take_guard() || flaw == Some(Flaw::RevokedIsClaimed);
         self.facts.taken += u32::from(claimed);
-        ensure(claimed == expected, "a grip is taken or revoked, and not both")
+        ensure(claimed == expected, "a guard is taken or revoked, and not both")
     }
 
     fn leave(&mut self, clock: u8, flaw: Option<Flaw>) -> Result<(), Broken> {
@@ -274,7 +274,7 @@ impl World {
         let last = matches!(left, Leave::Last | Leave::Lost { last: true, .. });
         self.facts.releases += u32::from(last && flaw != Some(Flaw::LeaveForgetsTheLast));
         if left == Leave::Last && flaw == Some(Flaw::LastGuardStaysHeld) {
-            self.hold.state.lock().phase = Phase::Held;
+            self.hold.state.lock().phase = HoldPhase::Held;
         }
         ensure(last == (others == 0), "the last guard releases, and only the last")
     }
@@ -292,7 +292,7 @@ impl World {
         let counted = if flaw == Some(Flaw::RenewalCountsFromTheAnswer) { now } else { self.at(sent) };
         let renewed = self.hold.renewed(node, counted, now);
         if flaw == Some(Flaw::RenewalRevives) && !held {
-            self.hold.state.lock().phase = Phase::Held;
+            self.hold.state.lock().phase = HoldPhase::Held;
         }
         if held {
             self.facts.success[node] = self.facts.success[node].max(Some(sent));
@@ -322,19 +322,19 @@ impl World {
     fn check(&mut self) -> Result<(), Broken> {
         let state = self.hold.state.lock();
         let end = match state.phase {
-            Phase::Held => None,
-            Phase::Releasing => Some("released"),
-            Phase::Lost(Loss::NotOwner) => Some("not owner"),
-            Phase::Lost(Loss::RenewalFailed) => Some("renewal failed"),
-            Phase::Lost(Loss::Expired) => Some("expired"),
-            Phase::Lost(Loss::MaxHold) => Some("max hold"),
-            Phase::Lost(_) => Some("forced"),
+            HoldPhase::Held => None,
+            HoldPhase::Releasing => Some("released"),
+            HoldPhase::Lost(Loss::NotOwner) => Some("not owner"),
+            HoldPhase::Lost(Loss::RenewalFailed) => Some("renewal failed"),
+            HoldPhase::Lost(Loss::Expired) => Some("expired"),
+            HoldPhase::Lost(Loss::MaxHold) => Some("max hold"),
+            HoldPhase::Lost(_) => Some("forced"),
         };
         ensure(self.facts.end.is_none() || self.facts.end == end, "a hold ends once")?;
         self.facts.end = end;
         let facts = &self.facts;
         let cancelled = self.tokens.iter().filter(|token| token.is_cancelled()).count();
-        let lost = matches!(state.phase, Phase::Lost(_));
+        let lost = matches!(state.phase, HoldPhase::Lost(_));
         ensure(lost || cancelled == 0, "a token fires for a loss, and for nothing else")?;
         ensure(facts.counted == u64::from(lost), "a loss is counted once, and before anything else")?;
         ensure(!state.fired || cancelled == TOKENS, "every token is cancelled before the engine is told")?;
@@ -343,11 +343,11 @@ impl World {
         ensure(state.guards == guards, format_args!("{} guards are counted, and there are {guards}", state.guards))?;
         ensure(state.unclaimed == facts.travelling - facts.void, "guards on their way are counted")?;
         ensure(facts.releases == u32::from(guards == 0), "one release is sent, with the last guard")?;
-        ensure(guards > 0 || state.phase != Phase::Held, "a hold without guards is not held")
+        ensure(guards > 0 || state.phase != HoldPhase::Held, "a hold without guards is not held")
     }
 
     fn is_releasing(&self) -> bool {
-        self.hold.state.lock().phase == Phase::Releasing
+        self.hold.state.lock().phase == HoldPhase::Releasing
     }
 }
 

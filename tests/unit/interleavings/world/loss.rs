@@ -2,7 +2,7 @@
 
 use super::super::Flaw;
 use super::{Broken, World, ensure};
-use crate::hold::{Alarmed, Phase};
+use crate::hold::{Alarmed, HoldPhase};
 
 impl World {
     pub(super) fn counted(&self) -> u64 {
@@ -25,7 +25,7 @@ impl World {
         match flaw {
             Some(Flaw::TokenIsForgotten) => {
                 let mut state = self.hold.state.lock();
-                if matches!(state.phase, Phase::Lost(_)) {
+                if matches!(state.phase, HoldPhase::Lost(_)) {
                     drop(state.listeners.take());
                 }
             }
