@@ -425,8 +425,10 @@ mod tests {
     #[test]
     fn a_hold_that_nobody_renews_is_marked_a_moment_before_its_end() {
         for lease in [100, 150, 250, 1_000, 30_000, 3_600_000].map(Duration::from_millis) {
-            let (mut schedule, hold) = (AlarmSchedule::default(), hold(lease));
-            let (token, end) = (hold.token(), hold.valid_until());
+            let mut schedule = AlarmSchedule::default();
+            let hold = hold(lease);
+            let token = hold.token();
+            let end = hold.valid_until();
             assert!(schedule.ring(&orders(&[Arc::clone(&hold)]), hold.since).is_empty());
             let (at, lost) =
                 std::iter::repeat_with(|| next(&mut schedule)).find(|(_, lost)| !lost.is_empty()).expect("lost");
@@ -442,7 +444,8 @@ mod tests {
 
     #[test]
     fn a_renewal_postpones_the_end_without_an_order() {
-        let (mut schedule, hold) = (AlarmSchedule::default(), hold(LEASE));
+        let mut schedule = AlarmSchedule::default();
+        let hold = hold(LEASE);
         schedule.ring(&orders(&[Arc::clone(&hold)]), hold.since);
         let mut renewed = hold.since;
         for _ in 0..10 {
@@ -474,7 +477,8 @@ mod tests {
 
     #[test]
     fn outdated_places_do_not_accumulate() {
-        let (mut schedule, hold) = (AlarmSchedule::default(), hold(LEASE));
+        let mut schedule = AlarmSchedule::default();
+        let hold = hold(LEASE);
         for second in 0..1_000 {
             let now = hold.since + Duration::from_secs(second);
             assert!(hold.vote(0, now, now));
@@ -486,7 +490,8 @@ mod tests {
 
     #[test]
     fn a_released_hold_leaves_the_alarm_at_once() {
-        let (alarm, hold) = (Alarm::of_process().expect("a thread"), hold(LEASE));
+        let alarm = Alarm::of_process().expect("a thread");
+        let hold = hold(LEASE);
         alarm.watch(&hold, Instant::now());
         // The thread plans it, and then lets go of the order.
         while hold.alarm_at().is_none() || Arc::weak_count(&hold) > 1 {
@@ -521,7 +526,8 @@ mod tests {
     /// Whoever found the loss may be in a waker that blocks.
     #[test]
     fn a_lost_hold_whose_tokens_are_not_fired_stays_when_its_line_is_packed() {
-        let (lost, ended) = (hold(LEASE), hold(LEASE));
+        let lost = hold(LEASE);
+        let ended = hold(LEASE);
         let mut schedule = AlarmSchedule::default();
         schedule.ring(&orders(&[Arc::clone(&lost), Arc::clone(&ended)]), lost.since);
         let at = lost.alarm_at().expect("it is in a bucket");
@@ -551,7 +557,8 @@ mod tests {
         let holds: Vec<_> = (0..10_000).map(|_| hold(LEASE)).collect();
         let mut schedule = AlarmSchedule::default();
         schedule.ring(&orders(&holds), holds[0].since);
-        let (mut left, mut latest) = (holds.len(), Duration::MAX);
+        let mut left = holds.len();
+        let mut latest = Duration::MAX;
         while left > 0 {
             let (at, lost) = next_loss(&mut schedule);
             let first = lost.iter().map(|hold| at.until(hold.valid_until())).min().expect("a loss");
@@ -583,7 +590,8 @@ mod tests {
 
     #[test]
     fn a_hold_that_is_marked_lost_but_not_fired_is_fired() {
-        let (mut schedule, hold) = (AlarmSchedule::default(), hold(LEASE));
+        let mut schedule = AlarmSchedule::default();
+        let hold = hold(LEASE);
         schedule.ring(&orders(&[Arc::clone(&hold)]), hold.since);
         hold.mark(hold.valid_until());
         assert_eq!(next_loss(&mut schedule).1.len(), 1);
@@ -611,8 +619,11 @@ mod tests {
         let hold = |_| Arc::new(Hold::for_test_in(Arc::clone(&reporter), Owner::task(1), terms, &[0], 1));
         let holds: Vec<_> = (0..HOLDS).map(hold).collect();
         // They are taken one after the other within a third of a lease, and renewed each third after that.
-        let (steps, start) = (30, holds[0].since);
-        let (desk, mut schedule, mut most) = (Desk::default(), AlarmSchedule::default(), 0);
+        let steps = 30;
+        let start = holds[0].since;
+        let desk = Desk::default();
+        let mut schedule = AlarmSchedule::default();
+        let mut most = 0;
         for step in 0..steps * 6 {
             let now = start + LEASE / 3 / steps * step;
             let at_once = HOLDS.div_ceil(steps as usize);
@@ -647,7 +658,8 @@ mod tests {
     #[test]
     fn an_order_wakes_the_thread_only_if_it_sleeps_for_longer() {
         let desk = Desk::default();
-        let (long, short) = (hold(LEASE), hold(Duration::from_millis(100)));
+        let long = hold(LEASE);
+        let short = hold(Duration::from_millis(100));
         let now = long.since;
         desk.order(&long, now);
         assert_eq!(desk.inbox.lock().asleep_until, Some(now + lease::grid(LEASE)));
@@ -660,7 +672,8 @@ mod tests {
 
     #[test]
     fn there_is_one_thread_and_it_ends_with_the_last_handle() {
-        let (alarm, same) = (Alarm::of_process().expect("a thread"), Alarm::of_process().expect("a thread"));
+        let alarm = Alarm::of_process().expect("a thread");
+        let same = Alarm::of_process().expect("a thread");
         assert!(Arc::ptr_eq(&alarm, &same));
         let short = hold(Duration::from_millis(100));
         let token = short.token();

@@ -345,7 +345,8 @@ mod tests {
     fn an_error_of_a_call_names_its_locks() {
         let one = server_error("OOM no such luck").of(&["orders:42".into()]).to_string();
         assert!(one.starts_with("the lock \"orders:42\": redis://h is out of memory"), "{one}");
-        let (servers, waited) = (1, Duration::ZERO);
+        let servers = 1;
+        let waited = Duration::ZERO;
         let away = Error::Unavailable { keys: Vec::new(), servers, nodes: Vec::new(), waited };
         let two = away.of(&["a".into(), "b".into()]).to_string();
         assert!(two.starts_with("the locks [\"a\", \"b\"]: the server gave no usable answer"), "{two}");
@@ -406,7 +407,8 @@ mod tests {
         let away =
             Error::Unavailable { keys: vec![text.into()], servers: 1, nodes: vec![node], waited: Duration::ZERO };
         let noperm = server_error(&format!("NOPERM no permissions to run the '{text}' command"));
-        let (wrong, config) = (server_error(&format!("WRONGTYPE \"{text}")), Error::config("key", text));
+        let wrong = server_error(&format!("WRONGTYPE \"{text}"));
+        let config = Error::config("key", text);
         for error in [away, panicked, noperm, wrong, config] {
             let source = error.source().map(ToString::to_string).unwrap_or_default();
             let shown = format!("{error} {error:?} {source}");

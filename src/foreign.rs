@@ -370,7 +370,8 @@ mod tests {
 
     #[test]
     fn only_a_task_that_keeps_panicking_is_restarted_after_a_pause() {
-        let (mut pace, now) = (Pace::default(), Instant::now());
+        let mut pace = Pace::default();
+        let now = Instant::now();
         assert_eq!(pace.pause(now), Duration::ZERO);
         assert_eq!(pace.pause(now + BREATH), BREATH);
         assert_eq!(pace.pause(now + 2 * BREATH), BREATH);

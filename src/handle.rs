@@ -131,7 +131,8 @@ impl Handle {
         if let (Some(guards), Some(class)) = (&guards, self.options.class) {
             guards.is_of_class(class);
         }
-        let (shared, span) = (Arc::clone(&self.shared), HoldSpan::default());
+        let shared = Arc::clone(&self.shared);
+        let span = HoldSpan::default();
         Ok(guards.map(|guards| GuardInner { guards, shared, runs: caller.runs.clone(), span }))
     }
 
@@ -197,7 +198,8 @@ impl Handle {
             }
         };
         let lost = taken.guards.token();
-        let (view, scope) = (taken.guards.view(), run.scope());
+        let view = taken.guards.view();
+        let scope = run.scope();
         let work = run.scope().run(async { section(view, scope).await });
         let work = pin!(until_lost(lost, work));
         let Some(value) = foreign::in_span(taken.span.span(), work).await else {

@@ -190,7 +190,8 @@ impl Hold {
         let fence = Fence::new(1);
         let origin = Origin { context: CallContext::Task(1), waker: 0, known: Known::Calling };
         let patience = lease::recheck_interval(terms.lease);
-        let (since, granted) = (now, now);
+        let since = now;
+        let granted = now;
         let grant = Grant { claim, owner, origin, generation: 1, fence, terms, since, granted, patience, votes, nodes };
         Self::new(grant, reporter)
     }
@@ -506,7 +507,8 @@ mod tests {
     #[test]
     fn the_alarm_follows_its_last_plan_and_fires_a_marked_loss() {
         let hold = hold(watched());
-        let (now, end) = (hold.since, hold.valid_until());
+        let now = hold.since;
+        let end = hold.valid_until();
         hold.set_alarm(end);
         assert_eq!((hold.alarmed(None, now), hold.alarmed(Some(end), now)), (Alarmed::Held(end), Alarmed::Held(end)));
         assert_eq!(hold.alarmed(Some(now), now), Alarmed::Over, "it has another plan by now");

@@ -568,10 +568,14 @@ mod tests {
 
     #[test]
     fn the_first_waiter_has_the_line_ask_and_the_slot_goes_with_the_last() {
-        let (lines, key, owner, now) = (lines(), Key::from("k"), Owner::new(), Instant::now());
+        let lines = lines();
+        let key = Key::from("k");
+        let owner = Owner::new();
+        let now = Instant::now();
         let (first, _answer) = waiter(&lines, &owner);
         let (second, _answer) = waiter(&lines, &Owner::new());
-        let (first_id, second_id) = (first.id, second.id);
+        let first_id = first.id;
+        let second_id = second.id;
         assert!(matches!(lines.arrive(&key, first, now), Arrival::Queued));
         assert_eq!(lines.asks(), Some(first_id));
         assert!(matches!(lines.arrive(&key, second, now), Arrival::Queued));
@@ -587,7 +591,10 @@ mod tests {
 
     #[test]
     fn a_grant_admits_the_same_owners_waiters_and_blocks_the_others() {
-        let (lines, key, owner, other) = (lines(), Key::from("k"), Owner::new(), Owner::new());
+        let lines = lines();
+        let key = Key::from("k");
+        let owner = Owner::new();
+        let other = Owner::new();
         let now = Instant::now();
         let (head, _a) = waiter(&lines, &owner);
         let head_id = head.id;
@@ -614,7 +621,9 @@ mod tests {
 
     #[test]
     fn a_line_is_woken_at_the_earliest_time_that_it_wanted() {
-        let (lines, key, now) = (lines(), Key::from("k"), Instant::now());
+        let lines = lines();
+        let key = Key::from("k");
+        let now = Instant::now();
         let hold = hold(&Owner::new());
         lines.admit(&hold, None, now);
         lines.arrive(&key, waiter(&lines, &Owner::new()).0, now);
@@ -644,7 +653,8 @@ mod tests {
 
     #[test]
     fn a_line_that_waits_for_lockers_elsewhere_says_so() {
-        let (mut lines, key) = (lines(), Key::from("k"));
+        let mut lines = lines();
+        let key = Key::from("k");
         lines.world.sources.confirmed = true;
         let held =
             |ttl| Event::Answered(AcquireOutcome::Held { ttl: Some(ttl), place: None, contested: false, lasts: false });
@@ -660,7 +670,9 @@ mod tests {
     /// Others have a turn, whose outcome says when the next one is offered.
     #[test]
     fn a_line_that_remembers_something_is_kept_for_a_minute() {
-        let (lines, key, now) = (lines(), Key::from("k"), Instant::now());
+        let lines = lines();
+        let key = Key::from("k");
+        let now = Instant::now();
         let hold = hold(&Owner::new());
         lines.admit(&hold, None, now);
         assert!(lines.begin_release(&key, TERMS.lease).is_none(), "there is no list");
@@ -676,9 +688,12 @@ mod tests {
     /// time.
     #[test]
     fn a_hold_behind_one_that_is_being_released_is_entered() {
-        let (lines, key, owner) = (lines(), Key::from("k"), Owner::new());
+        let lines = lines();
+        let key = Key::from("k");
+        let owner = Owner::new();
         let now = Instant::now();
-        let (released, held) = (hold(&owner), hold(&owner));
+        let released = hold(&owner);
+        let held = hold(&owner);
         lines.admit(&released, None, now);
         released.leave(now);
         lines.admit(&held, None, now);
@@ -687,7 +702,8 @@ mod tests {
 
     #[test]
     fn a_grant_whose_waiter_is_gone_is_not_registered() {
-        let (lines, owner) = (lines(), Owner::new());
+        let lines = lines();
+        let owner = Owner::new();
         let Admitted { waiter, same_owner } = lines.admit(&hold(&owner), Some(99), Instant::now());
         assert!(waiter.is_none() && same_owner.is_empty());
         assert!(lines.holds_of(&"k".into()).is_empty());
@@ -695,7 +711,8 @@ mod tests {
 
     /// Has this many wait for a held key. Returns the hold, whose last guard is gone.
     fn blocked(lines: &Lines<Recorder>, waiters: &[&Owner]) -> (Key, Arc<Hold>, Instant) {
-        let (key, now) = (Key::from("k"), Instant::now());
+        let key = Key::from("k");
+        let now = Instant::now();
         let released = hold(&Owner::new());
         lines.admit(&released, None, now);
         assert_eq!(lines.release(&released, 7, now), Some(7), "nobody waits for it yet");
@@ -710,7 +727,9 @@ mod tests {
 
     #[test]
     fn a_release_goes_to_the_head_of_the_line_at_that_moment() {
-        let (lines, first, second) = (lines(), Owner::new(), Owner::new());
+        let lines = lines();
+        let first = Owner::new();
+        let second = Owner::new();
         let (key, released, now) = blocked(&lines, &[&first, &second]);
         let head = lines.slots.get(&key).and_then(|slot| slot.line.waiters().first().map(|head| head.id));
         assert!(lines.leave(&key, head.expect("two wait")).is_some(), "the first has gone meanwhile");
@@ -723,7 +742,8 @@ mod tests {
 
     #[test]
     fn a_lock_is_not_handed_over_to_an_owner_whose_hold_is_lost() {
-        let (lines, owner) = (lines(), Owner::new());
+        let lines = lines();
+        let owner = Owner::new();
         let (_, released, now) = blocked(&lines, &[&owner]);
         let lost = hold(&Owner::new());
         lines.admit(&lost, None, now);
@@ -738,7 +758,9 @@ mod tests {
     #[test]
     fn a_hand_over_replaces_the_hold_even_if_its_waiter_is_gone() {
         for stays in [true, false] {
-            let (lines, next, other) = (lines(), Owner::new(), Owner::new());
+            let lines = lines();
+            let next = Owner::new();
+            let other = Owner::new();
             let (key, released, now) = blocked(&lines, &[&next, &other, &next]);
             assert_eq!(lines.release(&released, 7, now), None);
             let Some(Effect::Release(7, Some(head))) = lines.effect() else { panic!("it is handed over") };
@@ -759,7 +781,9 @@ mod tests {
     /// The caller releases before the line is told the outcome.
     #[test]
     fn a_lock_that_is_released_at_once_is_handed_over_after_the_outcome() {
-        let (lines, key, now) = (lines(), Key::from("k"), Instant::now());
+        let lines = lines();
+        let key = Key::from("k");
+        let now = Instant::now();
         for _ in 0..3 {
             lines.arrive(&key, waiter(&lines, &Owner::new()).0, now);
         }
@@ -779,7 +803,9 @@ mod tests {
 
     #[test]
     fn a_lock_is_released_after_eight_hand_overs() {
-        let (lines, key, now) = (lines(), Key::from("k"), Instant::now());
+        let lines = lines();
+        let key = Key::from("k");
+        let now = Instant::now();
         let mut held = hold(&Owner::new());
         lines.admit(&held, None, now);
         let mut handed_over = 0;
@@ -802,7 +828,10 @@ mod tests {
 
     #[test]
     fn a_lost_hold_shuts_its_owner_out_and_nobody_else() {
-        let (lines, key, owner, other) = (lines(), Key::from("k"), Owner::new(), Owner::new());
+        let lines = lines();
+        let key = Key::from("k");
+        let owner = Owner::new();
+        let other = Owner::new();
         let now = Instant::now();
         let hold = hold(&owner);
         lines.admit(&hold, None, now);
@@ -821,7 +850,9 @@ mod tests {
     /// Its owner was given the hold of another owner while it waited in line.
     #[test]
     fn a_waiter_whose_owner_has_a_lost_hold_gets_the_loss() {
-        let (lines, key, owner) = (lines(), Key::from("k"), Owner::new());
+        let lines = lines();
+        let key = Key::from("k");
+        let owner = Owner::new();
         let now = Instant::now();
         let hold = hold(&Owner::new());
         lines.admit(&hold, None, now);

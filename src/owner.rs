@@ -213,7 +213,8 @@ mod tests {
 
     #[test]
     fn wakers_tell_tasks_apart_and_keep_their_data() {
-        let (one, other) = (Arc::new(Bell), Arc::new(Bell));
+        let one = Arc::new(Bell);
+        let other = Arc::new(Bell);
         let waker = Waker::from(Arc::clone(&one));
         let owner = Owner::polled(&waker).expect("it has data");
         assert_eq!(owner, Owner::polled(&waker).expect("it has data"));
@@ -227,7 +228,8 @@ mod tests {
 
     #[test]
     fn the_owner_of_a_run_notes_what_it_holds_and_not_more() {
-        let (run, name) = (Owner::of_run(), |n: usize| Key::from(n.to_string()));
+        let run = Owner::of_run();
+        let name = |n: usize| Key::from(n.to_string());
         let held = |key: &Key| key.as_str().ends_with('7');
         (0..10_000).chain(0..10).for_each(|n| run.note(&name(n), held));
         let noted = run.noted();
@@ -235,7 +237,8 @@ mod tests {
         assert!(noted.len() < 5_000, "{}", noted.len());
         assert!(run.noted().is_empty());
         // Just below a power of two names are held while others come and go.
-        let (run, looks) = (Owner::of_run(), std::cell::Cell::new(0_u32));
+        let run = Owner::of_run();
+        let looks = std::cell::Cell::new(0_u32);
         let held = |key: &Key| {
             looks.set(looks.get() + 1);
             key.as_str().parse::<usize>().expect("a number") < 1_023

@@ -65,7 +65,8 @@ impl Roll {
         let mut servers = self.servers.lock();
         servers.last += 1;
         let number = servers.last;
-        let (name, since) = (Arc::clone(name), Instant::now());
+        let name = Arc::clone(name);
+        let since = Instant::now();
         let entry = Entry { number, name: Arc::clone(&name), part, is_up, since, is_told: false, votes: true };
         servers.entries.push(entry);
         drop(servers);
@@ -135,7 +136,9 @@ impl Presence {
     pub(crate) fn seen(&self, is_up: bool, now: Instant, blip: Duration, reason: impl FnOnce() -> String) {
         let mut servers = self.roll.servers.lock();
         let Some(entry) = servers.entry(self.number) else { return };
-        let (changes, lasted, was_told) = (entry.is_up != is_up, now.since(entry.since), entry.is_told);
+        let changes = entry.is_up != is_up;
+        let lasted = now.since(entry.since);
+        let was_told = entry.is_told;
         if changes {
             (entry.is_up, entry.since) = (is_up, now);
         }
@@ -144,7 +147,8 @@ impl Presence {
             entry.is_told = !is_up;
         }
         let part = entry.part;
-        let (voting, count) = (servers.voting(), servers.entries.len());
+        let voting = servers.voting();
+        let count = servers.entries.len();
         drop(servers);
         if changes {
             tell_server(&self.name, is_up);

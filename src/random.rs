@@ -18,7 +18,8 @@ pub(crate) fn uuid() -> Uuid {
 
 /// Returns a random time within this range.
 pub(crate) fn duration(range: &RangeInclusive<Duration>) -> Duration {
-    let (least, most) = (*range.start(), *range.end());
+    let least = *range.start();
+    let most = *range.end();
     if least == most { least } else { least + (most - least).mul_f64(fastrand::f64()) }
 }
 

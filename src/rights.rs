@@ -177,7 +177,8 @@ impl Row {
 }
 
 fn right(usage: Usage, needed_for: &'static [Need], command: &str, key: &Key) -> Right {
-    let (mut names, mut is_of_lock) = (None, false);
+    let mut names = None;
+    let mut is_of_lock = false;
     let mut word = |word: &str| {
         let Some((name, rule)) = name(word, key) else { return word.replace("NO-SCRIPT", NO_SCRIPT) };
         is_of_lock = rule.is_none();

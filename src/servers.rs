@@ -78,7 +78,8 @@ impl ServerHandle {
     /// Dropping the future ends the connection.
     pub async fn visit(&self) -> Result<Visit, Unanswered> {
         let session = self.shared.session();
-        let (door, settings) = (self.door.clone(), session.settings().clone());
+        let door = self.door.clone();
+        let settings = session.settings().clone();
         let opened = session.run_for_tool(async move { door.open(&settings).await.map(Arc::new) }).await;
         match opened.unwrap_or_else(|error| Err(error.to_string())) {
             Ok(asker) => Ok(Visit { shared: Arc::clone(&self.shared), asker }),

@@ -67,7 +67,8 @@ impl Tally {
             // Only the engine, on which this runs, moves anything the other way.
             let idle = idle();
             let waiting: Vec<usize> = self.at.iter().map(|at| at.load(Ordering::Acquire)).filter(|&n| n > 0).collect();
-            let (all, now) = (self.all(), Instant::now());
+            let all = self.all();
+            let now = Instant::now();
             if idle && all == 0 && self.late.load(Ordering::Acquire) == 0 {
                 return;
             }

@@ -206,7 +206,8 @@ mod tests {
 
     #[test]
     fn work_that_was_queued_before_a_fork_is_not_waited_for() {
-        let (parents, own) = (OpenWork::of(0), open_work());
+        let parents = OpenWork::of(0);
+        let own = open_work();
         assert!(parents.is_inherited() && !own.is_inherited());
         let thread = Here::of(None);
         let before = thread.track(&parents).expect("one of its own");

@@ -78,7 +78,8 @@ impl Engine {
             embedded: None,
         };
         engine.spawn(replies::deliver(Flusher(Arc::clone(&engine.replies))));
-        let (stop, busy_poll) = (engine.stop.clone(), Arc::clone(&engine.busy_poll));
+        let stop = engine.stop.clone();
+        let busy_poll = Arc::clone(&engine.busy_poll);
         let journal = Arc::clone(&engine.journal);
         // If the thread cannot be started, the runtime is still here: async code must not drop a runtime, only shut it
         // down in the background.
@@ -315,7 +316,8 @@ mod tests {
 
         /// An engine with tasks of three generations, and one that sleeps.
         async fn busy() -> (Engine, Alive) {
-            let (engine, alive) = (Engine::embedded_in(&Handle::current(), 1), Alive::new());
+            let engine = Engine::embedded_in(&Handle::current(), 1);
+            let alive = Alive::new();
             engine.spawn(alive.clone().task(2));
             let asleep = alive.clone();
             engine.ask(async move {
@@ -337,7 +339,8 @@ mod tests {
 
         #[tokio::test(start_paused = true)]
         async fn a_guest_goes_by_the_time_of_its_runtime() {
-            let (engine, machine) = (Engine::embedded_in(&Handle::current(), 1), Clock::machine().now());
+            let engine = Engine::embedded_in(&Handle::current(), 1);
+            let machine = Clock::machine().now();
             let start = engine.clock().now();
             let (reply, answer) = tokio::sync::oneshot::channel();
             engine.ask(async move {
@@ -364,7 +367,8 @@ mod tests {
         async fn all_tasks_of_a_guest_end_with_the_last_handle() {
             let (engine, alive) = busy().await;
             let other = Engine::embedded_in(&Handle::current(), 1);
-            let (others, its) = (engine.clone(), Alive::new());
+            let others = engine.clone();
+            let its = Alive::new();
             other.spawn(its.clone().task(0));
             drop(engine);
             yield_now().await;

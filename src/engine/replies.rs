@@ -92,7 +92,8 @@ mod tests {
         let other = engine.clone();
         engine.spawn(async move {
             for number in 0..3 {
-                let (engine, says) = (other.clone(), says.clone());
+                let engine = other.clone();
+                let says = says.clone();
                 // Two of them are opened in spite of a panic in the one between.
                 other.spawn(async move {
                     let reply = says.clone();
@@ -131,7 +132,8 @@ mod tests {
     fn letters_are_opened_when_the_engine_ends_and_after_that_at_once() {
         let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
         let (says, said) = channel();
-        let (stopping, reply) = (engine.clone(), says.clone());
+        let stopping = engine.clone();
+        let reply = says.clone();
         engine.spawn(async move {
             stopping.queue_reply(move || reply.send("before").expect("the test listens"));
             stopping.stop();

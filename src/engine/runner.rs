@@ -135,8 +135,10 @@ impl<F> Drop for Running<F> {
 
 /// Runs jobs. Started with the runner; ends with the engine; nobody awaits it.
 async fn work<J: Job>(worker: Worker<J>) {
-    let (mut under_way, mut rooms) = (FuturesUnordered::new(), Vec::new());
-    let (mut begun, mut ended) = (0, 0);
+    let mut under_way = FuturesUnordered::new();
+    let mut rooms = Vec::new();
+    let mut begun = 0;
+    let mut ended = 0;
     loop {
         let left = tokio::select! {
             biased;
@@ -273,7 +275,8 @@ mod tests {
             }
         }
         let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
-        let (runner, over) = (Arc::new(JobRunner::new(&engine)), Arc::<AtomicBool>::default());
+        let runner = Arc::new(JobRunner::new(&engine));
+        let over = Arc::<AtomicBool>::default();
         runner.submit(Endless { runner: Arc::clone(&runner), over: Arc::clone(&over) });
         let (says, said) = channel();
         engine.spawn(async move {

@@ -139,7 +139,8 @@ impl Journal {
         if state.pledge.is_none() {
             state.pledge = Some((self.pledge)());
         }
-        let (is_served, is_asleep) = (std::mem::replace(&mut state.is_served, true), state.is_asleep);
+        let is_served = std::mem::replace(&mut state.is_served, true);
+        let is_asleep = state.is_asleep;
         drop(state);
         if is_served {
             if is_asleep {

@@ -30,7 +30,9 @@ pub(super) struct HoldSpan {
 
 impl HoldSpan {
     pub(super) fn of(guards: &RawGuards, keys: &[Key], class: Option<&'static str>) -> Self {
-        let (owner, reentry, fence) = (guards.owner(), guards.is_reentry(), display(guards.first().hold().fence));
+        let owner = guards.owner();
+        let reentry = guards.is_reentry();
+        let fence = display(guards.first().hold().fence);
         let span = match keys {
             [key] => foreign::span(|| {
                 tracing::info_span!(

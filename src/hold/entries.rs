@@ -188,7 +188,8 @@ mod tests {
 
     #[test]
     fn a_hold_is_passed_on_if_all_of_its_guards_were_taken_there() {
-        let (owner, heir) = (Owner::task(1), Owner::task(9));
+        let owner = Owner::task(1);
+        let heir = Owner::task(9);
         let (hold, _) = hold();
         let elsewhere = CallContext::Task(2);
         hold.pass_on(&owner, &heir, elsewhere);

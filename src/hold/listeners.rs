@@ -149,14 +149,16 @@ mod tests {
 
     #[test]
     fn a_waker_that_panics_keeps_no_other_task_asleep() {
-        let (hold, joint) = (hold(), Arc::<Joint>::default());
+        let hold = hold();
+        let joint = Arc::<Joint>::default();
         hold.join(&joint);
         let wait = |token: CancellationToken, waker: Waker| {
             let mut waiting = Box::pin(token.cancelled_owned());
             assert_eq!(waiting.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending);
             waiting
         };
-        let (mut waits, mut bells) = (Vec::new(), Vec::new());
+        let mut waits = Vec::new();
+        let mut bells = Vec::new();
         for _ in 0..ALONE / 2 {
             for token in [|hold: &Hold, _: &Joint| hold.token(), |_: &Hold, joint: &Joint| joint.token()] {
                 let bell = Arc::new(Bell(false.into()));

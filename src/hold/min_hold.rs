@@ -46,7 +46,8 @@ mod tests {
     fn the_latest_of_several_times_counts() {
         let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
         let hold = Hold::for_test(Owner::task(1), terms, &[0], 1);
-        let (now, second) = (hold.since, Duration::from_secs(1));
+        let now = hold.since;
+        let second = Duration::from_secs(1);
         assert_eq!(hold.kept_until(), None);
         for (asked, counts) in [(2, 2), (1, 2), (3, 3)] {
             hold.keep_until(now + second * asked);
@@ -56,7 +57,8 @@ mod tests {
 
     #[test]
     fn a_rest_is_rounded_up_since_a_lease_of_zero_deletes_the_lock() {
-        let (now, ms) = (Instant::now(), Duration::from_millis(1));
+        let now = Instant::now();
+        let ms = Duration::from_millis(1);
         let after = |duration| rest(Some(now + duration), now);
         assert_eq!(after(Duration::from_nanos(1)), Some(ms));
         assert_eq!((after(ms), after(ms + Duration::from_micros(1))), (Some(ms), Some(ms * 2)));

@@ -185,7 +185,8 @@ mod tests {
 
     #[test]
     fn runs_know_the_runs_around_them() {
-        let (locker, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let locker = Uuid::from_u128(1);
+        let other = Uuid::from_u128(2);
         let begin = |runs: &Runs, locker, names| runs.begin(locker, keys(names), Vec::new(), runs.standing().1);
         let (outer, outer_held) = begin(&Runs::default(), locker, &["a", "b"]);
         let (middle, middle_held) = begin(&outer, locker, &["c"]);
@@ -203,7 +204,8 @@ mod tests {
     /// Each run is left behind by the one before, and begins inside of it or after it.
     #[test]
     fn long_chains_of_runs_neither_grow_without_need_nor_overflow_the_stack() {
-        let (locker, keys) = (Uuid::nil(), keys(&["a"]));
+        let locker = Uuid::nil();
+        let keys = keys(&["a"]);
         let mut runs = Runs::default();
         for _ in 0..100_000 {
             let (standing, around) = runs.standing();
@@ -223,7 +225,9 @@ mod tests {
 
     #[tokio::test]
     async fn one_run_of_a_level_has_the_turn() {
-        let (turns, key, owner) = (Arc::<RunTurns>::default(), Key::from("k"), Owner::new());
+        let turns = Arc::<RunTurns>::default();
+        let key = Key::from("k");
+        let owner = Owner::new();
         let first = turns.take(&key, &owner, None).await.expect("open");
         let inside = turns.take(&key, &owner, Some(7)).await.expect("another level");
         let stranger = turns.take(&key, &Owner::new(), None).await.expect("another level");
@@ -250,10 +254,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_waker_that_panics_while_the_turns_are_closed_keeps_no_task_asleep() {
-        let (turns, key, owner) = (Arc::<RunTurns>::default(), Key::from("k"), Owner::new());
+        let turns = Arc::<RunTurns>::default();
+        let key = Key::from("k");
+        let owner = Owner::new();
         let first = turns.take(&key, &owner, None).await.expect("open");
         let waiting = || {
-            let (turns, key, owner) = (Arc::clone(&turns), key.clone(), owner.clone());
+            let turns = Arc::clone(&turns);
+            let key = key.clone();
+            let owner = owner.clone();
             tokio::spawn(async move { turns.take(&key, &owner, None).await.is_none() })
         };
         let before: Vec<_> = (0..50).map(|_| waiting()).collect();
@@ -274,7 +282,9 @@ mod tests {
 
     #[tokio::test]
     async fn closing_ends_all_waits() {
-        let (turns, key, owner) = (Arc::<RunTurns>::default(), Key::from("k"), Owner::new());
+        let turns = Arc::<RunTurns>::default();
+        let key = Key::from("k");
+        let owner = Owner::new();
         let first = turns.take(&key, &owner, None).await.expect("open");
         let mut second = Box::pin(turns.take(&key, &owner, None));
         assert!(futures_util::poll!(&mut second).is_pending());

@@ -288,7 +288,8 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
 
     /// Begins to listen, or waits once more until that is confirmed. Messages are heard from here on.
     fn listen(&mut self, moment: &Moment<'_>) -> Effect<R> {
-        let (now, given) = (moment.now, self.given(moment.now));
+        let now = moment.now;
+        let given = self.given(moment.now);
         let mut turn = None;
         if self.wake_state.is_none() {
             let wake_state = self.wake_state.insert(Box::default());
@@ -636,7 +637,8 @@ mod tests {
             assert!(tested.line.grant(held(7), None, now).is_ok());
             assert!(tested.on(Event::Changed).is_some());
             assert_eq!(tested.line.release(&held(7), 3, now), None);
-            let (blocks, lost_of) = (case == 1, Some(Owner::task(1)).filter(|_| case == 2));
+            let blocks = case == 1;
+            let lost_of = Some(Owner::task(1)).filter(|_| case == 2);
             match case {
                 0 => assert!(tested.line.leave(1).is_some()),
                 _ => assert!(tested.line.grant(Plain { id: 8, blocks, lost_of }, None, now).is_ok()),
@@ -648,7 +650,8 @@ mod tests {
     #[test]
     fn a_waiter_whose_owner_has_a_lost_hold_is_told_and_the_next_one_comes() {
         let mut tested = Tested::with(&[1, 2]);
-        let (lost, now) = (Plain { id: 7, blocks: false, lost_of: Some(Owner::task(1)) }, tested.moment.now);
+        let lost = Plain { id: 7, blocks: false, lost_of: Some(Owner::task(1)) };
+        let now = tested.moment.now;
         assert!(tested.line.grant(lost, None, now).is_ok());
         assert_eq!(tested.on(Event::Changed), Some(Effect::Lost(1, Loss::Expired)));
         assert!(tested.line.leave(1).is_some());
@@ -931,7 +934,9 @@ mod tests {
         let mut tested = Tested::with(&[1]);
         assert!(tested.waits(Some(RECHECK)).is_some() && tested.line.leave(1).is_some());
         assert!(tested.on(Event::Changed).is_some() && tested.line.take_pass());
-        let (id, owner, since) = (2, Owner::task(2), tested.moment.now);
+        let id = 2;
+        let owner = Owner::task(2);
+        let since = tested.moment.now;
         assert!(tested.line.arrive(Waiter { id, owner, since, call: () }));
         assert!(matches!(tested.on(Event::Changed), Some(Effect::Listen { .. })));
         tested.asks(Event::Subscribed, 2);
@@ -996,7 +1001,9 @@ mod tests {
         assert!(tested.line.remove(&held(7)).is_some());
         tested.later(Duration::from_secs(50));
         assert_eq!(tested.line.stays(tested.moment.now), Stays::Until(now + Duration::from_secs(60)));
-        let (id, owner, since) = (1, Owner::task(1), tested.moment.now);
+        let id = 1;
+        let owner = Owner::task(1);
+        let since = tested.moment.now;
         assert!(tested.line.arrive(Waiter { id, owner, since, call: () }));
         tested.asks(Event::Changed, 1);
     }

@@ -260,7 +260,8 @@ impl<H, C, R> Line<H, C, R> {
         self.wake_state.iter_mut().for_each(|wake_state| wake_state.release());
         let locker = Arc::clone(moment.lister?);
         let WakeSources { confirmed, named, .. } = moment.sources;
-        let (enlists, lifetime) = (waits && confirmed && named, moment.lifetime(lease));
+        let enlists = waits && confirmed && named;
+        let lifetime = moment.lifetime(lease);
         if enlists {
             self.listed.enter(moment.now + lifetime);
         }
@@ -309,7 +310,8 @@ impl<H, C, R> Line<H, C, R> {
             return WhoElse::Unknown;
         }
         let WakeSources { asked, confirmed, .. } = moment.sources;
-        let (others, now) = (told.saturating_sub(asked.into()), moment.now);
+        let others = told.saturating_sub(asked.into());
+        let now = moment.now;
         if others == 0 {
             return WhoElse::Nobody;
         }

@@ -86,7 +86,9 @@ pub(super) struct Given {
 
 impl OutsideWaiters {
     pub(super) fn new(now: Instant) -> Self {
-        let (gap, length, listed) = (SHORTEST, SHORT, 1);
+        let gap = SHORTEST;
+        let length = SHORT;
+        let listed = 1;
         Self { gap, length, next: None, passes: 0, listed, given: None, changed: now }
     }
 

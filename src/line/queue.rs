@@ -205,7 +205,9 @@ mod tests {
     fn compare<S: BuildHasher + Default>(seed: u64) {
         let mut random = Rng::with_seed(seed);
         let owners = [Owner::task(1), Owner::task(2), Owner::thread(1), Owner::new(), Owner::new()];
-        let (mut queue, mut model, mut next) = (Queue::<(), S>::default(), Model::default(), 0);
+        let mut queue = Queue::<(), S>::default();
+        let mut model = Model::default();
+        let mut next = 0;
         // How many come for each that goes: the line grows, shrinks and is empty now and then.
         for arrivals in [1, 3, 1, 2, 1] {
             for _ in 0..200 {
@@ -221,7 +223,8 @@ mod tests {
                 }
                 // From the head, from the end, from between, and one that is gone.
                 for _ in 0..random.u32(..=3) {
-                    let (first, last) = (model.0.first().map_or(0, |w| w.0), model.0.last().map_or(0, |w| w.0));
+                    let first = model.0.first().map_or(0, |w| w.0);
+                    let last = model.0.last().map_or(0, |w| w.0);
                     let id = [first, last, random.u64(..=next)][random.usize(..3)];
                     assert_eq!(queue.remove(id).map(|waiter| waiter.id), model.remove(id));
                 }

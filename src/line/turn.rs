@@ -144,7 +144,8 @@ mod tests {
     #[test]
     fn a_lock_is_handed_over_more_often_if_its_last_release_reached_nobody_else() {
         let mut turn = Turn::default();
-        let (none, ms) = (Duration::ZERO, Duration::from_millis(1));
+        let none = Duration::ZERO;
+        let ms = Duration::from_millis(1);
         assert_eq!(grants(&mut turn, none), 8, "nobody knows who waits elsewhere");
         assert_eq!((grants(&mut turn, ms * 2), grants(&mut turn, ms * 900)), (5, 1));
         turn.note_others(WhoElse::Nobody);

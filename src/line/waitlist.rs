@@ -139,7 +139,8 @@ mod tests {
 
     #[test]
     fn a_locker_waits_from_when_it_asked_until_it_is_granted() {
-        let (mut listed, until) = (Waitlisted::default(), Instant::now() + LEASE);
+        let mut listed = Waitlisted::default();
+        let until = Instant::now() + LEASE;
         assert!(!listed.waits());
         listed.enter(until);
         assert!(listed.waits());
@@ -209,7 +210,8 @@ mod tests {
 
     #[test]
     fn a_list_that_is_gone_is_forgotten() {
-        let (mut listed, now) = (Waitlisted::default(), Instant::now());
+        let mut listed = Waitlisted::default();
+        let now = Instant::now();
         listed.enter(now + LEASE);
         assert_eq!(listed.forget(now), Some(now + LEASE));
         assert_eq!((listed.forget(now + LEASE), listed), (None, Waitlisted::default()));

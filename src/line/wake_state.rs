@@ -444,7 +444,8 @@ mod tests {
     /// A client may keep the lock for longer than its turn.
     #[test]
     fn the_release_behind_a_turn_shows_who_took_it() {
-        let (now, turn) = (Instant::now(), 10 * MS);
+        let now = Instant::now();
+        let turn = 10 * MS;
         let after_turn = || {
             let mut state = listed(0, now);
             state.wake_up(WakeUp::Turn(turn), now);
@@ -558,7 +559,8 @@ mod tests {
     /// Each database of a server has locks of its own, and they all share its channels.
     #[test]
     fn messages_after_which_the_same_hold_is_there_are_heeded_ever_less_often() {
-        let (mut now, lease) = (Instant::now(), 30_000 * MS);
+        let mut now = Instant::now();
+        let lease = 30_000 * MS;
         let end = now + lease;
         let mut state = listed(0, now);
         state.held(Some(0), Some(lease), now);

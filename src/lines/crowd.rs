@@ -21,7 +21,8 @@ impl<W: World> Lines<W> {
         hold: &Arc<Hold>,
         now: Instant,
     ) -> Vec<CallWaiter<W::RawGuard>> {
-        let (owner, mut same) = (hold.owner(), Vec::new());
+        let owner = hold.owner();
+        let mut same = Vec::new();
         let mut let_in = |slot: &mut KeyState<W>, from| {
             let ids: Vec<u64> = slot.line.waiters().of(&owner, from).take(CHUNK).map(|waiter| waiter.id).collect();
             let entered = ids.iter().filter(|_| hold.enter_unclaimed(now).is_ok());
@@ -92,7 +93,9 @@ mod tests {
     /// More waiters than one chunk, with those of other owners between them.
     #[test]
     fn a_grant_admits_all_of_very_many_waiters_of_its_owner() {
-        let (lines, key, owner) = (lines(), Key::from("k"), Owner::new());
+        let lines = lines();
+        let key = Key::from("k");
+        let owner = Owner::new();
         let now = Instant::now();
         let mut ids = [Vec::new(), Vec::new()];
         for number in 0..4 * CHUNK {
@@ -112,7 +115,9 @@ mod tests {
 
     #[test]
     fn a_drain_takes_out_the_chosen_waiters_and_leaves_the_others_in_order() {
-        let (lines, key, now) = (lines(), Key::from("k"), Instant::now());
+        let lines = lines();
+        let key = Key::from("k");
+        let now = Instant::now();
         for _ in 0..4 * CHUNK {
             lines.arrive(&key, waiter(&lines, &Owner::new()).0, now);
         }

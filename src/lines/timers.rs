@@ -126,7 +126,8 @@ mod tests {
 
     #[test]
     fn only_waits_that_are_due_end_and_in_order() {
-        let (timers, now) = (Timers::default(), Instant::now());
+        let timers = Timers::default();
+        let now = Instant::now();
         let key = Key::from("k");
         for (id, after) in [(1, 30), (2, 10), (3, 10), (4, 20), (5, 31)] {
             timers.put(now + Duration::from_millis(after), id, &key, Timed::Wait);
@@ -143,7 +144,8 @@ mod tests {
 
     #[test]
     fn very_many_waits_end_in_chunks() {
-        let (timers, now) = (Timers::default(), Instant::now());
+        let timers = Timers::default();
+        let now = Instant::now();
         (0..600).for_each(|id| timers.put(now, id, &Key::from("k"), Timed::Wait));
         let chunks: Vec<usize> = (0..4).map(|_| timers.due(now).len()).collect();
         assert_eq!(chunks, [256, 256, 88, 0]);
@@ -151,8 +153,10 @@ mod tests {
 
     #[tokio::test]
     async fn an_earlier_deadline_wakes_the_task_and_a_later_one_does_not() {
-        let (timers, now) = (Timers::default(), Instant::now());
-        let (key, hour) = (Key::from("k"), Duration::from_secs(3600));
+        let timers = Timers::default();
+        let now = Instant::now();
+        let key = Key::from("k");
+        let hour = Duration::from_secs(3600);
         let mut waiting = Box::pin(timers.come());
         assert!(futures_util::poll!(&mut waiting).is_pending());
         timers.put(now + hour, 1, &key, Timed::Wait);

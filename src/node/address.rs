@@ -80,8 +80,10 @@ impl Address {
     pub(super) fn parse(text: &str, access: &Access) -> Result<Self, Error> {
         let Parts { name, way, mut config, sentinels } = Parts::parse(text)?;
         access.give(&name, way, &mut config)?;
-        let (admission, mode) = (Admission::of(access.has_provider()), Mode::Alone);
-        let (misplaced, last_failure) = (MisplacedAnswers::default(), Mutex::default());
+        let admission = Admission::of(access.has_provider());
+        let mode = Mode::Alone;
+        let misplaced = MisplacedAnswers::default();
+        let last_failure = Mutex::default();
         let naming = sentinels.is_some().then(Naming::default);
         let known_nodes = None;
         Ok(Self { name, admission, misplaced, last_failure, sentinels, naming, known_nodes, way, mode, config })
@@ -560,7 +562,8 @@ mod tests {
 
     #[test]
     fn no_part_of_a_mistyped_address_that_may_be_a_password_is_shown() {
-        let (mut random, mut refused) = (fastrand::Rng::with_seed(0x5eed), 0);
+        let mut random = fastrand::Rng::with_seed(0x5eed);
+        let mut refused = 0;
         while refused < 10_000 {
             let secret: String = (0..8).map(|_| random.alphanumeric()).collect();
             let text = mistyped(&mut random, &secret);
@@ -584,12 +587,14 @@ mod tests {
     /// The same for valid addresses, with the password in its place.
     #[test]
     fn no_password_of_a_valid_address_is_shown() {
-        let (mut random, mut valid) = (fastrand::Rng::with_seed(0x5eed), 0);
+        let mut random = fastrand::Rng::with_seed(0x5eed);
+        let mut valid = 0;
         while valid < 1_000 {
             let secret: String = (0..8).map(|_| random.alphanumeric()).collect();
             let around =
                 |random: &mut fastrand::Rng| random.choice(["", "%40", "%2F", "@", "+", ":", "%3F"]).unwrap_or("");
-            let (before, behind) = (around(&mut random), around(&mut random));
+            let before = around(&mut random);
+            let behind = around(&mut random);
             let text = format!("redis://ann:{before}{secret}{behind}@h.internal:7000/3");
             let address = parse(&text).expect(&text);
             valid += 1;

@@ -196,7 +196,8 @@ impl Batcher {
         self.waiting.lock().push_back(Entry { step, since: Instant::now(), way: Way::Digest, reply });
         self.news.notify_one();
         let ended = |_| {
-            let (node, reason) = (Arc::clone(self.runner.link().server()), "its connection was ended".to_owned());
+            let node = Arc::clone(self.runner.link().server());
+            let reason = "its connection was ended".to_owned();
             (Outcome::Unknown(NodeFailure { node, reason }), ReplicaAck::moot())
         };
         answer.map(move |answer| answer.unwrap_or_else(ended))
@@ -206,7 +207,8 @@ impl Batcher {
     fn take(&self) -> Vec<Entry> {
         let mut waiting = self.waiting.lock();
         // A script is for locks of one kind, and compares one memory.
-        let (mut script, mut vote) = (None::<&Lua>, None);
+        let mut script = None::<&Lua>;
+        let mut vote = None;
         let slot = waiting.front().and_then(|entry| entry.step.slot);
         let mut agrees = |step: &Step| {
             let lua = step.batched.map(|batched| batched.lua);
@@ -239,7 +241,8 @@ impl Batcher {
 
     /// Fails the first waiting step, and all others that have waited for as long as a step may.
     fn give_up(&self, failure: &NodeFailure) {
-        let (patience, now) = (self.runner.link().patience(), Instant::now());
+        let patience = self.runner.link().patience();
+        let now = Instant::now();
         let mut waiting = self.waiting.lock();
         let overdue = waiting.iter().skip(1).take_while(|entry| now.since(entry.since) >= patience).count();
         let count = waiting.len().min(1 + overdue);
@@ -262,7 +265,8 @@ impl Batcher {
         let steps = || entries.iter().map(|entry| &entry.step);
         let shared = if entries.len() > 1 { steps().find_map(|step| step.batched) } else { None };
         let count: usize = steps().map(|step| 1 + step.words.len()).sum();
-        let (mut keys, mut args) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let mut keys = Vec::with_capacity(count);
+        let mut args = Vec::with_capacity(count);
         for step in steps() {
             keys.extend(step.words.keys());
             args.extend(shared.and(step.batched).map(|batched| batched.name));

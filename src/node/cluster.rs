@@ -100,7 +100,8 @@ impl Cluster {
             let connected = timeout(wiring.settings.connect_timeout / 2, Redis::connect(&address, &wiring));
             (place, connected.await)
         });
-        let (mut connected, mut failures) = (Vec::new(), Vec::new());
+        let mut connected = Vec::new();
+        let mut failures = Vec::new();
         for (place, outcome) in join_all(connecting).await {
             match outcome {
                 Ok(Ok(redis)) => connected.push((place, redis)),

@@ -46,11 +46,13 @@ pub(super) async fn find(place: &HostPort, bound: Duration) -> io::Result<Socket
 /// delay.
 fn in_turn(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
-    let (mut first, mut second) = (Vec::new(), Vec::new());
+    let mut first = Vec::new();
+    let mut second = Vec::new();
     for address in addresses {
         if address.is_ipv6() == is_v6 { first.push(address) } else { second.push(address) }
     }
-    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    let mut first = first.into_iter();
+    let mut second = second.into_iter();
     let mut turns = Vec::new();
     while first.len() + second.len() > 0 {
         turns.extend(first.next());
@@ -116,7 +118,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_dead_first_address_costs_a_few_hundred_milliseconds() {
-        let (hole, open) = (Hole::at([127, 0, 0, 1], 0), TcpListener::bind(("127.0.0.1", 0)).expect("a port"));
+        let hole = Hole::at([127, 0, 0, 1], 0);
+        let open = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let open = open.local_addr().expect("an address");
         let begun = Instant::now();
         assert_eq!(first_to_answer(&[hole.address(), is_refused(), open]).await, Some(open));

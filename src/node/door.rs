@@ -110,7 +110,8 @@ impl Door {
 impl Asker {
     /// Sends one command, once.
     pub(crate) async fn ask(&self, words: Vec<String>) -> Response {
-        let (sent, sent_us) = (Instant::now(), wall_micros());
+        let sent = Instant::now();
+        let sent_us = wall_micros();
         let late = |_| Outcome::Unknown(self.failure("the server had no time to answer"));
         let outcome = timeout(sent.until(self.until), self.send(words)).await.unwrap_or_else(late);
         Response { outcome, sent_us, took: Instant::now().since(sent) }

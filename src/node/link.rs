@@ -363,7 +363,8 @@ async fn tend(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
 /// Passes on the events of the connection. Ends when the client has ended, or when the server has to be looked up
 /// again.
 async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
-    let (client, found) = (link.client(), link.found());
+    let client = link.client();
+    let found = link.found();
     if found == Found::Nowhere {
         return match link.peer().place {
             Some(_) => link.pause().await,
@@ -371,7 +372,9 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
             None => std::future::pending().await,
         };
     }
-    let (mut ups, mut messages, mut errors) = (client.reconnect_rx(), client.message_rx(), client.error_rx());
+    let mut ups = client.reconnect_rx();
+    let mut messages = client.message_rx();
+    let mut errors = client.error_rx();
     loop {
         let event = tokio::select! {
             biased;
@@ -493,7 +496,8 @@ mod tests {
         };
         naming.add(place(26_379), true);
         name(old.clone(), 1);
-        let (asked, may) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let asked = Arc::new(Notify::new());
+        let may = Arc::new(Notify::new());
         tokio::spawn(agree_late(listener, Arc::clone(&asked), Arc::clone(&may)));
         let link = Link::connect_once(Arc::clone(&address), Role::Commands, "test", &settings).await.expect("a link");
         let running = tokio::spawn({

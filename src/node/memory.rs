@@ -59,7 +59,8 @@ impl MemoryConnection {
         let (wire, events) = Wire::new(wiring);
         let hears = Arc::clone(&wire);
         let connection = server.connect(move |event| hears.hear(event));
-        let (server, command_timeout) = (server.clone(), wiring.settings.command_timeout);
+        let server = server.clone();
+        let command_timeout = wiring.settings.command_timeout;
         let presence = wiring.roll.add(server.name(), wiring.part, true);
         let silence = Arc::default();
         (Self { server, connection, wire, sending: Mutex::default(), silence, command_timeout, presence }, events)
@@ -95,7 +96,9 @@ impl MemoryConnection {
             return Outcome::NotExecuted(failure);
         }
         let owned = |words: Vec<&str>| words.into_iter().map(str::to_owned).collect();
-        let (text, keys, args) = (call.lua().text(), owned(call.keys()), owned(call.args()));
+        let text = call.lua().text();
+        let keys = owned(call.keys());
+        let args = owned(call.args());
         match self.ask(Request::Run { text, keys, args, is_of_a_label }).await {
             Ok(answer) => replied(answer).into_outcome(self.server.name()),
             Err(failure) => Outcome::Unknown(failure),
@@ -111,7 +114,8 @@ impl MemoryConnection {
 
     /// Answers a tool as a Redis would that has no users, no disk, no replicas and no limit of its memory.
     pub(super) async fn tell(&self, words: &[String]) -> Outcome<Reply> {
-        let (asked, here) = (Instant::now(), wall_micros());
+        let asked = Instant::now();
+        let here = wall_micros();
         if let Err(failure) = self.ask(Request::Ping).await {
             return Outcome::Unknown(failure);
         }
@@ -170,8 +174,10 @@ impl MemoryConnection {
     /// Marks the server silent until it answers something.
     fn listen(&self) {
         if !self.silence.lasts.swap(true, Ordering::Relaxed) {
-            let (silence, mut answer) = (Arc::clone(&self.silence), self.send(Request::Ping));
-            let (presence, blip) = (Arc::downgrade(&self.presence), 2 * self.command_timeout);
+            let silence = Arc::clone(&self.silence);
+            let mut answer = self.send(Request::Ping);
+            let presence = Arc::downgrade(&self.presence);
+            let blip = 2 * self.command_timeout;
             let report = move |is_up| {
                 if let Some(presence) = presence.upgrade() {
                     presence.seen(is_up, Instant::now(), blip, || "it does not answer".to_owned());

@@ -228,7 +228,8 @@ impl State {
         let (place, _) = named.iter().find(|(place, _)| 2 * votes(place) > named.len())?;
         let epoch = named.iter().filter(|(master, _)| master == place).filter_map(|named| named.1).max();
         let known = voters.iter().filter(|voter| voter.configured || voter.heard).count();
-        let (is_of_all, is_certain) = (2 * votes(place) > known, 2 * votes(place) > voters.len());
+        let is_of_all = 2 * votes(place) > known;
+        let is_certain = 2 * votes(place) > voters.len();
         let candidate = Candidate { place: (*place).clone(), epoch, is_of_all, is_certain };
         let is_deposed = epoch.is_some_and(|epoch| self.is_deposed(place, epoch));
         (!is_deposed).then_some(candidate)

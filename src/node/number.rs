@@ -55,7 +55,8 @@ mod tests {
 
     #[test]
     fn an_answer_to_another_send_is_no_answer() {
-        let (one, other) = (Number::next(), Number::next());
+        let one = Number::next();
+        let other = Number::next();
         let answer = |number: &Number, rest: &[u8]| {
             let length = 0xa0 | u8::try_from(number.as_str().len()).expect("a short text");
             Reply::Bytes([&[length], number.as_str().as_bytes(), rest].concat().into())

@@ -64,9 +64,11 @@ impl Packed {
 
     /// Reads an error: a table with names, in which newer servers also say where the error comes from.
     fn error(&mut self, size: usize, depth: usize) -> Option<Reply> {
-        let (depth, mut error) = (depth.checked_sub(1)?, None);
+        let depth = depth.checked_sub(1)?;
+        let mut error = None;
         for _ in 0..size {
-            let (name, value) = (self.value(depth)?, self.value(depth)?);
+            let name = self.value(depth)?;
+            let value = self.value(depth)?;
             match (name, value) {
                 (Reply::Bytes(name), Reply::Bytes(text)) if *name == *b"err" => error = Some(text),
                 _ => {}

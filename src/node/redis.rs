@@ -190,7 +190,8 @@ impl Redis {
                         Err(failure) => (Outcome::NotExecuted(failure), ReplicaAck::moot()),
                     },
                     Call::Script { acknowledged, .. } => {
-                        let (keys, args) = (call.keys(), call.args());
+                        let keys = call.keys();
+                        let args = call.args();
                         let (outcome, acks) = batcher.runner().run(acknowledged.into(), call.lua(), &keys, &args).await;
                         (outcome, acks.into_iter().next().unwrap_or_else(ReplicaAck::moot))
                     }
@@ -205,7 +206,9 @@ impl Redis {
         if let Err(failure) = self.links.commands.ready().await {
             return Outcome::NotExecuted(failure);
         }
-        let (lua, keys, args) = (call.lua(), call.keys(), call.args());
+        let lua = call.lua();
+        let keys = call.keys();
+        let args = call.args();
         // They are polled, and so sent, in this order. Without ASKING the server answers MOVED.
         let asking = self.links.commands.call("ASKING", Vec::new());
         join(asking, runner.run_by(By::Text, 0, lua, &keys, &args)).await.1.0

@@ -183,7 +183,8 @@ impl ReplicaAcks {
     /// # Errors
     /// The server's, if this user may not call WAIT.
     pub(super) async fn check(&self) -> Result<(), Error> {
-        let (node, wanted) = (self.link.server(), self.replicas.count);
+        let node = self.link.server();
+        let wanted = self.replicas.count;
         match self.wait().await {
             Outcome::Done(found) if found >= i64::from(wanted) => {}
             Outcome::Done(found) => log!(
@@ -263,7 +264,8 @@ mod tests {
     #[tokio::test]
     async fn an_acknowledgement_across_a_reconnect_is_unknown() {
         let acks = acks();
-        let (same, another) = (acks.make_out(0), acks.make_out(7));
+        let same = acks.make_out(0);
+        let another = acks.make_out(7);
         let anew =
             |answer: Result<(), NodeFailure>| answer.is_err_and(|failure| failure.reason.contains("was reconnected"));
         assert!(!anew(same.confirm().await) && anew(another.confirm().await));

@@ -413,7 +413,8 @@ mod tests {
 
     #[test]
     fn an_error_does_not_repeat_all_of_a_huge_reply() {
-        let (string, array) = (Reply::Bytes(vec![7; 1_000_000].into()), Reply::Array(vec![Reply::Int(1); 1_000_000]));
+        let string = Reply::Bytes(vec![7; 1_000_000].into());
+        let array = Reply::Array(vec![Reply::Int(1); 1_000_000]);
         for (reply, shown) in [(string, "Bytes("), (array, "Array([Int(1), Int(1)"), (Reply::Int(7), "Int(7),")] {
             let odd = Outcome::Done(reply).and_then(&"redis://h".into(), |_| None::<()>);
             let Outcome::Unknown(failure) = odd else { panic!("{odd:?}") };

@@ -100,7 +100,8 @@ impl ScriptRunner {
         let last = self.last_suspicion.load(Ordering::Relaxed);
         let once = |last| self.last_suspicion.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if now.saturating_sub(last) >= 1_000 && once(last) {
-            let (link, subscriber) = (Arc::clone(&self.link), Arc::clone(&self.subscriber));
+            let link = Arc::clone(&self.link);
+            let subscriber = Arc::clone(&self.subscriber);
             tokio::spawn(async move { join(link.reconnect(), subscriber.reconnect()).await });
         }
     }

@@ -33,7 +33,10 @@ impl<'a> Named<'a> {
     }
 
     fn read(several: Several<'a>) -> Result<Self, Error> {
-        let (mut service, mut others, mut user, mut password) = (None, Vec::new(), None, None);
+        let mut service = None;
+        let mut others = Vec::new();
+        let mut user = None;
+        let mut password = None;
         for (key, value) in several.parameters()? {
             match &*key {
                 "sentinelServiceName" if is_ordinary(&value) => service = Some(value),

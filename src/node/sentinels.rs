@@ -183,7 +183,8 @@ impl Watches {
     /// Logs another master, and a time without one.
     fn log_changes(&self, node: &Arc<str>) {
         let Some(naming) = self.naming() else { return };
-        let (master, now) = (naming.master(), Instant::now());
+        let master = naming.master();
+        let now = Instant::now();
         let news = self.changes.lock().next(&master, now);
         match (news, master) {
             (Some(Change::Another(before)), Ok(master)) => log!(

@@ -108,7 +108,8 @@ impl Channels {
         let named = self.wake.as_ref().is_some_and(WakeChannel::is_confirmed);
         let table = self.table.lock();
         let name = key.channel();
-        let (asked, confirmed) = (table.is_asked_for(name), table.is_confirmed(name));
+        let asked = table.is_asked_for(name);
+        let confirmed = table.is_confirmed(name);
         WakeSources { asked, confirmed, owed: table.owes_message(name), named }
     }
 

@@ -288,7 +288,9 @@ mod tests {
     /// The locker whose release it was would wait in vain for somebody to take the lock.
     #[test]
     fn a_channel_without_listeners_goes_at_the_message_of_another_locker() {
-        let (mut table, start, x) = (Table::new(1), Instant::now(), key("x"));
+        let mut table = Table::new(1);
+        let start = Instant::now();
+        let x = key("x");
         table.listen(&x);
         settle(&mut table, 0);
         table.message(x.channel());
@@ -304,7 +306,9 @@ mod tests {
 
     #[test]
     fn a_channel_lingers_for_a_second_after_its_last_use() {
-        let (mut table, start, x) = (Table::new(1), Instant::now(), key("x"));
+        let mut table = Table::new(1);
+        let start = Instant::now();
+        let x = key("x");
         for use_at in [0, 400, 800] {
             let asks = table.listen(&x);
             assert_eq!(asks, use_at == 0, "it is there already");
@@ -323,7 +327,9 @@ mod tests {
 
     #[test]
     fn a_channel_whose_last_caller_gave_up_does_not_linger() {
-        let (mut table, start, x) = (Table::new(1), Instant::now(), key("x"));
+        let mut table = Table::new(1);
+        let start = Instant::now();
+        let x = key("x");
         table.listen(&key("y"));
         served(&mut table, &key("y"), start);
         table.listen(&x);
@@ -353,7 +359,9 @@ mod tests {
 
     #[test]
     fn a_channel_that_is_used_again_before_it_is_unsubscribed_stays() {
-        let (mut table, start, x) = (Table::new(1), Instant::now(), key("x"));
+        let mut table = Table::new(1);
+        let start = Instant::now();
+        let x = key("x");
         table.listen(&x);
         settle(&mut table, 0);
         served(&mut table, &x, start);
@@ -366,7 +374,9 @@ mod tests {
 
     #[test]
     fn a_channel_that_is_used_again_while_it_is_unsubscribed_is_subscribed_after_that() {
-        let (mut table, start, x) = (Table::new(1), Instant::now(), key("x"));
+        let mut table = Table::new(1);
+        let start = Instant::now();
+        let x = key("x");
         table.listen(&x);
         settle(&mut table, 0);
         served(&mut table, &x, start);
@@ -383,7 +393,8 @@ mod tests {
 
     #[test]
     fn nothing_grows_while_a_node_is_away() {
-        let (mut table, mut now) = (Table::new(3), Instant::now());
+        let mut table = Table::new(3);
+        let mut now = Instant::now();
         for n in 0..10_000 {
             let x = key(&n.to_string());
             table.listen(&x);
@@ -403,7 +414,8 @@ mod tests {
 
     #[test]
     fn after_a_reconnect_exactly_the_used_channels_are_subscribed() {
-        let (mut table, start) = (Table::new(1), Instant::now());
+        let mut table = Table::new(1);
+        let start = Instant::now();
         for text in ["a", "b", "c"] {
             table.listen(&key(text));
             if text == "b" {
@@ -420,7 +432,8 @@ mod tests {
 
     #[test]
     fn an_uncertain_batch_is_sent_once_more() {
-        let (mut table, start) = (Table::new(1), Instant::now());
+        let mut table = Table::new(1);
+        let start = Instant::now();
         table.listen(&key("old"));
         settle(&mut table, 0);
         served(&mut table, &key("old"), start);
@@ -450,7 +463,8 @@ mod tests {
 
     #[test]
     fn a_channel_is_confirmed_by_a_majority() {
-        let (mut table, x) = (Table::new(3), key("x"));
+        let mut table = Table::new(3);
+        let x = key("x");
         table.listen(&x);
         let first = table.batch(0);
         assert_eq!(table.confirm(0, &first), [x]);

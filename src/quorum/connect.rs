@@ -40,7 +40,8 @@ pub(crate) async fn connect(
     let connect = |(place, target)| async move { (place, timeout(bound, Node::connect(target, wiring())).await) };
     let mut connecting: FuturesUnordered<_> = targets.iter().enumerate().map(connect).collect();
     let mut slots: Vec<_> = targets.iter().map(|_| None).collect();
-    let (mut failures, mut patience) = (Vec::new(), None);
+    let mut failures = Vec::new();
+    let mut patience = None;
     loop {
         let straggling = async {
             match patience {

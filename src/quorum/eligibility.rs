@@ -163,7 +163,8 @@ impl Eligibility {
             return Ok(Ticket { lane, epoch: None, vote: None });
         }
         let places = self.places.lock();
-        let (at, epoch) = (&places[place], node.epoch(lane));
+        let at = &places[place];
+        let epoch = node.epoch(lane);
         if let Some(reason) = &at.unfit {
             return Err(Missing::Unfit(at.failure(reason)));
         }
@@ -183,8 +184,11 @@ impl Eligibility {
 
     /// Returns why a vetted server has no vote.
     fn abstention(&self, places: &[NodeRecord], memory: &Memory, shut: Quarantine) -> String {
-        let (now, longest, servers) = (Instant::now(), memory.lease, places.len());
-        let (rest, at_most) = (now.until(shut.until), now.until(shut.at_most));
+        let now = Instant::now();
+        let longest = memory.lease;
+        let servers = places.len();
+        let rest = now.until(shut.until);
+        let at_most = now.until(shut.at_most);
         let until = if !rest.is_zero() {
             format!("for another {rest:.1?}")
         } else if !at_most.is_zero() {
@@ -229,9 +233,11 @@ impl Eligibility {
     /// Takes in what a server showed on a connection.
     pub(super) fn saw(&self, place: NodeIndex, lane: Lane, epoch: u64, identity: &ServerIdentity, now: Instant) {
         let mut places = self.places.lock();
-        let (unfit, servers) = (unfitness(&places, place, lane, identity), places.len());
+        let unfit = unfitness(&places, place, lane, identity);
+        let servers = places.len();
         let was_shut = places[place].shut().is_some();
-        let (at, vetted) = (&mut places[place], unfit.is_none().then_some(epoch));
+        let at = &mut places[place];
+        let vetted = unfit.is_none().then_some(epoch);
         if lane == Lane::Renewals {
             at.renewals = vetted;
         } else {
@@ -444,7 +450,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_has_waited_is_looked_at_once_more_if_too_few_vote() {
-        let (waits, waited) = (Some(SECOND), Some(QUARANTINE * 2));
+        let waits = Some(SECOND);
+        let waited = Some(QUARANTINE * 2);
         let known = |tickets: Vec<Result<_, _>>| tickets.iter().map(Result::is_ok).collect::<Vec<_>>();
         let (nodes, eligibility) = seen([None, waited, waits]);
         let mut waiting = pin!(eligibility.tickets(&nodes));

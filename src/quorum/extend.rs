@@ -9,7 +9,8 @@ impl Quorum {
     /// Makes a lock last for at least this long, on all nodes.
     pub(crate) fn extend(&self, claim: &Claim, lease: Duration) -> Calls<bool> {
         Calls::new((0..self.nodes.len()).map(|place| {
-            let (voter, claim) = (self.voter(place), claim.clone());
+            let voter = self.voter(place);
+            let claim = claim.clone();
             (place, async move { voter.extend(claim, lease).await })
         }))
     }

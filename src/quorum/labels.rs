@@ -45,7 +45,8 @@ impl Quorum {
         let mut asking = self.ask_for_labels(&ReadLabel(locker.into()));
         // Those that refuse labels have answered.
         let refusing = self.labels.0.iter().filter(|off| off.load(Ordering::Relaxed)).count();
-        let (started, mut answered) = (Instant::now(), refusing);
+        let started = Instant::now();
+        let mut answered = refusing;
         // In a cluster the master of the label may be away, while that of the lock is not.
         let mut until = self.nodes.iter().map(|node| started + node.patience()).max();
         loop {

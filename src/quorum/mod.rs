@@ -235,7 +235,8 @@ impl Quorum {
             };
             (at, ask)
         };
-        let (mut nodes, mut round) = (self.everywhere(), RoundVotes::new(self.nodes.len()));
+        let mut nodes = self.everywhere();
+        let mut round = RoundVotes::new(self.nodes.len());
         let mut late = Calls::none();
         if order == Order::FirstAlone {
             late.extend(nodes.by_ref().take(1).map(ask));
@@ -303,7 +304,8 @@ impl Quorum {
             return Ok(());
         }
         let mut raising = Calls::new(behind.into_iter().map(|(index, _)| {
-            let (voter, claim) = (self.voter(index), claim.clone());
+            let voter = self.voter(index);
+            let claim = claim.clone();
             (index, async move { voter.raise(claim, fence).await })
         }));
         let mut failures = Vec::new();
@@ -396,7 +398,10 @@ impl Quorum {
         certain: impl Fn(&[T], usize) -> bool,
     ) -> Result<Vec<T>, Error> {
         let started = Instant::now();
-        let (mut done, mut failures, mut refusal, mut patience) = (Vec::new(), Vec::new(), None, None);
+        let mut done = Vec::new();
+        let mut failures = Vec::new();
+        let mut refusal = None;
+        let mut patience = None;
         loop {
             match asking.next_by(patience).await {
                 Some((_, Outcome::Done(value))) => done.push(value),

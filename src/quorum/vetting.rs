@@ -62,7 +62,9 @@ pub(super) async fn vet(eligibility: &Eligibility, place: NodeIndex, node: &Node
 
 async fn vet_on(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: Lane) {
     let epoch = node.epoch(lane);
-    let (lease, servers, rank) = (eligibility.quarantine(), eligibility.servers(), eligibility.rank());
+    let lease = eligibility.quarantine();
+    let servers = eligibility.servers();
+    let rank = eligibility.rank();
     let announced = Announced { id: fresh(), lease, servers, rank };
     let id = Arc::clone(&announced.id);
     let vet = Vet(eligibility.remembers().then_some(announced));
@@ -108,7 +110,8 @@ pub(super) fn start(eligibility: &Arc<Eligibility>, nodes: &[Arc<Node>], ups: Ve
         return;
     }
     for (place, mut ups) in ups.into_iter().enumerate() {
-        let (eligibility, nodes) = (Arc::clone(eligibility), nodes.to_vec());
+        let eligibility = Arc::clone(eligibility);
+        let nodes = nodes.to_vec();
         tasks::spawn(foreign::restarted(async move |_| look_after(&eligibility, place, &nodes, &mut ups).await));
     }
 }
@@ -121,7 +124,8 @@ async fn look_after(
     nodes: &[Arc<Node>],
     ups: &mut UnboundedReceiver<LinkEvent>,
 ) {
-    let (node, mut before) = (&nodes[place], Status::Votes);
+    let node = &nodes[place];
+    let mut before = Status::Votes;
     loop {
         let status = eligibility.status(place);
         if let Some(presence) = node.presence() {
@@ -202,7 +206,8 @@ struct PeerAnswers {
 
 impl PeerAnswers {
     fn grounds(self) -> Option<Grounds> {
-        let (majority, answers) = (majority(self.servers), self.open + self.shut);
+        let majority = majority(self.servers);
+        let answers = self.open + self.shut;
         let minority = self.servers - majority;
         if self.open > minority {
             return Some(Grounds::Told);
@@ -220,7 +225,8 @@ impl PeerAnswers {
 async fn open(eligibility: &Eligibility, place: NodeIndex, nodes: &[Arc<Node>]) {
     let now = Instant::now();
     let Some((memory, shut)) = eligibility.shut(place).filter(|(_, shut)| shut.until <= now) else { return };
-    let (node, others) = (&nodes[place], || nodes.iter().enumerate().filter(|&(at, _)| at != place));
+    let node = &nodes[place];
+    let others = || nodes.iter().enumerate().filter(|&(at, _)| at != place);
     let told = join_all(others().map(|(at, other)| ask(eligibility, at, other, &memory.id))).await;
     let silent: Vec<_> = others().zip(&told).filter(|(_, told)| told.is_none()).map(|(other, _)| other).collect();
     let told: Vec<_> = told.into_iter().flatten().collect();

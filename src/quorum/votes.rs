@@ -33,8 +33,13 @@ pub(super) struct RoundVotes {
 
 impl RoundVotes {
     pub(super) fn new(nodes: usize) -> Self {
-        let (granted, held, uncertain, disregarded) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (place, refusal, failures) = (None, None, Vec::new());
+        let granted = Vec::new();
+        let held = Vec::new();
+        let uncertain = Vec::new();
+        let disregarded = Vec::new();
+        let place = None;
+        let refusal = None;
+        let failures = Vec::new();
         Self { nodes, granted, held, place, uncertain, disregarded, refusal, failures, forgot: false, answers: 0 }
     }
 
@@ -78,7 +83,8 @@ impl RoundVotes {
 
     /// Returns what is certain by now, whatever the others say; `None` as long as it depends on them.
     pub(super) fn verdict(&self) -> Option<Acquired> {
-        let (majority, missing) = (majority(self.nodes), self.nodes - self.answers);
+        let majority = majority(self.nodes);
+        let missing = self.nodes - self.answers;
         if self.granted.len() >= majority {
             let mut given = self.granted.iter().map(|(_, fences)| fences);
             let mut fences = given.next()?.clone();

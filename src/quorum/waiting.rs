@@ -74,7 +74,9 @@ impl Lists {
     /// Returns `None` if there are no lists.
     pub(super) fn new(nodes: &[Arc<Node>], locker: &str) -> Option<Self> {
         let has_lists = matches!(nodes, [node] if !node.is_cluster());
-        let (off, refused, said) = (AtomicBool::new(false), Mutex::default(), AtomicBool::new(false));
+        let off = AtomicBool::new(false);
+        let refused = Mutex::default();
+        let said = AtomicBool::new(false);
         has_lists.then(|| Self { locker: locker.into(), off, refused, said })
     }
 

@@ -143,7 +143,9 @@ mod tests {
     #[tokio::test]
     async fn a_caller_that_gives_up_leaves_the_line_except_in_a_forked_process() {
         for (session, stays) in [(Session::over_nobody(), false), (Session::forked(), true)] {
-            let (key, id, now) = (Key::from("k"), session.lines.next_id(), Instant::now());
+            let key = Key::from("k");
+            let id = session.lines.next_id();
+            let now = Instant::now();
             let Caller { owner, origin, .. } = Caller::blocking(Some(&Owner::task(1)), Reentry::Task);
             let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
             let (reply, _answer) = foreign::channel();

@@ -110,7 +110,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_ask_that_ends_before_its_outcome_leaves_nobody_waiting() {
-        let (session, key) = (Session::over_nobody(), Key::from("k"));
+        let session = Session::over_nobody();
+        let key = Key::from("k");
         let waits = [arrives(&session, &key, 1), arrives(&session, &key, 2)];
         assert_eq!(session.stats().waiters, 2);
         let owner = Owner::task(1);

@@ -79,7 +79,8 @@ impl<'a> PendingAcquire<'a> {
 
     /// Makes the holds of a majority's yes, unless the lease was over when it came.
     pub(super) fn holds(&self, majority: &Majority) -> Acquired<Vec<Arc<Hold>>> {
-        let (session, granted) = (self.session, Instant::now());
+        let session = self.session;
+        let granted = Instant::now();
         let hold = |((claim, generation), fence): ((&Claim, u64), &Fence)| {
             let grant = Grant {
                 claim: claim.clone(),
@@ -109,7 +110,8 @@ impl<'a> PendingAcquire<'a> {
 impl Granted {
     /// Logs a hold that was granted.
     pub(super) fn new(session: &Session, owner: &Owner, hold: Arc<Hold>) -> Self {
-        let (generation, fence) = (hold.generation, hold.fence.get());
+        let generation = hold.generation;
+        let fence = hold.fence.get();
         log!(debug, key = %hold.claim.key.shown(), %owner, generation, fence, "acquired");
         Self { hold, in_flight: session.engine.track(Work::Part) }
     }

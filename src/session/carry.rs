@@ -111,7 +111,8 @@ fn pass(session: &Arc<Session>, key: &Key) -> Option<Event> {
     if session.engine.has_ended() {
         return Some(Event::Passed(false));
     }
-    let (owned, key) = (Arc::clone(session), key.clone());
+    let owned = Arc::clone(session);
+    let key = key.clone();
     let pending = session.engine.track(Work::Operation);
     session.engine.spawn(async move {
         let passing = foreign::survive(owned.quorum.pass(key.clone()));

@@ -69,8 +69,10 @@ pub(super) fn begin(
             judge(&session, finding);
         }
     });
-    let (watchdog, quorum) = (Arc::clone(&session.watchdog), Arc::clone(&session.quorum));
-    let (settings, counters) = (session.settings.clone(), Arc::clone(&session.counters));
+    let watchdog = Arc::clone(&session.watchdog);
+    let quorum = Arc::clone(&session.quorum);
+    let settings = session.settings.clone();
+    let counters = Arc::clone(&session.counters);
     session.engine.spawn(watchdog::run(watchdog, quorum, settings, counters, reconnects, judge));
     session
 }

@@ -31,7 +31,8 @@ pub(super) async fn extend(session: &Arc<Session>, hold: &Arc<Hold>, lease: Dura
     validate_duration("extend", lease)?;
     session.settings.check_quarantine("extend", lease)?;
     hold.at(session.now()).check(&hold.claim.key)?;
-    let (owned, hold) = (Arc::clone(session), Arc::clone(hold));
+    let owned = Arc::clone(session);
+    let hold = Arc::clone(hold);
     jobs::on_engine(session, async move { extend_on_all(&owned, &hold, lease).await }).await
 }
 
@@ -42,7 +43,8 @@ async fn extend_on_all(session: &Arc<Session>, hold: &Arc<Hold>, lease: Duration
     hold.at(sent).check(key)?;
     let until = lease::valid_until(sent, lease);
     let mut asking = session.quorum.extend(&hold.claim, lease);
-    let (mut failures, mut refusal) = (Vec::new(), None);
+    let mut failures = Vec::new();
+    let mut refusal = None;
     while let Some((node, answer)) = asking.next().await {
         match answer {
             Outcome::Done(true) => hold.extended(node, until, Instant::now()),

@@ -14,14 +14,16 @@ impl Session {
     /// Returns whether an attempt would find a key held, according to the servers.
     pub(crate) async fn is_locked(self: &Arc<Self>, key: &Key) -> Result<bool, Error> {
         self.enter()?;
-        let (session, asked) = (Arc::clone(self), key.clone());
+        let session = Arc::clone(self);
+        let asked = key.clone();
         jobs::on_engine(self, async move { Ok(session.quorum.inspect(&asked).await?.is_some()) }).await
     }
 
     /// Returns who holds a key, according to the servers, with the label of its locker.
     pub(crate) async fn holder(self: &Arc<Self>, key: &Key) -> Result<Option<Holder>, Error> {
         self.enter()?;
-        let (session, asked) = (Arc::clone(self), key.clone());
+        let session = Arc::clone(self);
+        let asked = key.clone();
         let operation = async move {
             match session.quorum.inspect(&asked).await? {
                 Some(holder) if labels::has_labels(&session) => Ok(Some(session.quorum.labelled(holder).await)),
@@ -34,9 +36,11 @@ impl Session {
     /// Releases a key, whoever holds it.
     pub(crate) async fn force_unlock(self: &Arc<Self>, key: &Key) -> Result<bool, Error> {
         self.enter()?;
-        let (session, forced) = (Arc::clone(self), key.clone());
+        let session = Arc::clone(self);
+        let forced = key.clone();
         jobs::on_engine(self, async move {
-            let (mut deposed, before) = (false, session.lines.holds_of(&forced));
+            let mut deposed = false;
+            let before = session.lines.holds_of(&forced);
             // A holder that is told of its loss releases, and then the next one here may have the lock: it must not be
             // among those that are named. Nor is it late: others may acquire the lock once the command is sent.
             let depose = |names: Option<&BTreeSet<String>>| {

@@ -58,7 +58,8 @@ where
         Err(error) => foreign::answer(reply, Err(error)),
         Ok(()) => {
             // Closing waits for it: what it is granted has to be given back while there is a connection.
-            let (pending, owned) = (session.engine.track(Work::Operation), Arc::clone(session));
+            let pending = session.engine.track(Work::Operation);
+            let owned = Arc::clone(session);
             ask(
                 session,
                 Task::Other(Box::pin(async move {

@@ -175,7 +175,8 @@ impl Joined<RawGuard> {
 impl More<RawGuard> {
     async fn unlock(self, first: Releasing) -> Result<(), Error> {
         let rest: Vec<Releasing> = self.rest.into_iter().map(RawGuard::release).collect();
-        let (mut lost, mut failed) = (Vec::new(), None);
+        let mut lost = Vec::new();
+        let mut failed = None;
         for release in once(first).chain(rest) {
             match release.answer().await {
                 Ok(()) => {}

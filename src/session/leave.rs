@@ -65,7 +65,8 @@ fn count_down(
 /// Writes the count. Counts on the servers only inform, and the true one is local: a failed write is no error,
 /// unless the server turns out to have lost the lock.
 fn send_count(session: &Arc<Session>, hold: &Arc<Hold>, count: u32, reply: oneshot::Sender<Result<(), Error>>) {
-    let (owned, hold) = (Arc::clone(session), Arc::clone(hold));
+    let owned = Arc::clone(session);
+    let hold = Arc::clone(hold);
     session.runner.submit(Task::Other(Box::pin(async move {
         let claim = hold.claim.clone();
         let counting = owned.quorum.count(&claim, count);
@@ -139,7 +140,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_hold_that_is_in_doubt_or_kept_or_on_several_servers_is_not_handed_over() {
-        let (session, several) = (Session::over_nobody(), Session::over_nobodies(3));
+        let session = Session::over_nobody();
+        let several = Session::over_nobodies(3);
         let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
         let hold = || Hold::for_test(Owner::task(1), terms, &[0], 1);
         assert!(hands_over(&session, &hold()));

@@ -21,7 +21,8 @@ const EACH: usize = 10;
 /// Handles each loss once, after its tokens have fired. Started with the session; ends with the engine; nobody awaits
 /// it.
 pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<Lost>) {
-    let (mut lost, mut told) = (Vec::new(), LoggedLosses::default());
+    let mut lost = Vec::new();
+    let mut told = LoggedLosses::default();
     loop {
         tokio::select! {
             biased;
@@ -56,7 +57,10 @@ struct LoggedLosses {
 impl LoggedLosses {
     fn tell(&mut self, Lost { hold, loss, at }: &Lost) {
         self.until.get_or_insert_with(|| Instant::now() + Duration::from_secs(1));
-        let (key, owner, generation, age) = (&hold.claim.key, hold.owner(), hold.generation, at.since(hold.since));
+        let key = &hold.claim.key;
+        let owner = hold.owner();
+        let generation = hold.generation;
+        let age = at.since(hold.since);
         if self.each < EACH {
             self.each += 1;
             log!(warn, key = %key.shown(), %owner, generation, reason = %loss, ?age, "lock lost");
@@ -134,7 +138,8 @@ mod tests {
         assert!(hold.take_guard());
         let (tokens, key): (Vec<_>, Key) = ((0..50).map(|_| hold.token()).collect(), "k".into());
         let as_owner = |owner: &Owner| Caller::blocking(Some(owner), Reentry::Task);
-        let (holder, waiter) = (as_owner(&owner), as_owner(&Owner::new()));
+        let holder = as_owner(&owner);
+        let waiter = as_owner(&Owner::new());
         let waiting = session.wait_in_line(&key, &waiter, &TERMS, None);
         let mut waiting = std::pin::pin!(waiting);
         assert!(futures_util::poll!(&mut waiting).is_pending());
@@ -170,7 +175,8 @@ mod tests {
     #[tokio::test]
     async fn a_lost_grant_that_nobody_claimed_leaves_its_line() {
         let (session, losses) = session();
-        let (taken, untaken) = (hold(&session, Owner::new()), hold(&session, Owner::new()));
+        let taken = hold(&session, Owner::new());
+        let untaken = hold(&session, Owner::new());
         assert!(taken.take_guard());
         session.engine.spawn(judge(Arc::downgrade(&session), losses));
         assert!(taken.lose(Loss::Expired) && untaken.lose(Loss::Expired));

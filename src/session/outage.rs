@@ -40,7 +40,8 @@ struct Failing {
 
 impl Outage {
     pub(super) fn new(settings: &Settings) -> Self {
-        let (tolerance, command_timeout) = (settings.outage_tolerance, settings.command_timeout);
+        let tolerance = settings.outage_tolerance;
+        let command_timeout = settings.command_timeout;
         Self {
             tolerance,
             patience: command_timeout.min(tolerance),
@@ -144,7 +145,8 @@ mod tests {
 
     #[test]
     fn an_outage_is_known_once_a_round_before_has_failed() {
-        let (outage, now) = (outage(SECOND * 10), Instant::now());
+        let outage = outage(SECOND * 10);
+        let now = Instant::now();
         assert_eq!(outage.known_before(now, now), Duration::ZERO);
         outage.failed(now, Vec::new());
         assert_eq!(outage.known_before(now, now + SECOND), Duration::ZERO, "this very round");
@@ -165,7 +167,8 @@ mod tests {
 
     #[test]
     fn an_outage_is_announced_once_per_command_timeout() {
-        let (outage, now) = (outage(SECOND * 10), Instant::now());
+        let outage = outage(SECOND * 10);
+        let now = Instant::now();
         assert!(!outage.announces(now), "there is none");
         outage.failed(now, Vec::new());
         assert!(outage.announces(now));

@@ -15,7 +15,9 @@ use crate::tasks::Stop;
 
 /// Logs a re-entry.
 pub(super) fn note_reentry(hold: &Hold) {
-    let (owner, generation, guards) = (hold.owner(), hold.generation, hold.guards());
+    let owner = hold.owner();
+    let generation = hold.generation;
+    let guards = hold.guards();
     log!(debug, key = %hold.claim.key.shown(), %owner, generation, guards, "entered again");
 }
 
@@ -37,7 +39,8 @@ pub(super) fn exits(session: &Session, hold: &Hold, entrance: &Entrance, now: In
     }
     session.counters.suspicious_reentry();
     if session.warned.is_due(&hold.claim.key, Warning::Beside, now) {
-        let (key, owner) = (&hold.claim.key, hold.owner());
+        let key = &hold.claim.key;
+        let owner = hold.owner();
         log!(
             warn, key = %key.shown(), %owner,
             "a guard was released before a newer one of the same owner: branches of one task, or a task that \
@@ -74,7 +77,9 @@ pub(super) fn warn_of_itself(session: &Arc<Session>, key: &Key, caller: &Caller)
     if caller.runs.innermost(session.id, key).is_none() && !session.lines.has_hold(key, own) {
         return None;
     }
-    let (owned, key, owner) = (Arc::clone(session), key.clone(), caller.owner.clone());
+    let owned = Arc::clone(session);
+    let key = key.clone();
+    let owner = caller.owner.clone();
     Some(Stop(session.engine.spawn(async move {
         sleep(lease::recheck_interval(owned.settings.lease)).await;
         if owned.warned.is_due(&key, Warning::Itself, Instant::now()) {
@@ -124,7 +129,8 @@ mod tests {
     #[tokio::test]
     async fn a_caller_that_may_wait_for_itself_is_warned() {
         let warns = |hold: Hold, place| {
-            let (session, hold) = (Session::over_nobody(), Arc::new(hold));
+            let session = Session::over_nobody();
+            let hold = Arc::new(hold);
             let mut caller = Caller::blocking(Some(&Owner::new()), Reentry::Task);
             caller.origin.context = place;
             let alone = warn_of_itself(&session, &hold.claim.key, &caller).is_none();

@@ -31,7 +31,9 @@ mod tests {
 
     #[test]
     fn only_the_first_refusal_is_told_at_once() {
-        let (refusals, pause, now) = (Refusals::default(), Duration::from_millis(100), Instant::now());
+        let refusals = Refusals::default();
+        let pause = Duration::from_millis(100);
+        let now = Instant::now();
         assert_eq!(refusals.next(pause, now), Duration::ZERO);
         assert_eq!(refusals.next(pause, now), pause);
         assert_eq!(refusals.next(pause, now + pause + FORGOTTEN / 2), pause);

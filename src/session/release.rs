@@ -43,7 +43,8 @@ fn released(session: &Session, hold: &Hold, release: &ReleaseAnswer, rest: Optio
 /// told as soon as a majority makes the outcome certain, and after a command timeout at the latest; the key's line goes
 /// on then too.
 pub(super) async fn release(mut unconfirmed: Unconfirmed) {
-    let (session, hold) = (Arc::clone(&unconfirmed.session), Arc::clone(&unconfirmed.hold));
+    let session = Arc::clone(&unconfirmed.session);
+    let hold = Arc::clone(&unconfirmed.hold);
     // The end of the program, and closing, give the slower servers a moment too.
     let _in_flight = session.engine.track(Work::Release);
     let rest = hold::rest(hold.kept_until(), Instant::now());
@@ -94,7 +95,8 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
 
 /// Writes the hold count of re-entries that wait for nothing.
 pub(super) fn count_behind(session: &Arc<Session>, hold: &Arc<Hold>, count: u32) {
-    let (owned, hold) = (Arc::clone(session), Arc::clone(hold));
+    let owned = Arc::clone(session);
+    let hold = Arc::clone(hold);
     session.engine.spawn(async move {
         if let Err(error) = write_count(&owned, &hold, count).await {
             log!(debug, key = %hold.claim.key.shown(), %error, "the hold count could not be written");
@@ -108,7 +110,8 @@ pub(super) fn count_behind(session: &Arc<Session>, hold: &Arc<Hold>, count: u32)
 /// # Errors
 /// [`Error::Lost`] if the lock turns out not to be ours; the failure of the write, if the hold is not safe.
 pub(super) async fn write_count(session: &Arc<Session>, hold: &Arc<Hold>, count: u32) -> Result<(), Error> {
-    let (owned, counted) = (Arc::clone(session), Arc::clone(hold));
+    let owned = Arc::clone(session);
+    let counted = Arc::clone(hold);
     let settled = jobs::on_engine(session, async move { Ok(owned.quorum.count(&counted.claim, count).await) }).await?;
     let error = match settled {
         Settled::Done => return Ok(()),
@@ -187,7 +190,8 @@ mod tests {
 
     #[tokio::test]
     async fn others_are_known_to_wait_where_a_release_told_them_or_woke_them() {
-        let (session, now) = (Session::over_nobody(), Instant::now());
+        let session = Session::over_nobody();
+        let now = Instant::now();
         let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
         let hold = &Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
         session.lines.admit(hold, None, now);

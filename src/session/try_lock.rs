@@ -86,7 +86,10 @@ async fn acquire_all(
     caller: &Caller,
     terms: Terms,
 ) -> Result<Option<Vec<RawGuard>>, Error> {
-    let (owned, keys, owner, origin) = (Arc::clone(session), keys.to_vec(), caller.owner.clone(), caller.origin);
+    let owned = Arc::clone(session);
+    let keys = keys.to_vec();
+    let owner = caller.owner.clone();
+    let origin = caller.origin;
     jobs::on_engine(session, async move {
         let sent = Instant::now();
         match attempt::attempt(&owned, &keys, &owner, origin, terms, Order::AllAtOnce, None).await {

@@ -52,7 +52,8 @@ impl Unconfirmed {
     }
 
     fn tell(&self, settled: Settled, reply: oneshot::Sender<Result<(), Error>>, pending: InFlight) {
-        let (session, hold) = (&self.session, &self.hold);
+        let session = &self.session;
+        let hold = &self.hold;
         let answer = match settled {
             Settled::Done => Ok(()),
             Settled::Gone => Err(Error::lost(&hold.claim.key, Loss::NotOwner)),

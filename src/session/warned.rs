@@ -48,8 +48,10 @@ mod tests {
 
     #[test]
     fn a_warning_comes_at_most_once_a_minute_per_key() {
-        let (warned, now) = (Warned::default(), Instant::now());
-        let (key, other) = (Key::from("k"), Key::from("o"));
+        let warned = Warned::default();
+        let now = Instant::now();
+        let key = Key::from("k");
+        let other = Key::from("o");
         assert!(warned.is_due(&key, Warning::Beside, now));
         assert!(!warned.is_due(&key, Warning::Beside, now + AGAIN / 2));
         assert!(warned.is_due(&key, Warning::Itself, now) && warned.is_due(&other, Warning::Beside, now));

@@ -74,7 +74,9 @@ pub(super) struct List {
 
 impl List {
     pub(super) fn new(command_timeout: Duration) -> Self {
-        let (fresh, waiting, later) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        let fresh = VecDeque::new();
+        let waiting = VecDeque::new();
+        let later = VecDeque::new();
         Self { command_timeout, fresh, waiting, later, flying: 0, silent: None }
     }
 
@@ -209,7 +211,8 @@ mod tests {
 
     /// Returns a list with this many under way, and the time.
     fn sent(doubt: Doubt, count: usize) -> (Node, Instant) {
-        let (mut node, now) = (Node::new(), Instant::now());
+        let mut node = Node::new();
+        let now = Instant::now();
         (0..count).for_each(|_| node.add(doubt, now));
         assert_eq!(node.due(now).len(), count);
         (node, now)

@@ -137,11 +137,14 @@ impl Book {
 
     /// Re-acquires a held lock on a node that lost it.
     pub(crate) fn retake(self: &Arc<Self>, hold: Arc<Hold>, node: NodeIndex) {
-        let (book, in_flight) = (Arc::clone(self), self.engine.track(Work::Vote(node)));
+        let book = Arc::clone(self);
+        let in_flight = self.engine.track(Work::Vote(node));
         self.engine.spawn(async move {
             let sent = Instant::now();
             if matches!(hold.mark(sent), HoldState::Safe | HoldState::Jeopardy) {
-                let (claim, lease, fence) = (hold.claim.clone(), hold.terms.lease, hold.fence);
+                let claim = hold.claim.clone();
+                let lease = hold.terms.lease;
+                let fence = hold.fence;
                 let vote = Vote { claim, lease, count: hold.guards(), fence };
                 let answer = book.quorum.retake(node, vote).await;
                 let taken = matches!(answer, Outcome::Done(true));
@@ -194,7 +197,8 @@ impl Book {
         let wakes = self.quorum.wakes(None);
         let release =
             self.quorum.release_on(node, entry.lane(), &entry.claim, hold::rest(entry.kept_until, now), wakes);
-        let (book, name) = (Arc::clone(self), Arc::clone(self.quorum.nodes()[node].name()));
+        let book = Arc::clone(self);
+        let name = Arc::clone(self.quorum.nodes()[node].name());
         self.engine.spawn(async move {
             let panicked = |reason| Outcome::Unknown(NodeFailure { node: name, reason });
             let answer = foreign::survive(release).await.unwrap_or_else(panicked);
@@ -384,7 +388,8 @@ mod tests {
             (Outcome::Done(false), 0),
             (Outcome::NotExecuted(failure()), 0),
         ] {
-            let (hold, sent) = (hold(), Instant::now());
+            let hold = hold();
+            let sent = Instant::now();
             let settle = || Doubt::left_by(&answer).map(|doubt| book.settle_vote(&hold, 0, sent, doubt));
             settle();
             assert_eq!(book.engine.tally().undos(), undos, "it is held: {answer:?}");
@@ -399,7 +404,8 @@ mod tests {
     #[tokio::test]
     async fn a_late_vote_is_valid_from_its_sending() {
         let book = book(1);
-        let (hold, now) = (hold(), Instant::now());
+        let hold = hold();
+        let now = Instant::now();
         // Sent long before it was answered: with the first node it makes the majority.
         let sent = now.before(LEASE / 2);
         book.settle_vote(&hold, 2, sent, Doubt::Granted);
@@ -428,7 +434,8 @@ mod tests {
 
     #[tokio::test]
     async fn executed_undos_are_counted_and_unanswered_ones_are_sent_again() {
-        let (book, now) = (book(1), Instant::now());
+        let book = book(1);
+        let now = Instant::now();
         let mut list = List::new(LEASE);
         let undos = [
             Outcome::Done(ReleaseAnswer::Released(0)),

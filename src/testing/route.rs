@@ -52,7 +52,8 @@ impl<T> Direction<T> {
 impl Route {
     pub(super) fn to(machine: Arc<Machine>) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let (number, leads_to) = (NEXT.fetch_add(1, Ordering::Relaxed), Mutex::new(machine));
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let leads_to = Mutex::new(machine);
         Arc::new(Self { number, leads_to, going: Mutex::default(), coming: Mutex::default() })
     }
 

@@ -185,7 +185,8 @@ mod tests {
         let quorum = Arc::new(Quorum::new(vec![Node::of_nobody(&settings)], Duration::ZERO, Duration::ZERO));
         let (counters, (answers, _answered)) =
             (Arc::new(Counters::of_nodes(&["n".into()])), tokio::sync::mpsc::unbounded_channel());
-        let (sender, now) = (Sender::new(quorum, Arc::clone(&counters), answers), Instant::now());
+        let sender = Sender::new(quorum, Arc::clone(&counters), answers);
+        let now = Instant::now();
         renew(sender, 0, batch, now, now + Duration::from_millis(300)).await;
         (Instant::now().since(now), counters.stats(0, 0, 0, 0))
     }
@@ -198,7 +199,8 @@ mod tests {
 
     #[tokio::test]
     async fn holds_that_are_released_are_not_renewed_again() {
-        let (stays, goes) = (hold(1), hold(2));
+        let stays = hold(1);
+        let goes = hold(2);
         assert!(goes.revoke());
         let (_, alone) = in_vain(Arc::new([Arc::clone(&goes)])).await;
         assert_eq!(alone.renewal_batches.count, 1);

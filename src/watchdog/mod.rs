@@ -320,8 +320,10 @@ mod tests {
     /// A bug of ours panics. The hold that is being handled is in none of the watchdog's tables at that moment.
     #[tokio::test]
     async fn a_panic_is_reported_and_every_token_fires() {
-        let (watchdog, settings) = (watchdog(), Options::default().validate(1).expect("valid"));
-        let (short, held) = (Terms { lease: Duration::from_millis(100), renewed: true, max_hold: None }, hold());
+        let watchdog = watchdog();
+        let settings = Options::default().validate(1).expect("valid");
+        let short = Terms { lease: Duration::from_millis(100), renewed: true, max_hold: None };
+        let held = hold();
         let mut untaken = Hold::for_test(Owner::task(2), short, &[0], 1);
         untaken.generation = 2;
         let untaken = Arc::new(untaken);
@@ -367,15 +369,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_subscriber_that_panics_at_a_suspend_hides_no_loss() {
-        let (watchdog, settings) = (watchdog(), Options::default().validate(1).expect("valid"));
+        let watchdog = watchdog();
+        let settings = Options::default().validate(1).expect("valid");
         let short = Terms { lease: Duration::from_millis(100), renewed: true, max_hold: None };
         let hold = Arc::new(Hold::for_test(Owner::task(1), short, &[0], 1));
         assert!(hold.take_guard() && watchdog.watch(&hold, Instant::now()));
         std::thread::sleep(Duration::from_millis(110));
         let mut wheel = Wheel::new(&settings, Arc::new(Counters::new()));
         let ((answers, answered), (_reconnected, reconnects)) = (unbounded_channel(), unbounded_channel());
-        let (quorum, counters) =
-            (Arc::new(Quorum::new(Vec::new(), Duration::ZERO, Duration::ZERO)), Arc::new(Counters::new()));
+        let quorum = Arc::new(Quorum::new(Vec::new(), Duration::ZERO, Duration::ZERO));
+        let counters = Arc::new(Counters::new());
         let sender = Sender::new(quorum, counters, answers);
         let judge: Judge = Box::new(|finding| panic!("{finding:?}"));
         let mut clocks = Clocks::read();
@@ -402,13 +405,16 @@ mod tests {
 
     /// Watches a hold whose renewal is far away for this long, with these clocks. Returns whether a suspend is logged.
     async fn tells_of_a_suspend(lease: Duration, clocks: Clocks, lasts: Duration) -> bool {
-        let (watchdog, settings) = (watchdog(), Options::default().validate(1).expect("valid"));
-        let (quorum, counters) =
-            (Arc::new(Quorum::new(Vec::new(), Duration::ZERO, Duration::ZERO)), Arc::new(Counters::new()));
-        let (mut wheel, hold) = (Wheel::new(&settings, Arc::clone(&counters)), hold());
+        let watchdog = watchdog();
+        let settings = Options::default().validate(1).expect("valid");
+        let quorum = Arc::new(Quorum::new(Vec::new(), Duration::ZERO, Duration::ZERO));
+        let counters = Arc::new(Counters::new());
+        let mut wheel = Wheel::new(&settings, Arc::clone(&counters));
+        let hold = hold();
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let ((answers, answered), (_reconnected, reconnects)) = (unbounded_channel(), unbounded_channel());
-        let (sender, sources) = (Sender::new(quorum, counters, answers), Sources { answered, reconnects });
+        let sender = Sender::new(quorum, counters, answers);
+        let sources = Sources { answered, reconnects };
         let (judge, (subscriber, told)): (Judge, _) = (Box::new(|_| {}), foreign::SickOfEvents::new());
         let _subscribed = tracing::subscriber::set_default(subscriber);
         let watching = keep_watch(&watchdog, &mut wheel, &sender, lease, sources, &judge, clocks);
@@ -418,7 +424,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_suspend_is_noticed_within_a_tenth_of_the_lease() {
-        let (lease, mut clocks) = (Duration::from_secs(1), Clocks::read());
+        let lease = Duration::from_secs(1);
+        let mut clocks = Clocks::read();
         clocks.boot = clocks.boot.before(Duration::from_secs(3_600));
         assert!(tells_of_a_suspend(lease, clocks, lease / 5).await);
     }
@@ -431,7 +438,8 @@ mod tests {
 
     #[test]
     fn an_entry_that_would_stay_for_long_is_forgotten_at_the_release() {
-        let (watchdog, minute) = (watchdog(), Duration::from_secs(60));
+        let watchdog = watchdog();
+        let minute = Duration::from_secs(60);
         let more = minute + Duration::from_millis(1);
         for (lease, renewed, forgotten) in [(minute, true, false), (more, true, true), (minute, false, true)] {
             let hold = Hold::for_test(Owner::task(1), Terms { lease, renewed, max_hold: None }, &[0], 1);

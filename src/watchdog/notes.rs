@@ -49,9 +49,11 @@ type Summary = (usize, Arc<Hold>, u32);
 impl Report {
     /// Reports the notes of a step, which is over: a log or a recorder may block, and no hold should wait for that.
     pub(super) fn tell(&mut self, notes: &mut Vec<(Arc<Hold>, Note)>, counters: &Counters, now: Instant) {
-        let (mut failed, mut safe) = (Vec::new(), Vec::new());
+        let mut failed = Vec::new();
+        let mut safe = Vec::new();
         for (hold, note) in notes.drain(..) {
-            let (key, generation) = (&hold.claim.key, hold.generation);
+            let key = &hold.claim.key;
+            let generation = hold.generation;
             if matches!(note, Note::Failed(_) | Note::FailedLast) {
                 counters.tell_renewal_failed();
             }
@@ -71,13 +73,17 @@ impl Report {
         }
         if self.failed.gathers(&failed) {
             for (hold, failed) in &failed {
-                let (key, owner, generation) = (&hold.claim.key, hold.owner(), hold.generation);
+                let key = &hold.claim.key;
+                let owner = hold.owner();
+                let generation = hold.generation;
                 log!(debug, key = %key.shown(), %owner, generation, failed, "one of these is in jeopardy");
             }
         }
         if self.safe.gathers(&safe) {
             for (hold, _) in &safe {
-                let (key, owner, generation) = (&hold.claim.key, hold.owner(), hold.generation);
+                let key = &hold.claim.key;
+                let owner = hold.owner();
+                let generation = hold.generation;
                 log!(debug, key = %key.shown(), %owner, generation, "one of these is safe");
             }
         }
@@ -139,7 +145,9 @@ impl Gathered {
 }
 
 fn tell_failed((locks, first, failed): &Summary, counters: &Counters) {
-    let (key, reason, generation) = (&first.claim.key, counters.why_unrenewed(), first.generation);
+    let key = &first.claim.key;
+    let reason = counters.why_unrenewed();
+    let generation = first.generation;
     if *locks == 1 {
         log!(
             warn, key = %key.shown(), owner = %first.owner(), generation, failed, reason,
@@ -171,7 +179,8 @@ mod tests {
         let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
         let some =
             |many: u64| (1..=many).map(|n| (Arc::new(Hold::for_test(Owner::task(n), terms, &[0], 1)), 1)).collect();
-        let (mut gathered, now) = (Gathered::default(), Instant::now());
+        let mut gathered = Gathered::default();
+        let now = Instant::now();
         let locks = |summary: Option<Summary>| summary.map(|(locks, ..)| locks);
         assert!(gathered.add(Vec::new(), now).is_none() && gathered.due.is_none());
         assert_eq!(locks(gathered.add(some(2), now)), Some(2));

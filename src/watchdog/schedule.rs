@@ -136,7 +136,8 @@ mod tests {
     fn a_long_line_of_ticks_is_spread_over_the_grid() {
         let (mut schedule, at) = empty();
         (0..3_000).for_each(|n| schedule.put(at, Until::Tick, place(n)));
-        let (mut taken, mut seen) = (Vec::new(), 0);
+        let mut taken = Vec::new();
+        let mut seen = 0;
         while let Some((at, places)) = schedule.first().and_then(|first| schedule.take(first)) {
             seen += places.len();
             taken.push((at, places.len()));

@@ -83,7 +83,8 @@ impl Wheel {
             command_timeout: settings.command_timeout,
             renewal_failures: settings.renewal_failures,
         };
-        let (schedule, entries) = (Schedule::new(rhythm.grid), HashMap::default());
+        let schedule = Schedule::new(rhythm.grid);
+        let entries = HashMap::default();
         Self { schedule, entries, rhythm, counters, notes: Vec::new(), report: Report::default() }
     }
 
@@ -408,7 +409,8 @@ mod tests {
     fn places(wheel: &mut Wheel) -> Vec<Instant> {
         let far = Instant::now() + Duration::from_secs(86_400);
         let mut schedule = std::mem::replace(&mut wheel.schedule, Schedule::new(wheel.rhythm.grid));
-        let (mut counting, placing) = (Vec::new(), entry(wheel).placing);
+        let mut counting = Vec::new();
+        let placing = entry(wheel).placing;
         while let Some((at, places)) = schedule.take(far) {
             for place in places.iter().filter(|place| place.placing == placing) {
                 counting.push(at);
@@ -488,7 +490,8 @@ mod tests {
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let timeout = wheel.rhythm.command_timeout;
         for (third, state) in [(1, HoldState::Jeopardy), (2, HoldState::Lost(Loss::RenewalFailed))] {
-            let (begin, mut renewals) = (hold.since + LEASE / 3 * third, Vec::new());
+            let begin = hold.since + LEASE / 3 * third;
+            let mut renewals = Vec::new();
             look(&mut wheel, begin, &mut renewals, &judge);
             assert_eq!(renewals.len(), 1);
             look(&mut wheel, begin + timeout, &mut renewals, &judge);
@@ -500,7 +503,8 @@ mod tests {
     #[test]
     fn a_hold_that_is_not_renewed_is_looked_at_when_it_ends() {
         let terms = Terms { renewed: false, ..TERMS };
-        let (mut wheel, hold) = (wheel(), hold(terms, &[0], 1));
+        let mut wheel = wheel();
+        let hold = hold(terms, &[0], 1);
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let end = hold.valid_until().before(lease::ARM_EARLY);
         assert_eq!(places(&mut wheel), [end.round_up(Duration::from_millis(1))]);
@@ -530,7 +534,8 @@ mod tests {
 
     #[test]
     fn renewals_and_the_end_of_a_jeopardy_are_noted() {
-        let (mut wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
+        let mut wheel = wheel();
+        let hold = hold(TERMS, &[0], 1);
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let mut notes = |after| {
             assert!(wheel.renewed(&hold, 0, hold.since + after, hold.since));
@@ -559,7 +564,8 @@ mod tests {
     #[test]
     fn a_lock_gone_on_a_minority_is_reported_and_on_a_majority_lost() {
         let (judge, told) = listening();
-        let (mut wheel, hold) = (wheel(), hold(TERMS, &[0, 1, 2], 3));
+        let mut wheel = wheel();
+        let hold = hold(TERMS, &[0, 1, 2], 3);
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         answer(&mut wheel, &hold, 1, RenewAnswer::Gone, &judge);
         assert_eq!((&*told.lock().expect("sound"), hold.is_held(), wheel.is_empty()), (&vec![Some(1)], true, false));
@@ -570,7 +576,8 @@ mod tests {
 
     #[test]
     fn a_lock_gone_during_its_release_is_not_reported() {
-        let (mut wheel, hold) = (wheel(), hold(TERMS, &[0, 1, 2], 3));
+        let mut wheel = wheel();
+        let hold = hold(TERMS, &[0, 1, 2], 3);
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         hold.leave(hold.since);
         answer(&mut wheel, &hold, 1, RenewAnswer::Gone, &no_finding());
@@ -586,7 +593,9 @@ mod tests {
         assert!(entry(&wheel).extra && entry(&wheel).renew_at <= Instant::now());
         wheel.carry_out(vec![WatchOrder::Renew(1)]);
         assert_eq!(entry(&wheel).placing, placing, "that was asked for a moment ago");
-        let (now, timeout, mut renewals) = (Instant::now(), wheel.rhythm.command_timeout, Vec::new());
+        let now = Instant::now();
+        let timeout = wheel.rhythm.command_timeout;
+        let mut renewals = Vec::new();
         look(&mut wheel, now, &mut renewals, &judge);
         look(&mut wheel, now + timeout, &mut renewals, &judge);
         assert_eq!((renewals.len(), hold.at(now), hold.failed_ticks()), (1, HoldState::Safe, 0));
@@ -600,9 +609,11 @@ mod tests {
 
     #[test]
     fn a_due_tick_is_not_extra_and_extra_ticks_are_a_tenth_of_the_lease_apart() {
-        let (mut wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
+        let mut wheel = wheel();
+        let hold = hold(TERMS, &[0], 1);
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
-        let (now, placing) = (Instant::now(), entry(&wheel).placing);
+        let now = Instant::now();
+        let placing = entry(&wheel).placing;
         let entered = wheel.entries.get_mut(&1).expect("in the wheel");
         (entered.renew_at, entered.hinted) = (now, Some(now.before(LEASE / 10)));
         wheel.carry_out(vec![WatchOrder::Renew(1)]);
@@ -612,7 +623,8 @@ mod tests {
     #[test]
     fn after_a_reconnect_everything_is_renewed_well_before_its_tick() {
         let lease = Duration::from_secs(3);
-        let (mut wheel, hold) = (wheel(), hold(Terms { lease, ..TERMS }, &[0], 1));
+        let mut wheel = wheel();
+        let hold = hold(Terms { lease, ..TERMS }, &[0], 1);
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let planned = entry(&wheel).renew_at;
         for _ in 0..64 {
@@ -639,8 +651,10 @@ mod tests {
 
     #[test]
     fn a_tick_waits_for_its_line_unless_its_hold_may_end_before() {
-        let (wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
-        let (rhythm, survey) = (wheel.rhythm, hold.survey(hold.since));
+        let wheel = wheel();
+        let hold = hold(TERMS, &[0], 1);
+        let rhythm = wheel.rhythm;
+        let survey = hold.survey(hold.since);
         let end = survey.valid_until.before(early());
         let mut entry = RenewEntry {
             hold: Arc::downgrade(&hold),
@@ -661,7 +675,8 @@ mod tests {
     #[test]
     fn ticks_of_short_leases_are_rounded_by_at_most_a_tenth() {
         let lease = Duration::from_millis(90);
-        let (wheel, hold) = (wheel(), hold(Terms { lease, ..TERMS }, &[0], 1));
+        let wheel = wheel();
+        let hold = hold(Terms { lease, ..TERMS }, &[0], 1);
         let tick = wheel.rhythm.tick_at(&hold, hold.since, 0, hold.since);
         assert!(hold.since.until(tick) >= lease / 3 - lease / 30, "{:?}", hold.since.until(tick));
     }
@@ -690,7 +705,8 @@ mod tests {
 
     #[test]
     fn dropping_the_wheel_loses_all_holds() {
-        let (mut wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
+        let mut wheel = wheel();
+        let hold = hold(TERMS, &[0], 1);
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         drop(wheel);
         assert!(hold.token().is_cancelled());

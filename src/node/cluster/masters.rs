@@ -189,7 +189,8 @@ impl Masters {
 
     /// Adds a master, and starts the task of its subscriptions.
     pub(super) fn enlist(self: &Arc<Self>, place: HostPort, redis: Redis, events: Events) {
-        let (redis, subscriptions) = (Arc::new(redis), Arc::<MasterSubscriptions>::default());
+        let redis = Arc::new(redis);
+        let subscriptions = Arc::<MasterSubscriptions>::default();
         let subscribing = self.state().subscribing;
         let doubted = Arc::clone(self);
         let doubt = move || doubted.doubt();
@@ -207,7 +208,9 @@ impl Masters {
     pub(super) fn apply(self: &Arc<Self>, told: ClusterView) {
         self.known.replace(told.nodes);
         let unknown: Vec<_> = {
-            let (mut state, named, now) = (self.state(), told.map.masters(), Instant::now());
+            let mut state = self.state();
+            let named = told.map.masters();
+            let now = Instant::now();
             state.strangers.retain(|place, _| named.binary_search(place).is_ok());
             let is_wanted = |place: &HostPort| {
                 !state.masters.contains_key(place) && state.strangers.get(place).is_none_or(|until| *until <= now)
@@ -302,7 +305,8 @@ impl Masters {
         // Each is a task that runs to its end: only then does fred take a command out of its queue.
         let ask = |master: Arc<Master>| tokio::spawn(async move { ask(master.redis.commands(), &master.place).await });
         let mut asking: FuturesUnordered<_> = masters.into_iter().map(ask).collect();
-        let (mut answers, mut patience) = (Vec::new(), None);
+        let mut answers = Vec::new();
+        let mut patience = None;
         loop {
             let told = match patience {
                 None => asking.next().await,

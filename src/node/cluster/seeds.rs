@@ -58,7 +58,8 @@ impl Seeds {
 
 /// Returns the name of the address, and its servers except the first.
 fn read_parameters(several: &Several<'_>) -> Result<(Arc<str>, Vec<HostPort>), Error> {
-    let (mut name, mut others) = (several.shown(&Address::name_of(&several.first)?), Vec::new());
+    let mut name = several.shown(&Address::name_of(&several.first)?);
+    let mut others = Vec::new();
     for (key, value) in several.parameters()? {
         if key != "node" {
             return Err(several.refuse_parameter("write ?node=host:port for further servers"));

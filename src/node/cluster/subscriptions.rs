@@ -228,7 +228,8 @@ impl Listening {
         remove: Vec<String>,
         events: &mut UnboundedReceiver<LinkEvent>,
     ) -> Option<Option<Outcome<()>>> {
-        let (redis, subscribing) = (Arc::clone(&self.redis), self.subscribing);
+        let redis = Arc::clone(&self.redis);
+        let subscribing = self.subscribing;
         let sending = async {
             match subscribing {
                 Subscribing::Sharded => redis.resubscribe_sharded(add, remove).await,

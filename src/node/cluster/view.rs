@@ -60,7 +60,9 @@ pub(super) async fn ask_seeds(
     known: &ClusterNodes,
 ) -> Result<SeedAnswer, Obstacle> {
     let mut asking: FuturesUnordered<_> = seeds.addresses.iter().map(|address| ask_seed(address, wiring)).collect();
-    let (mut answers, mut obstacle, mut patience) = (Vec::new(), None, None);
+    let mut answers = Vec::new();
+    let mut obstacle = None;
+    let mut patience = None;
     loop {
         let told = match patience {
             None => asking.next().await,
@@ -107,7 +109,8 @@ fn agreed(mut answers: Vec<SeedAnswer>) -> Result<SeedAnswer, [HostPort; 2]> {
 }
 
 async fn ask_seed(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<SeedAnswer, Obstacle> {
-    let (name, bound) = (&address.name, wiring.settings.connect_timeout);
+    let name = &address.name;
+    let bound = wiring.settings.connect_timeout;
     let (events, _) = unbounded_channel();
     let link = Link::connect(Arc::clone(address), Role::Commands, &wiring.locker, wiring.settings, events).await;
     let link = link.map_err(|e| check::refusal(name, &e, bound).at_first(address).about(name));

@@ -75,7 +75,8 @@ pub(super) async fn heartbeat(link: &Arc<Link>) {
         link.report();
         if silent == 2 {
             silent = 0;
-            let (node, role) = (&link.address.name, link.role.name());
+            let node = &link.address.name;
+            let role = link.role.name();
             log!(debug, %node, role, "two silent heartbeats: reconnecting");
             let client = link.client();
             let forced = timeout(link.settings.command_timeout, client.force_reconnection()).await;

@@ -60,7 +60,9 @@ impl Link {
         words: Vec<Value>,
         number: Number,
     ) -> Outcome<Reply> {
-        let (slips, epoch, peer) = (self.slips.get(), self.epoch(), self.peer());
+        let slips = self.slips.get();
+        let epoch = self.epoch();
+        let peer = self.peer();
         if !self.leads_to_master(&peer) {
             return Outcome::NotExecuted(self.down());
         }
@@ -188,7 +190,8 @@ impl Link {
     /// the PING's own reply is yet to come. fred drops that reply if no command waits, and otherwise gives it to the
     /// one that does. So PINGs are sent until an echo comes in its place.
     async fn catch_up(self: &Arc<Self>) -> Outcome<()> {
-        let (epoch, end) = (self.epoch(), Instant::now() + self.patience());
+        let epoch = self.epoch();
+        let end = Instant::now() + self.patience();
         let mut pause = Duration::from_millis(1);
         loop {
             tokio::time::sleep(pause).await;

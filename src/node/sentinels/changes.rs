@@ -31,7 +31,8 @@ impl Changes {
             let is_long = now.since(since) >= GOING_BACK;
             return (is_long && !std::mem::replace(&mut self.warned, true)).then_some(Change::Nobody);
         };
-        let (since, warned) = (self.nobody_since.take(), std::mem::take(&mut self.warned));
+        let since = self.nobody_since.take();
+        let warned = std::mem::take(&mut self.warned);
         match self.last.replace(master.clone()).filter(|before| before != master) {
             Some(before) => Some(Change::Another(before)),
             None => since.filter(|_| warned).map(|since| Change::Again(now.since(since))),
@@ -69,7 +70,8 @@ mod tests {
 
     #[test]
     fn another_master_and_a_long_time_without_one_are_news_once() {
-        let (mut changes, now) = (Changes::default(), Instant::now());
+        let mut changes = Changes::default();
+        let now = Instant::now();
         let master = |port| Ok(HostPort { host: "h".into(), port });
         let nobody = || Err("they do not agree".to_owned());
         assert_eq!(changes.next(&nobody(), now), None, "it has just begun");
