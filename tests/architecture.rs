@@ -117,8 +117,9 @@ const COMMON_NAMES: [&str; 4] = ["State", "Inner", "Shared", "Entry"];
 /// Lines from `fn` to its closing brace.
 const LONGEST_FUNCTION: usize = 80;
 
-/// Characters in a line of code or prose.
-const WIDEST_LINE: usize = 120;
+/// Characters in a line.
+const WIDEST_PROSE: usize = 120;
+const WIDEST_CODE: usize = 120;
 
 /// The extensions of files that people write. Others are made by tools: lock files, pictures, patches.
 const WRITTEN: [&str; 9] = ["rs", "md", "lua", "toml", "yaml", "java", "go", "py", "c"];
@@ -161,6 +162,52 @@ fn the_doctor_keeps_the_same_rules() {
 
 #[test]
 fn no_line_is_wider_than_120_columns() {
+    let files = written();
+    assert!(files.len() > 100, "{files:?}");
+    let wide = |path: &PathBuf| {
+        let text = fs::read_to_string(path).expect("UTF-8");
+        let extension = path.extension().map_or("", |extension| extension.to_str().expect("UTF-8"));
+        let wide = wide_lines(extension, &text).into_iter();
+        wide.map(|line| format!("{}:{line}", path.display())).collect::<Vec<_>>()
+    };
+    let complaints: Vec<String> = files.iter().flat_map(wide).collect();
+    assert!(complaints.is_empty(), "{} lines are too wide:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+#[test]
+fn documents_name_files_that_exist() {
+    let files = written();
+    let mut missing = Vec::new();
+    for path in files.iter().filter(|path| path.extension().is_some_and(|e| e == "rs" || e == "md")) {
+        let text = fs::read_to_string(path).expect("UTF-8");
+        let is_there = |name: &str| files.iter().any(|file| file.ends_with(name));
+        missing.extend(
+            named_files(&text).filter(|name| !is_there(name)).map(|name| format!("{}: {name}", path.display())),
+        );
+    }
+    assert!(missing.is_empty(), "there is no such file:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn mutations_are_made_in_files_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let Ok(settings) = fs::read_to_string(root.join(".cargo/mutants.toml")) else { return };
+    let listed = settings.split("examine_globs = [").nth(1).and_then(|rest| rest.split(']').next()).expect("a list");
+    let globs: Vec<&str> = listed.split('"').skip(1).step_by(2).collect();
+    assert!(globs.len() > 5, "{globs:?}");
+    let is_there = |glob: &&&str| root.join(glob.trim_end_matches("/*.rs")).exists();
+    assert_eq!(globs.iter().find(|glob| !is_there(glob)), None, "it is not there");
+}
+
+/// Returns the Rust and Lua files that stand in backticks in a text.
+fn named_files(text: &str) -> impl Iterator<Item = &str> {
+    let quoted = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+    let is_path = |name: &&str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_./".contains(&byte));
+    quoted.filter(|name| name.len() > 4 && (name.ends_with(".rs") || name.ends_with(".lua"))).filter(is_path)
+}
+
+/// Returns all files that people write.
+fn written() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files: Vec<PathBuf> =
         fs::read_dir(root).expect("a directory").map(|entry| entry.expect("it").path()).collect();
@@ -169,18 +216,11 @@ fn no_line_is_wider_than_120_columns() {
     for directory in ["src", "tests", "lua", "examples", "docs", "bench", "recipes", "doctor", ".cargo"] {
         files_below(&root.join(directory), &mut files);
     }
-    let is_written = |path: &PathBuf| match path.extension() {
+    files.retain(|path| match path.extension() {
         Some(extension) => WRITTEN.iter().any(|written| extension == *written),
         None => path.ends_with("dev"),
-    };
-    files.retain(is_written);
-    assert!(files.len() > 100, "{files:?}");
-    let wide = |path: &PathBuf| {
-        let text = fs::read_to_string(path).expect("UTF-8");
-        wide_lines(&text).map(|line| format!("{}:{line}", path.display())).collect::<Vec<_>>()
-    };
-    let complaints: Vec<String> = files.iter().flat_map(wide).collect();
-    assert!(complaints.is_empty(), "{} lines are too wide:\n{}", complaints.len(), complaints.join("\n"));
+    });
+    files
 }
 
 /// Collects all files below a directory except those that were built or fetched; none if there is no such directory.
@@ -195,10 +235,35 @@ fn files_below(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the numbers of the lines that are too wide.
-fn wide_lines(text: &str) -> impl Iterator<Item = usize> {
-    let lines = text.lines().enumerate();
-    lines.filter(|(_, line)| line.chars().count() > WIDEST_LINE).map(|(at, _)| at + 1)
+/// Returns the numbers of the lines that are too wide. Tables, addresses, and code in prose count as code.
+fn wide_lines(extension: &str, text: &str) -> Vec<usize> {
+    let mark = match extension {
+        "rs" => "//",
+        "lua" => "--",
+        "md" => "",
+        _ => "#",
+    };
+    let mut wide = Vec::new();
+    let mut fenced = false;
+    for (at, line) in text.lines().enumerate() {
+        let prose = if mark.is_empty() { Some(line) } else { line.trim_start().strip_prefix(mark) };
+        let prose = prose.map(|text| text.trim_start_matches(['/', '!']));
+        let prose = prose.map(|text| if mark.is_empty() { text } else { text.strip_prefix(' ').unwrap_or(text) });
+        fenced ^= prose.is_some_and(|text| text.trim_start().starts_with("```"));
+        let is_code = |text: &str| {
+            let begins = text.trim_start();
+            fenced
+                || text.starts_with("    ")
+                || begins.starts_with('|')
+                || begins.starts_with('[')
+                || begins.starts_with("> ")
+        };
+        let widest = if prose.is_none_or(is_code) { WIDEST_CODE } else { WIDEST_PROSE };
+        if line.chars().count() > widest {
+            wide.push(at + 1);
+        }
+    }
+    wide
 }
 
 #[test]
@@ -1187,8 +1252,18 @@ fn functions_stay_short() {
 
 #[test]
 fn width_is_counted_in_characters() {
-    let lines = format!("{}\n{}\n{}\n", "ä".repeat(120), "a".repeat(121), "a".repeat(120));
-    assert_eq!(wide_lines(&lines).collect::<Vec<_>>(), [2]);
+    let code = format!("{}\n{}\n{}\n", "ä".repeat(120), "a".repeat(121), "a".repeat(120));
+    assert_eq!(wide_lines("rs", &code), [2]);
+    let prose = format!("/// {}\n/// {}\n// | {}\n", "ä".repeat(96), "a".repeat(97), "a".repeat(97));
+    assert_eq!(wide_lines("rs", &prose), [2]);
+    let page = format!("{0}\n```\n{0}\n```\n    {0}\n", "a".repeat(101));
+    assert_eq!(wide_lines("md", &page), [1]);
+}
+
+#[test]
+fn a_file_that_is_named_is_read_in_backticks() {
+    let text = "See `line/mod.rs`, `lua/x.lua` and `*.rs`, not `x.rs:3` or y.rs.";
+    assert_eq!(named_files(text).collect::<Vec<_>>(), ["line/mod.rs", "lua/x.lua"]);
 }
 
 #[test]

@@ -10,7 +10,7 @@
 //! | not known: no release yet, a cluster, the plain format without a list, or turns not taken so far | 8, or 10 ms |
 //! | lockers in the list | one for each caller that waited here at the beginning of the turn; 8, or 10 ms |
 //! | lockers in the list, four or more of them before this one | two for each such caller within 2 ms; 8 |
-//! | clients outside of the list that take their turns (`others.rs`) | none |
+//! | clients outside of the list that take their turns (`outside_waiters.rs`) | none |
 //!
 //! A second round for many lockers pays because the next locker wakes later the more processes share the CPUs, with
 //! cold caches. Clients outside of the list get no such competition: a JVM takes a millisecond or more to react, and

@@ -14,8 +14,8 @@
 //!    counts only if its connection is still the one that was asked.
 //! 4. A release publishes its message by `PUBLISH` and by `SPUBLISH`, since Redisson listens to one or the other,
 //!    depending on its settings. This crate listens to the sharded message at the master of the slot, and on Redis 6 to
-//!    the other (`ears.rs`). Servers end the subscriptions of a slot that leaves them, so all channels are subscribed
-//!    again whenever the cluster counts a change.
+//!    the other (`subscriptions.rs`). Servers end the subscriptions of a slot that leaves them, so all channels are
+//!    subscribed again whenever the cluster counts a change.
 //! 5. All locks of a slot share one mark, which is in the slot. A lock whose channel would be in another slot, because
 //!    of odd braces in its name, is refused.
 //! 6. fred gives up a connection that gets `CLUSTERDOWN`. Nothing is sent then for a thirtieth of a lease, a second at

@@ -3,7 +3,7 @@
 //! A message is a hint. SUBSCRIBE returns before the server has processed it, a connection can fall silent, and
 //! messages can be dropped. So a subscription is confirmed only behind a barrier, all lines that listen are told after
 //! a reconnect or a lag (behind the barrier too), and a line checks the lock by itself after a sixth of its lease in
-//! any case. `line/news.rs` has what messages mean to a line.
+//! any case. `line/wake_state.rs` has what messages mean to a line.
 //!
 //! # From a release to the next attempt
 //! On one server, a release wakes one of the waiting lockers, whose line has a place in the lock's list

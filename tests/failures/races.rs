@@ -1,6 +1,6 @@
 //! Races of renewals, losses and `close` with what a holder does meanwhile. Each runs many thousand times.
 //!
-//! `src/hold/interleavings.rs` explores exhaustively what such races do to the state of a hold.
+//! `tests/unit/interleavings/mod.rs` explores exhaustively what such races do to the state of a hold.
 
 use std::time::{Duration, Instant};
 
