@@ -1,7 +1,8 @@
-//! Run it with `cargo run --example leader`. It needs a Redis: the server at REDIS_URL, or one on this machine.
+//! Run it with `cargo run --example leader`. It needs a Redis: the server at REDIS_URL, or one on
+//! this machine.
 //!
-//! Leader election: the holder of the lock leads. One leader steps down after its term. An operator deposes another
-//! one, which then waits to lead again. Each time another candidate takes over.
+//! Leader election: the holder of the lock leads. One leader steps down after its term. An operator
+//! deposes another one, which then waits to lead again. Each time another candidate takes over.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -28,14 +29,20 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    let url = std::env::var("REDIS_URL").ok().filter(|url| !url.is_empty());
+    let url = std::env::var("REDIS_URL")
+        .ok()
+        .filter(|url| !url.is_empty());
     let url = url.unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
-    let advice = "Start a server with `redis-server`, or name a running one: REDIS_URL=redis://HOST:PORT";
+    let advice =
+        "Start a server with `redis-server`, or name a running one: REDIS_URL=redis://HOST:PORT";
     let connect = || Locker::builder().node(&url).lease(LEASE).connect();
-    let locks = connect().await.map_err(|error| format!("{error}\n{advice}"))?;
+    let locks = connect()
+        .await
+        .map_err(|error| format!("{error}\n{advice}"))?;
     let election = locks.get("lockhound:example:leader");
     // Each task is an owner of its own. It could as well be a process on another machine.
-    let candidates = ["Ann", "Bob", "Cem"].map(|name| tokio::spawn(candidate(name, election.clone())));
+    let candidates =
+        ["Ann", "Bob", "Cem"].map(|name| tokio::spawn(candidate(name, election.clone())));
 
     sleep(TERM * 3 / 2).await;
     println!("an operator deposes the leader, from another program");
@@ -48,7 +55,12 @@ async fn run() -> Result<(), Box<dyn Error>> {
         }
         Ok(())
     };
-    let late = |_| Err(format!("not all have led after {LONGEST:?}: does another program hold the lock?").into());
+    let late = |_| {
+        Err(
+            format!("not all have led after {LONGEST:?}: does another program hold the lock?")
+                .into(),
+        )
+    };
     let outcome = timeout(LONGEST, terms).await.unwrap_or_else(late);
     locks.close().await;
     outcome
@@ -75,8 +87,8 @@ async fn candidate(name: &str, election: Lock) -> Result<(), lockhound::Error> {
     }
 }
 
-/// Leads. The resource that carries out a leader's orders refuses those with a lower fence than it has seen, since a
-/// leader that was paused may still give orders.
+/// Leads. The resource that carries out a leader's orders refuses those with a lower fence than it
+/// has seen, since a leader that was paused may still give orders.
 async fn lead(name: &str, fence: Fence) {
     println!("{name} leads, fence {fence}");
     sleep(TERM).await;

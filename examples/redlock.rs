@@ -1,7 +1,9 @@
-//! Run it with `cargo run --example redlock`. It needs the program redis-server, and starts three of them.
+//! Run it with `cargo run --example redlock`. It needs the program redis-server, and starts three
+//! of them.
 //!
-//! A lock over three independent servers is held while two of them have it. One server is killed, forgets everything
-//! and comes back. It gets the lock again, so that the next server may be killed. The holder notices none of this.
+//! A lock over three independent servers is held while two of them have it. One server is killed,
+//! forgets everything and comes back. It gets the lock again, so that the next server may be
+//! killed. The holder notices none of this.
 
 use std::error::Error;
 use std::net::{TcpListener, TcpStream};
@@ -31,17 +33,29 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Outcome {
-    let mut servers = [Server::start("A")?, Server::start("B")?, Server::start("C")?];
+    let mut servers = [
+        Server::start("A")?,
+        Server::start("B")?,
+        Server::start("C")?,
+    ];
     let connect = || async {
-        let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(server.url()));
+        let nodes = servers.iter().fold(Locker::builder(), |builder, server| {
+            builder.node(server.url())
+        });
         nodes.lease(LEASE).connect().await
     };
     let (locks, others) = (connect().await?, connect().await?);
 
-    println!("three servers are started; each abstains, since it may have forgotten locks from before its start");
+    println!(
+        "three servers are started; each abstains, since it may have forgotten locks from before its start"
+    );
     let start = Instant::now();
     let guard = locks.get(KEY).lock().await?;
-    println!("after {:.1?} they vote: locked, fence {}", start.elapsed(), guard.fence());
+    println!(
+        "after {:.1?} they vote: locked, fence {}",
+        start.elapsed(),
+        guard.fence()
+    );
     show(&servers, &guard);
 
     println!("B is killed");
@@ -49,21 +63,33 @@ async fn run() -> Outcome {
     sleep(LEASE).await;
     show(&servers, &guard);
 
-    println!("B is back, empty. It grants no new lock yet, but the holder may put its own lock there again");
+    println!(
+        "B is back, empty. It grants no new lock yet, but the holder may put its own lock there again"
+    );
     servers[1].spawn()?;
     let start = Instant::now();
     while !servers[1].has_it() {
         guard.check()?;
         sleep(Duration::from_millis(10)).await;
     }
-    println!("after {:.1?} B has the lock again: a renewal noticed that it was gone", start.elapsed());
+    println!(
+        "after {:.1?} B has the lock again: a renewal noticed that it was gone",
+        start.elapsed()
+    );
     show(&servers, &guard);
 
     println!("C is killed. Without B, only one of three servers would have the lock");
     servers[2].kill()?;
     sleep(LEASE).await;
     show(&servers, &guard);
-    println!("another program gets the lock: {}", others.get(KEY).try_lock().await.is_ok_and(|guard| guard.is_some()));
+    println!(
+        "another program gets the lock: {}",
+        others
+            .get(KEY)
+            .try_lock()
+            .await
+            .is_ok_and(|guard| guard.is_some())
+    );
 
     guard.unlock().await?;
     println!("unlocked");
@@ -78,8 +104,17 @@ async fn run() -> Outcome {
 
 /// Prints which servers have the lock, and what its holder knows.
 fn show(servers: &[Server], guard: &Guard) {
-    let on: Vec<&str> = servers.iter().filter(|server| server.has_it()).map(|server| server.name).collect();
-    println!("    on {}; its holder: {:?}, for {:.1?} at least", on.join(" and "), guard.state(), guard.remaining());
+    let on: Vec<&str> = servers
+        .iter()
+        .filter(|server| server.has_it())
+        .map(|server| server.name)
+        .collect();
+    println!(
+        "    on {}; its holder: {:?}, for {:.1?} at least",
+        on.join(" and "),
+        guard.state(),
+        guard.remaining()
+    );
 }
 
 // ---- The servers ----
@@ -98,7 +133,12 @@ impl Server {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let directory = std::env::temp_dir().join(format!("lockhound-redlock-{port}"));
         std::fs::create_dir_all(&directory)?;
-        let mut server = Self { name, port, directory, child: None };
+        let mut server = Self {
+            name,
+            port,
+            directory,
+            child: None,
+        };
         server.spawn()?;
         Ok(server)
     }
@@ -106,9 +146,24 @@ impl Server {
     /// Starts the empty server, and waits until it answers.
     fn spawn(&mut self) -> Outcome {
         let mut command = Command::new("redis-server");
-        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-        command.arg("--dir").arg(&self.directory).stdout(Stdio::null()).stderr(Stdio::null());
-        let missing = |error| format!("redis-server does not start ({error}); it has to be installed and on the PATH");
+        command.args([
+            "--port",
+            &self.port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]);
+        command
+            .arg("--dir")
+            .arg(&self.directory)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let missing = |error| {
+            format!("redis-server does not start ({error}); it has to be installed and on the PATH")
+        };
         let child = self.child.insert(command.spawn().map_err(missing)?);
         let start = Instant::now();
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
@@ -135,7 +190,11 @@ impl Server {
 
     /// Returns whether the server has the lock's key.
     fn has_it(&self) -> bool {
-        let ask = || redis::cmd("EXISTS").arg(KEY).query(&mut redis::Client::open(self.url())?.get_connection()?);
+        let ask = || {
+            redis::cmd("EXISTS")
+                .arg(KEY)
+                .query(&mut redis::Client::open(self.url())?.get_connection()?)
+        };
         self.child.is_some() && ask().unwrap_or(false)
     }
 }

@@ -1,7 +1,8 @@
-//! Run it with `cargo run --example stats`. It needs a Redis: the server at REDIS_URL, or one on this machine.
+//! Run it with `cargo run --example stats`. It needs a Redis: the server at REDIS_URL, or one on
+//! this machine.
 //!
-//! Prints a live table of a locker's stats, every second for eight seconds. Meanwhile some tasks contend for a few
-//! locks, and one lock is forced from its holder.
+//! Prints a live table of a locker's stats, every second for eight seconds. Meanwhile some tasks
+//! contend for a few locks, and one lock is forced from its holder.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,23 +13,34 @@ use tokio::time::sleep;
 #[tokio::main]
 async fn main() -> ExitCode {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".into());
-    match Locker::builder().node(&url).lease(Duration::from_secs(3)).connect().await {
+    match Locker::builder()
+        .node(&url)
+        .lease(Duration::from_secs(3))
+        .connect()
+        .await
+    {
         Ok(locks) => {
             show(&locks).await;
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("stats: {error}\nStart a server with `redis-server`, or name one in REDIS_URL.");
+            eprintln!(
+                "stats: {error}\nStart a server with `redis-server`, or name one in REDIS_URL."
+            );
             ExitCode::FAILURE
         }
     }
 }
 
 async fn show(locks: &Locker) {
-    let workers: Vec<_> = (0..32).map(|i| tokio::spawn(work(locks.clone(), i % 4))).collect();
+    let workers: Vec<_> = (0..32)
+        .map(|i| tokio::spawn(work(locks.clone(), i % 4)))
+        .collect();
     let victim = locks.get("lockhound:example:stats:victim");
     let held = victim.lock().await;
-    println!("holds waiters  granted renewals losses pending      wait p50     p99    held p50     p99");
+    println!(
+        "holds waiters  granted renewals losses pending      wait p50     p99    held p50     p99"
+    );
     for second in 1..=8 {
         sleep(Duration::from_secs(1)).await;
         line(&locks.stats());
@@ -57,7 +69,8 @@ async fn work(locks: Locker, n: usize) -> Result<(), Error> {
     }
 }
 
-/// Prints what the watchdog does: how late renewals are, how many locks a script renews, and the slowest server.
+/// Prints what the watchdog does: how late renewals are, how many locks a script renews, and the
+/// slowest server.
 fn renewals(s: &Stats) {
     let (late, batches) = (s.renewal_lateness, s.renewal_batches);
     println!(

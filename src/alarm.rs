@@ -1,22 +1,24 @@
-//! The alarm: one plain thread of the process, which fires the tokens of each hold before its validity ends, no matter
-//! what the engines are doing. A recorder or 100,000 answers may keep an engine from that.
+//! The alarm: one plain thread of the process, which fires the tokens of each hold before its
+//! validity ends, no matter what the engines are doing. A recorder or 100,000 answers may keep an
+//! engine from that.
 //!
-//! A hold comes through an inbox, as a weak reference, and gets a place in a line of time a tenth of a second before
-//! its end. When that line is due, most holds have been renewed and get a later place. One that has not goes into a
-//! line of its own millisecond. If many end together, firing begins 5 us earlier for each. The thread reads the clock
-//! every tenth of the shortest lease, since its timers stand still while the machine is suspended.
+//! A hold comes through an inbox, as a weak reference, and gets a place in a line of time a tenth
+//! of a second before its end. When that line is due, most holds have been renewed and get a later
+//! place. One that has not goes into a line of its own millisecond. If many end together, firing
+//! begins 5 us earlier for each. The thread reads the clock every tenth of the shortest lease,
+//! since its timers stand still while the machine is suspended.
 //!
 //! # Invariants
-//! - Only its own sleep and the wakers of tokens make this thread wait: no I/O, log, recorder, line or runtime does. If
-//!   a waker blocks it, the engines go on: the watchdog fires tokens too.
-//! - Every hold that is held for longer than a grid's width is in a bucket, which comes due before the hold ends.
-//!   Renewals postpone the end without a notice: the alarm reads the end when the bucket is due. Code that brings the
-//!   end
-//!   of a hold forward tells the alarm ([`Alarm::watch`]).
+//! - Only its own sleep and the wakers of tokens make this thread wait: no I/O, log, recorder, line
+//!   or runtime does. If a waker blocks it, the engines go on: the watchdog fires tokens too.
+//! - Every hold that is held for longer than a grid's width is in a bucket, which comes due before
+//!   the hold ends. Renewals postpone the end without a notice: the alarm reads the end when the
+//!   bucket is due. Code that brings the end of a hold forward tells the alarm ([`Alarm::watch`]).
 //! - If a hold is in several buckets, only the last one counts ([`Hold::set_alarm`]).
 //!
-//! An engine that is embedded in the program's runtime has an alarm of its own: a task there. While time is paused no
-//! timer is late, and it fires tokens exactly at the end of their validity, to the millisecond of tokio's timers.
+//! An engine that is embedded in the program's runtime has an alarm of its own: a task there. While
+//! time is paused no timer is late, and it fires tokens exactly at the end of their validity, to
+//! the millisecond of tokio's timers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,7 +38,8 @@ use crate::hold::{Alarmed, Hold};
 use crate::lease;
 use crate::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
-/// The time to fire the tokens of one hold: if many end together, firing begins earlier by this time for each.
+/// The time to fire the tokens of one hold: if many end together, firing begins earlier by this
+/// time for each.
 const EACH: Duration = Duration::from_micros(5);
 
 /// The resolution of ends.
@@ -45,7 +48,8 @@ const STEP: Duration = Duration::from_millis(1);
 /// A hold that ends within this time would go back into the bucket that is being handled.
 const SAME_LINE: Duration = Duration::from_nanos(999_999);
 
-/// How long before its end a hold is looked at first. Most have been renewed by then, and many are looked at together.
+/// How long before its end a hold is looked at first. Most have been renewed by then, and many are
+/// looked at together.
 const AHEAD: Duration = Duration::from_millis(100);
 
 /// The longest time between two looks at a hold.
@@ -64,7 +68,8 @@ static CURRENT: Mutex<(u32, Weak<Alarm>)> = Mutex::new((0, Weak::new()));
 #[derive(Debug)]
 pub(crate) struct Alarm {
     desk: Arc<Desk>,
-    /// The process that it runs in. A fork does not copy the thread, and may copy a mutex that stays locked forever.
+    /// The process that it runs in. A fork does not copy the thread, and may copy a mutex that
+    /// stays locked forever.
     process: u32,
 }
 
@@ -118,7 +123,11 @@ impl AlarmInbox {
         }
         let until = [until, self.due].into_iter().flatten().min();
         self.asleep_until = until;
-        if until.is_some_and(|until| until <= now) { NextStep::Work(Orders::default()) } else { NextStep::Sleep(until) }
+        if until.is_some_and(|until| until <= now) {
+            NextStep::Work(Orders::default())
+        } else {
+            NextStep::Sleep(until)
+        }
     }
 }
 
@@ -128,8 +137,8 @@ impl Alarm {
     /// # Errors
     /// The thread cannot be started.
     pub(crate) fn of_process() -> io::Result<Arc<Self>> {
-        // This mutex is locked for moments only, unless a fork left it locked: then this locker gets an alarm of its
-        // own.
+        // This mutex is locked for moments only, unless a fork left it locked: then this locker
+        // gets an alarm of its own.
         for _ in 0..1_000 {
             let Some(mut current) = CURRENT.try_lock() else {
                 thread::sleep(STEP);
@@ -149,8 +158,13 @@ impl Alarm {
     fn start() -> io::Result<Arc<Self>> {
         let desk = Arc::new(Desk::default());
         let keeping = Arc::clone(&desk);
-        thread::Builder::new().name("lockhound-alarm".into()).spawn(move || keep(&keeping))?;
-        Ok(Arc::new(Self { desk, process: process::id() }))
+        thread::Builder::new()
+            .name("lockhound-alarm".into())
+            .spawn(move || keep(&keeping))?;
+        Ok(Arc::new(Self {
+            desk,
+            process: process::id(),
+        }))
     }
 
     /// Starts the alarm of an embedded engine: a task of that engine.
@@ -158,21 +172,27 @@ impl Alarm {
     pub(crate) fn of_embedded(engine: &Engine) -> Arc<Self> {
         let desk = Arc::new(Desk::default());
         engine.spawn(keep_as_task(Arc::clone(&desk)));
-        Arc::new(Self { desk, process: process::id() })
+        Arc::new(Self {
+            desk,
+            process: process::id(),
+        })
     }
 
-    /// Watches a hold from now on, or looks at it again because its end may have been brought forward. Only the engine
-    /// calls this, which a fork does not copy.
+    /// Watches a hold from now on, or looks at it again because its end may have been brought
+    /// forward. Only the engine calls this, which a fork does not copy.
     pub(crate) fn watch(&self, hold: &Arc<Hold>, now: Instant) {
         self.desk.order(hold, now);
     }
 
-    /// Forgets a hold that has ended: its memory is free once nothing points to it. Not to be called in a forked copy
-    /// of the process.
+    /// Forgets a hold that has ended: its memory is free once nothing points to it. Not to be
+    /// called in a forked copy of the process.
     pub(crate) fn forget(&self, hold: &Hold, now: Instant) {
         // Otherwise it is in no bucket, and will not be.
         if let Some(at) = hold.alarm_at() {
-            self.desk.leave(now + lease::grid(hold.terms.lease), |orders| orders.over.push(at));
+            self.desk
+                .leave(now + lease::grid(hold.terms.lease), |orders| {
+                    orders.over.push(at)
+                });
         }
     }
 }
@@ -189,12 +209,15 @@ impl Drop for Alarm {
 impl Desk {
     fn order(&self, hold: &Arc<Hold>, now: Instant) {
         let end = hold.valid_until().before(early(1));
-        self.leave((now + lease::grid(hold.terms.lease)).min(end), |Orders { look, .. }| {
-            if look.len() >= MANY && look.len() == look.capacity() {
-                look.retain(|order| order.strong_count() > 0);
-            }
-            look.push(Arc::downgrade(hold));
-        });
+        self.leave(
+            (now + lease::grid(hold.terms.lease)).min(end),
+            |Orders { look, .. }| {
+                if look.len() >= MANY && look.len() == look.capacity() {
+                    look.retain(|order| order.strong_count() > 0);
+                }
+                look.push(Arc::downgrade(hold));
+            },
+        );
     }
 
     /// Leaves an order, to be carried out by `due`.
@@ -215,8 +238,8 @@ impl Desk {
         }
     }
 
-    /// Sleeps until then, or until the inbox is to be emptied, and reads the clock with every beat. Returns the orders
-    /// to handle, or `None` if there will be no more.
+    /// Sleeps until then, or until the inbox is to be emptied, and reads the clock with every beat.
+    /// Returns the orders to handle, or `None` if there will be no more.
     fn sleep(&self, until: Option<Instant>, beat: Duration) -> Option<Orders> {
         let mut inbox = self.inbox.lock();
         loop {
@@ -226,9 +249,15 @@ impl Desk {
                 NextStep::Work(orders) => return Some(orders),
                 NextStep::Sleep(Some(until)) => {
                     let nap = now.until(until).min(beat);
-                    self.bell.wait_timeout(inbox, nap).unwrap_or_else(PoisonError::into_inner).0
+                    self.bell
+                        .wait_timeout(inbox, nap)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
                 }
-                NextStep::Sleep(None) => self.bell.wait(inbox).unwrap_or_else(PoisonError::into_inner),
+                NextStep::Sleep(None) => self
+                    .bell
+                    .wait(inbox)
+                    .unwrap_or_else(PoisonError::into_inner),
                 NextStep::End => return None,
             };
         }
@@ -240,10 +269,13 @@ impl Desk {
         loop {
             let now = Instant::now();
             let turn = self.inbox.lock().turn(until, now);
-            // No wake-up is lost: only this task waits, and a wake-up while it does not wait leaves a permit.
+            // No wake-up is lost: only this task waits, and a wake-up while it does not wait leaves
+            // a permit.
             match turn {
                 NextStep::Work(orders) => return Some(orders),
-                NextStep::Sleep(Some(until)) => _ = timeout(now.until(until), self.task_bell.notified()).await,
+                NextStep::Sleep(Some(until)) => {
+                    _ = timeout(now.until(until), self.task_bell.notified()).await
+                }
                 NextStep::Sleep(None) => self.task_bell.notified().await,
                 NextStep::End => return None,
             }
@@ -263,21 +295,26 @@ fn keep(desk: &Desk) {
     let mut schedule = AlarmSchedule::default();
     loop {
         let (until, beat) = schedule.plan();
-        let Some(orders) = desk.sleep(until, beat) else { return };
+        let Some(orders) = desk.sleep(until, beat) else {
+            return;
+        };
         // All losses are marked and counted before the first waker runs.
         let lost = schedule.ring(&orders, Instant::now());
         lost.iter().for_each(Hold::fire);
     }
 }
 
-/// The same loop for an embedded engine, as one of its tasks. Also ends with the engine; nobody awaits it.
+/// The same loop for an embedded engine, as one of its tasks. Also ends with the engine; nobody
+/// awaits it.
 #[cfg(feature = "testing")]
 async fn keep_as_task(desk: Arc<Desk>) {
     let mut schedule = AlarmSchedule::default();
     loop {
         schedule.punctual = clock::is_paused();
         let (until, _) = schedule.plan();
-        let Some(orders) = desk.pause(until).await else { return };
+        let Some(orders) = desk.pause(until).await else {
+            return;
+        };
         schedule.punctual = clock::is_paused();
         let lost = schedule.ring(&orders, Instant::now());
         lost.iter().for_each(Hold::fire);
@@ -324,7 +361,11 @@ impl AlarmSchedule {
     }
 
     fn early(&self, holds: usize) -> Duration {
-        if self.punctual { Duration::ZERO } else { early(holds) }
+        if self.punctual {
+            Duration::ZERO
+        } else {
+            early(holds)
+        }
     }
 
     /// Takes in orders, marks the holds that end now as lost, and returns them for firing.
@@ -338,10 +379,19 @@ impl AlarmSchedule {
         }
         let begun = self.begins().filter(|(_, begin)| *begin <= now).last();
         let Some((last, _)) = begun else { return lost };
-        while let Some(bucket) = self.buckets.first_entry().filter(|bucket| *bucket.key() <= last) {
+        while let Some(bucket) = self
+            .buckets
+            .first_entry()
+            .filter(|bucket| *bucket.key() <= last)
+        {
             let (at, bucket) = bucket.remove_entry();
             for hold in &bucket.holds {
-                self.look(hold, Some(at), at.max(now + self.early(lost.len())), &mut lost);
+                self.look(
+                    hold,
+                    Some(at),
+                    at.max(now + self.early(lost.len())),
+                    &mut lost,
+                );
             }
         }
         lost
@@ -349,13 +399,17 @@ impl AlarmSchedule {
 
     /// Notes that a hold of this bucket has ended. Once it is half empty, it is packed.
     fn forget(&mut self, at: Instant) {
-        let Some(bucket) = self.buckets.get_mut(&at) else { return };
+        let Some(bucket) = self.buckets.get_mut(&at) else {
+            return;
+        };
         bucket.over += 1;
         if bucket.over * 2 < bucket.holds.len() {
             return;
         }
         bucket.over = 0;
-        bucket.holds.retain(|hold| hold.upgrade().is_some_and(|hold| hold.needs_alarm()));
+        bucket
+            .holds
+            .retain(|hold| hold.upgrade().is_some_and(|hold| hold.needs_alarm()));
         bucket.holds.shrink_to_fit();
         if bucket.holds.is_empty() {
             self.buckets.remove(&at);
@@ -363,7 +417,13 @@ impl AlarmSchedule {
     }
 
     /// Looks at a hold as if it were `now`.
-    fn look(&mut self, hold: &Weak<Hold>, planned: Option<Instant>, now: Instant, lost: &mut Vec<Arc<Hold>>) {
+    fn look(
+        &mut self,
+        hold: &Weak<Hold>,
+        planned: Option<Instant>,
+        now: Instant,
+        lost: &mut Vec<Arc<Hold>>,
+    ) {
         let Some(hold) = hold.upgrade() else { return };
         match hold.alarmed(planned, now + SAME_LINE) {
             Alarmed::Lost => lost.push(hold),
@@ -374,7 +434,11 @@ impl AlarmSchedule {
 
     fn put(&mut self, hold: &Arc<Hold>, end: Instant, now: Instant) {
         let ahead = end.before(AHEAD).min(now + FARTHEST).round_down(AHEAD);
-        let at = if ahead > now { ahead } else { end.round_down(STEP) };
+        let at = if ahead > now {
+            ahead
+        } else {
+            end.round_down(STEP)
+        };
         hold.set_alarm(at);
         let beat = (hold.terms.lease / 10).min(BEAT);
         let bucket = self.buckets.entry(at).or_default();
@@ -394,12 +458,19 @@ mod tests {
     const LEASE: Duration = Duration::from_secs(30);
 
     fn hold(lease: Duration) -> Arc<Hold> {
-        let terms = Terms { lease, renewed: true, max_hold: None };
+        let terms = Terms {
+            lease,
+            renewed: true,
+            max_hold: None,
+        };
         Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1))
     }
 
     fn orders(holds: &[Arc<Hold>]) -> Orders {
-        Orders { look: holds.iter().map(Arc::downgrade).collect(), over: Vec::new() }
+        Orders {
+            look: holds.iter().map(Arc::downgrade).collect(),
+            over: Vec::new(),
+        }
     }
 
     /// Advances to the next planned time and does the work. Returns that time and the lost holds.
@@ -419,7 +490,11 @@ mod tests {
     }
 
     fn places(schedule: &AlarmSchedule) -> usize {
-        schedule.buckets.values().map(|bucket| bucket.holds.len()).sum()
+        schedule
+            .buckets
+            .values()
+            .map(|bucket| bucket.holds.len())
+            .sum()
     }
 
     #[test]
@@ -429,13 +504,24 @@ mod tests {
             let hold = hold(lease);
             let token = hold.token();
             let end = hold.valid_until();
-            assert!(schedule.ring(&orders(&[Arc::clone(&hold)]), hold.since).is_empty());
-            let (at, lost) =
-                std::iter::repeat_with(|| next(&mut schedule)).find(|(_, lost)| !lost.is_empty()).expect("lost");
+            assert!(
+                schedule
+                    .ring(&orders(&[Arc::clone(&hold)]), hold.since)
+                    .is_empty()
+            );
+            let (at, lost) = std::iter::repeat_with(|| next(&mut schedule))
+                .find(|(_, lost)| !lost.is_empty())
+                .expect("lost");
             let early = at.until(end);
-            assert!(early >= lease::ARM_EARLY && early <= lease::ARM_EARLY + STEP * 2, "{lease:?}: {early:?}");
+            assert!(
+                early >= lease::ARM_EARLY && early <= lease::ARM_EARLY + STEP * 2,
+                "{lease:?}: {early:?}"
+            );
             assert_eq!(lost.len(), 1);
-            assert_eq!((hold.mark(at), token.is_cancelled()), (HoldState::Lost(crate::error::Loss::Expired), false));
+            assert_eq!(
+                (hold.mark(at), token.is_cancelled()),
+                (HoldState::Lost(crate::error::Loss::Expired), false)
+            );
             lost.iter().for_each(Hold::fire);
             assert!(token.is_cancelled());
             assert_eq!((schedule.plan(), places(&schedule)), ((None, BEAT), 0));
@@ -454,12 +540,20 @@ mod tests {
         }
         let end = lease::valid_until(renewed, LEASE);
         let (at, lost) = next_loss(&mut schedule);
-        assert!(lost.len() == 1 && at < end && at.until(end) < Duration::from_millis(10), "{:?}", at.until(end));
+        assert!(
+            lost.len() == 1 && at < end && at.until(end) < Duration::from_millis(10),
+            "{:?}",
+            at.until(end)
+        );
     }
 
     #[test]
     fn an_end_that_is_brought_forward_replaces_the_older_place() {
-        let terms = Terms { lease: LEASE, renewed: true, max_hold: None };
+        let terms = Terms {
+            lease: LEASE,
+            renewed: true,
+            max_hold: None,
+        };
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0, 1], 3));
         let mut schedule = AlarmSchedule::default();
         let first = hold.valid_until();
@@ -495,14 +589,20 @@ mod tests {
         alarm.watch(&hold, Instant::now());
         // The thread plans it, and then lets go of the order.
         while hold.alarm_at().is_none() || Arc::weak_count(&hold) > 1 {
-            assert!(Instant::now() < hold.since + LEASE / 2, "the alarm keeps it once");
+            assert!(
+                Instant::now() < hold.since + LEASE / 2,
+                "the alarm keeps it once"
+            );
             thread::sleep(STEP);
         }
         assert_eq!(Arc::weak_count(&hold), 1);
         assert!(hold.lose(crate::error::Loss::Closed));
         alarm.forget(&hold, Instant::now());
         while Arc::weak_count(&hold) > 0 {
-            assert!(Instant::now() < hold.since + LEASE / 2, "it stays until its lease would end");
+            assert!(
+                Instant::now() < hold.since + LEASE / 2,
+                "it stays until its lease would end"
+            );
             thread::sleep(STEP);
         }
     }
@@ -516,11 +616,20 @@ mod tests {
         for hold in &holds {
             hold.lose(crate::error::Loss::Closed);
             let over = vec![hold.alarm_at().expect("it is in a bucket")];
-            schedule.ring(&Orders { over, ..Orders::default() }, holds[0].since);
+            schedule.ring(
+                &Orders {
+                    over,
+                    ..Orders::default()
+                },
+                holds[0].since,
+            );
             left.push(places(&schedule));
         }
         let mut of_ended = left.iter().enumerate().map(|(at, left)| left - (99 - at));
-        assert!(of_ended.all(|ended| ended <= 50) && left.last() == Some(&0), "{left:?}");
+        assert!(
+            of_ended.all(|ended| ended <= 50) && left.last() == Some(&0),
+            "{left:?}"
+        );
     }
 
     /// Whoever found the loss may be in a waker that blocks.
@@ -529,14 +638,26 @@ mod tests {
         let lost = hold(LEASE);
         let ended = hold(LEASE);
         let mut schedule = AlarmSchedule::default();
-        schedule.ring(&orders(&[Arc::clone(&lost), Arc::clone(&ended)]), lost.since);
+        schedule.ring(
+            &orders(&[Arc::clone(&lost), Arc::clone(&ended)]),
+            lost.since,
+        );
         let at = lost.alarm_at().expect("it is in a bucket");
         assert_eq!(ended.alarm_at(), Some(at));
         lost.mark(lost.valid_until());
         assert!(lost.is_unfired());
         ended.lose(crate::error::Loss::Closed);
-        schedule.ring(&Orders { over: vec![at], ..Orders::default() }, lost.since);
-        assert_eq!((places(&schedule), next_loss(&mut schedule).1.len()), (1, 1));
+        schedule.ring(
+            &Orders {
+                over: vec![at],
+                ..Orders::default()
+            },
+            lost.since,
+        );
+        assert_eq!(
+            (places(&schedule), next_loss(&mut schedule).1.len()),
+            (1, 1)
+        );
     }
 
     #[test]
@@ -561,17 +682,25 @@ mod tests {
         let mut latest = Duration::MAX;
         while left > 0 {
             let (at, lost) = next_loss(&mut schedule);
-            let first = lost.iter().map(|hold| at.until(hold.valid_until())).min().expect("a loss");
-            latest = latest.min(first.saturating_sub(EACH * u32::try_from(lost.len()).expect("few")));
+            let first = lost
+                .iter()
+                .map(|hold| at.until(hold.valid_until()))
+                .min()
+                .expect("a loss");
+            latest =
+                latest.min(first.saturating_sub(EACH * u32::try_from(lost.len()).expect("few")));
             left -= lost.len();
         }
-        // Five milliseconds early, less the steps of two buckets, since the holds were not made in one moment.
+        // Five milliseconds early, less the steps of two buckets, since the holds were not made in
+        // one moment.
         assert!(latest >= Duration::from_millis(3), "{latest:?}");
     }
 
     #[test]
     fn holds_that_ran_out_during_a_suspend_are_lost_at_the_first_look() {
-        let holds: Vec<_> = [100, 3_000, 30_000].map(|lease| hold(Duration::from_millis(lease))).into();
+        let holds: Vec<_> = [100, 3_000, 30_000]
+            .map(|lease| hold(Duration::from_millis(lease)))
+            .into();
         let day = hold(Duration::from_secs(86_400));
         let mut schedule = AlarmSchedule::default();
         schedule.ring(&orders(&holds), holds[0].since);
@@ -581,7 +710,10 @@ mod tests {
             Duration::from_millis(10),
             "a tenth of the shortest lease, since timers stand still"
         );
-        let lost = schedule.ring(&Orders::default(), holds[0].since + Duration::from_secs(3_600));
+        let lost = schedule.ring(
+            &Orders::default(),
+            holds[0].since + Duration::from_secs(3_600),
+        );
         assert_eq!(lost.len(), 3);
         assert!(holds.iter().all(|hold| !hold.is_held()));
         assert!(day.is_held() && places(&schedule) == 1);
@@ -606,19 +738,40 @@ mod tests {
         }
         desk.order(&kept, kept.since);
         assert!(
-            desk.inbox.lock().orders.look.len() <= 2 * MANY && desk.inbox.lock().orders.look.capacity() <= 4 * MANY
+            desk.inbox.lock().orders.look.len() <= 2 * MANY
+                && desk.inbox.lock().orders.look.capacity() <= 4 * MANY
         );
-        assert!(desk.inbox.lock().orders.look.iter().any(|order| order.strong_count() > 0));
+        assert!(
+            desk.inbox
+                .lock()
+                .orders
+                .look
+                .iter()
+                .any(|order| order.strong_count() > 0)
+        );
     }
 
     #[test]
     fn a_hold_costs_the_alarm_no_more_than_64_bytes() {
         const HOLDS: usize = 20_000;
-        let terms = Terms { lease: LEASE, renewed: true, max_hold: None };
+        let terms = Terms {
+            lease: LEASE,
+            renewed: true,
+            max_hold: None,
+        };
         let (reporter, _losses) = LossReporter::new(Arc::new(Counters::new()), Clock::machine());
-        let hold = |_| Arc::new(Hold::for_test_in(Arc::clone(&reporter), Owner::task(1), terms, &[0], 1));
+        let hold = |_| {
+            Arc::new(Hold::for_test_in(
+                Arc::clone(&reporter),
+                Owner::task(1),
+                terms,
+                &[0],
+                1,
+            ))
+        };
         let holds: Vec<_> = (0..HOLDS).map(hold).collect();
-        // They are taken one after the other within a third of a lease, and renewed each third after that.
+        // They are taken one after the other within a third of a lease, and renewed each third
+        // after that.
         let steps = 30;
         let start = holds[0].since;
         let desk = Desk::default();
@@ -627,7 +780,11 @@ mod tests {
         for step in 0..steps * 6 {
             let now = start + LEASE / 3 / steps * step;
             let at_once = HOLDS.div_ceil(steps as usize);
-            for hold in holds.iter().skip((step % steps) as usize * at_once).take(at_once) {
+            for hold in holds
+                .iter()
+                .skip((step % steps) as usize * at_once)
+                .take(at_once)
+            {
                 hold.renewed(0, now, now);
                 if step < steps {
                     desk.order(hold, now);
@@ -639,8 +796,8 @@ mod tests {
             most = most.max(bytes(&desk, &schedule));
         }
         assert_eq!(places(&schedule), HOLDS);
-        // In the hold: when it is looked at, whether its loss was reported, the pointer to the reporter of losses, and
-        // that to the tokens.
+        // In the hold: when it is looked at, whether its loss was reported, the pointer to the
+        // reporter of losses, and that to the tokens.
         let of_hold = size_of::<Option<Instant>>() + size_of::<bool>() + 2 * size_of::<usize>();
         let each = of_hold + most.div_ceil(HOLDS);
         assert!(each <= 64, "{each} bytes, {of_hold} of them in the hold");
@@ -648,7 +805,10 @@ mod tests {
 
     /// Returns the bytes that the alarm keeps outside of the holds.
     fn bytes(desk: &Desk, schedule: &AlarmSchedule) -> usize {
-        let buckets = schedule.buckets.values().map(|bucket| bucket.holds.capacity());
+        let buckets = schedule
+            .buckets
+            .values()
+            .map(|bucket| bucket.holds.capacity());
         let places = desk.inbox.lock().orders.look.capacity() + buckets.sum::<usize>();
         // A node of the tree may be half empty.
         let buckets = 2 * schedule.buckets.len() * size_of::<(Instant, Bucket)>();
@@ -662,12 +822,22 @@ mod tests {
         let short = hold(Duration::from_millis(100));
         let now = long.since;
         desk.order(&long, now);
-        assert_eq!(desk.inbox.lock().asleep_until, Some(now + lease::grid(LEASE)));
+        assert_eq!(
+            desk.inbox.lock().asleep_until,
+            Some(now + lease::grid(LEASE))
+        );
         desk.inbox.lock().asleep_until = Some(now + Duration::from_millis(50));
         desk.order(&long, now);
-        assert_eq!(desk.inbox.lock().asleep_until, Some(now + Duration::from_millis(50)), "soon enough");
+        assert_eq!(
+            desk.inbox.lock().asleep_until,
+            Some(now + Duration::from_millis(50)),
+            "soon enough"
+        );
         desk.order(&short, now);
-        assert_eq!(desk.inbox.lock().asleep_until, Some(now + lease::grid(Duration::from_millis(100))));
+        assert_eq!(
+            desk.inbox.lock().asleep_until,
+            Some(now + lease::grid(Duration::from_millis(100)))
+        );
     }
 
     #[test]

@@ -29,8 +29,8 @@ pub(crate) struct Listing {
 pub(crate) enum Wakes {
     /// All subscribers of the lock's channel.
     All,
-    /// The next locker of the list or, without a list, all subscribers. The `Releaser` describes the locker that
-    /// releases.
+    /// The next locker of the list or, without a list, all subscribers. The `Releaser` describes
+    /// the locker that releases.
     Next(Option<Releaser>),
 }
 
@@ -38,7 +38,8 @@ pub(crate) enum Wakes {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Releaser {
     pub(crate) locker: Arc<str>,
-    /// Other callers of it wait, so it goes behind the other lockers of the list. A list with no other counts as none.
+    /// Other callers of it wait, so it goes behind the other lockers of the list. A list with no
+    /// other counts as none.
     pub(crate) enlists: bool,
     /// It is subscribed to the channel, and is not in the list.
     pub(crate) listens: bool,
@@ -53,8 +54,9 @@ pub(crate) struct Releaser {
 pub(crate) enum ReleaseAnswer {
     /// Released, and this many clients got the message.
     Released(u64),
-    /// Released, and another locker was woken or, with `turn`, clients that are not in the list were. `place` is the
-    /// number of lockers in the list before the one that released, if it is there.
+    /// Released, and another locker was woken or, with `turn`, clients that are not in the list
+    /// were. `place` is the number of lockers in the list before the one that released, if it is
+    /// there.
     PassedOn {
         place: Option<u64>,
         turn: Option<Duration>,
@@ -63,7 +65,8 @@ pub(crate) enum ReleaseAnswer {
         /// How many lockers are in the list.
         waiting: u64,
     },
-    /// Released, and all subscribers were told: the list cannot be used, because of this error of the server.
+    /// Released, and all subscribers were told: the list cannot be used, because of this error of
+    /// the server.
     Unlisted(String),
     Gone,
 }

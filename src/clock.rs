@@ -1,10 +1,12 @@
 //! The one module that reads clocks.
 //!
-//! [`Instant`] goes on while the machine sleeps (CLOCK_BOOTTIME on Linux), because a lease on the server does too: a
-//! laptop or a virtual machine that wakes up after an hour must not believe in locks that ran out meanwhile. std's
-//! `Instant` stands still during a suspend there. On other systems this uses std's.
+//! [`Instant`] goes on while the machine sleeps (CLOCK_BOOTTIME on Linux), because a lease on the
+//! server does too: a laptop or a virtual machine that wakes up after an hour must not believe in
+//! locks that ran out meanwhile. std's `Instant` stands still during a suspend there. On other
+//! systems this uses std's.
 //!
-//! With the feature `testing` a locker may run in a runtime of the program, and then uses that runtime's clock.
+//! With the feature `testing` a locker may run in a runtime of the program, and then uses that
+//! runtime's clock.
 
 #[cfg(feature = "testing")]
 mod runtime;
@@ -12,8 +14,9 @@ mod runtime;
 use std::ops::Add;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The clock of a locker. Code on its engine may call [`Instant::now`], which reads the same clock there. Code on
-/// callers' threads asks this one: callers may be in a runtime with another clock, or in none.
+/// The clock of a locker. Code on its engine may call [`Instant::now`], which reads the same clock
+/// there. Code on callers' threads asks this one: callers may be in a runtime with another clock,
+/// or in none.
 #[derive(Debug, Clone)]
 pub(crate) struct Clock {
     /// `None` for the machine's clock.
@@ -33,7 +36,9 @@ impl Clock {
     /// Returns the clock of a runtime, and makes that runtime a host of lockers.
     #[cfg(feature = "testing")]
     pub(crate) fn of(runtime: &tokio::runtime::Handle) -> Self {
-        Self { runtime: Some(runtime::RuntimeClock::of(runtime)) }
+        Self {
+            runtime: Some(runtime::RuntimeClock::of(runtime)),
+        }
     }
 
     /// Returns the clock that [`Instant::now`] reads here.
@@ -60,7 +65,8 @@ impl Clock {
 pub(crate) struct Instant(Duration);
 
 impl Instant {
-    /// Returns the time here: that of the current runtime if it is a host of lockers, otherwise the machine's.
+    /// Returns the time here: that of the current runtime if it is a host of lockers, otherwise the
+    /// machine's.
     pub(crate) fn now() -> Self {
         #[cfg(feature = "testing")]
         if let Some(time) = runtime::time_here() {
@@ -84,13 +90,15 @@ impl Instant {
         Self(self.0.saturating_sub(duration))
     }
 
-    /// Returns the last point not after this one whose distance from the clock's origin is a multiple of `grid`.
+    /// Returns the last point not after this one whose distance from the clock's origin is a
+    /// multiple of `grid`.
     pub(crate) fn round_down(self, grid: Duration) -> Self {
         let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0 - Duration::from_nanos(nanos(self.0) % nanos(grid).max(1)))
     }
 
-    /// Returns the first point not before this one whose distance from the clock's origin is a multiple of `grid`.
+    /// Returns the first point not before this one whose distance from the clock's origin is a
+    /// multiple of `grid`.
     pub(crate) fn round_up(self, grid: Duration) -> Self {
         let down = self.round_down(grid);
         if down == self { self } else { down + grid }
@@ -105,14 +113,19 @@ impl Add<Duration> for Instant {
     }
 }
 
-/// Returns the microseconds since 1970 on the wall clock, which may be wrong: only fences use it, and the server bounds
-/// it. In a runtime that is a host of lockers it advances with that runtime's time.
+/// Returns the microseconds since 1970 on the wall clock, which may be wrong: only fences use it,
+/// and the server bounds it. In a runtime that is a host of lockers it advances with that runtime's
+/// time.
 pub(crate) fn wall_micros() -> u64 {
     #[cfg(feature = "testing")]
     if let Some(since_epoch) = runtime::wall_here() {
         return micros(since_epoch);
     }
-    micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+    micros(
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default(),
+    )
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -127,7 +140,8 @@ pub(crate) fn is_of_timers() -> bool {
     false
 }
 
-/// Returns whether time is paused here: it advances only to the next timer, so no timer is ever late.
+/// Returns whether time is paused here: it advances only to the next timer, so no timer is ever
+/// late.
 pub(crate) fn is_paused() -> bool {
     #[cfg(feature = "testing")]
     return runtime::is_paused_here();
@@ -167,9 +181,18 @@ mod tests {
     fn rounding_down_never_rounds_up() {
         let grid = Duration::from_millis(300);
         let point = Instant(Duration::from_millis(1_234));
-        assert_eq!(point.round_down(grid), Instant(Duration::from_millis(1_200)));
-        assert_eq!(point.round_down(grid).round_down(grid), Instant(Duration::from_millis(1_200)));
+        assert_eq!(
+            point.round_down(grid),
+            Instant(Duration::from_millis(1_200))
+        );
+        assert_eq!(
+            point.round_down(grid).round_down(grid),
+            Instant(Duration::from_millis(1_200))
+        );
         assert_eq!(point.round_up(grid), Instant(Duration::from_millis(1_500)));
-        assert_eq!(point.round_up(grid).round_up(grid), Instant(Duration::from_millis(1_500)));
+        assert_eq!(
+            point.round_up(grid).round_up(grid),
+            Instant(Duration::from_millis(1_500))
+        );
     }
 }

@@ -16,12 +16,18 @@ pub struct Credentials {
 impl Credentials {
     /// Creates the credentials of this user.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
-        Self { user: Some(user.into()), password: password.into() }
+        Self {
+            user: Some(user.into()),
+            password: password.into(),
+        }
     }
 
     /// Creates the credentials of the server's default user.
     pub fn of_default_user(password: impl Into<String>) -> Self {
-        Self { user: None, password: password.into() }
+        Self {
+            user: None,
+            password: password.into(),
+        }
     }
 
     pub(crate) fn into_parts(self) -> (Option<String>, String) {
@@ -35,15 +41,17 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Provides credentials that change, for example from a secret store, a file that is replaced, or a token service.
-/// [`LockerBuilder::credentials`](crate::LockerBuilder::credentials) takes one.
+/// Provides credentials that change, for example from a secret store, a file that is replaced, or a
+/// token service. [`LockerBuilder::credentials`](crate::LockerBuilder::credentials) takes one.
 ///
-/// The locker asks it at each connect and reconnect of each connection, and at no other time. A replaced password does
-/// not affect established connections; the next connection uses the new one. The provider may return the old password
-/// while a server accepts both, and has to return the new one as soon as a server no longer accepts the old one.
+/// The locker asks it at each connect and reconnect of each connection, and at no other time. A
+/// replaced password does not affect established connections; the next connection uses the new one.
+/// The provider may return the old password while a server accepts both, and has to return the new
+/// one as soon as a server no longer accepts the old one.
 ///
-/// It runs on a thread of its own, "lockhound-creds", with a tokio runtime: it may use tokio's timers and sockets. It
-/// may block: that delays other connects that ask it meanwhile, but no renewal on an established connection.
+/// It runs on a thread of its own, "lockhound-creds", with a tokio runtime: it may use tokio's
+/// timers and sockets. It may block: that delays other connects that ask it meanwhile, but no
+/// renewal on an established connection.
 ///
 /// # Examples
 /// ```no_run
@@ -79,13 +87,15 @@ pub trait CredentialProvider: Send + Sync + 'static {
     /// The call may take half of [`connect_timeout`](crate::LockerBuilder::connect_timeout).
     ///
     /// # Errors
-    /// Any error. The connect fails with it, and is retried as after any other failure. Errors and logs show the text
-    /// of the error: put no secret into it. A panic counts as an error.
+    /// Any error. The connect fails with it, and is retried as after any other failure. Errors and
+    /// logs show the text of the error: put no secret into it. A panic counts as an error.
     ///
     /// # Cancel safety
     /// The locker drops the future when its time is over, or when the locker is closed or dropped.
-    fn credentials(&self, node: &str)
-    -> impl Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send;
+    fn credentials(
+        &self,
+        node: &str,
+    ) -> impl Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send;
 }
 
 impl<P: CredentialProvider> CredentialProvider for Arc<P> {
@@ -118,7 +128,11 @@ mod tests {
 
     #[test]
     fn credentials_are_not_shown() {
-        let shown = format!("{:?} {:?}", Credentials::new("ann", "secret"), Credentials::of_default_user("secret"));
+        let shown = format!(
+            "{:?} {:?}",
+            Credentials::new("ann", "secret"),
+            Credentials::of_default_user("secret")
+        );
         assert_eq!(shown, "Credentials(***) Credentials(***)");
     }
 }

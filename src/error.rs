@@ -9,12 +9,13 @@ use crate::shown::Shown;
 
 /// Why an operation failed.
 ///
-/// It is not an error that somebody else holds the lock: [`Lock::try_lock`](crate::Lock::try_lock) returns `None`.
+/// It is not an error that somebody else holds the lock: [`Lock::try_lock`](crate::Lock::try_lock)
+/// returns `None`.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lock was held, and is no longer provably held. Stop the work that it protects: somebody else may already
-    /// hold it.
+    /// The lock was held, and is no longer provably held. Stop the work that it protects: somebody
+    /// else may already hold it.
     #[error("the lock \"{}\" is lost: {loss}", key.shown())]
     #[non_exhaustive]
     Lost {
@@ -23,9 +24,10 @@ pub enum Error {
         /// How it was lost.
         loss: Loss,
     },
-    /// The server gave no usable answer, or no majority of several servers did: they cannot be reached, do not answer,
-    /// or refuse the credentials, or too few of their replicas acknowledged. Nothing is held, and anything that the
-    /// attempts may have left on a server is undone in the background. Try again later.
+    /// The server gave no usable answer, or no majority of several servers did: they cannot be
+    /// reached, do not answer, or refuse the credentials, or too few of their replicas
+    /// acknowledged. Nothing is held, and anything that the attempts may have left on a server is
+    /// undone in the background. Try again later.
     #[error("{}{}", locks(keys), unavailable(*servers, nodes, *waited))]
     #[non_exhaustive]
     Unavailable {
@@ -35,15 +37,16 @@ pub enum Error {
         servers: usize,
         /// Why the servers that did not answer did not, one entry for each.
         nodes: Vec<NodeFailure>,
-        /// How long the servers had been away when the operation gave up, as far as this locker knows. Zero if the
-        /// operation's own attempt was the first that failed.
+        /// How long the servers had been away when the operation gave up, as far as this locker
+        /// knows. Zero if the operation's own attempt was the first that failed.
         waited: Duration,
     },
-    /// An option, an address or a name cannot be used as it is. Correct the value that the message names.
+    /// An option, an address or a name cannot be used as it is. Correct the value that the message
+    /// names.
     #[error("{0}")]
     Config(ConfigError),
-    /// A server answered with an error. Nothing was written. The reply is the [`source`](std::error::Error::source);
-    /// `kind` says what to change.
+    /// A server answered with an error. Nothing was written. The reply is the
+    /// [`source`](std::error::Error::source); `kind` says what to change.
     #[error("{}{} {}", locks(&source.keys), source.node, refused(*kind, source))]
     Server {
         /// What kind of refusal it was.
@@ -54,16 +57,20 @@ pub enum Error {
     /// The [`Locker`](crate::Locker) was closed. Connect a new one.
     #[error("the locker is closed")]
     Closed,
-    /// This process was forked after the [`Locker`](crate::Locker) was connected. A fork copies only the thread that
-    /// calls it, so the locker's own thread is missing here. Nothing was sent, and the locks still belong to the
-    /// process that connected. Connect a new locker in this process.
+    /// This process was forked after the [`Locker`](crate::Locker) was connected. A fork copies
+    /// only the thread that calls it, so the locker's own thread is missing here. Nothing was sent,
+    /// and the locks still belong to the process that connected. Connect a new locker in this
+    /// process.
     #[error("this process was forked after the locker was connected: connect a new one")]
     Forked,
-    /// The watchdog of the [`Locker`](crate::Locker) ended by a panic, so nothing would renew a lock. Every token of
-    /// the locker has fired, and it grants nothing any more; guards still release. Close this locker and connect a new
-    /// one. Only a bug of this crate causes this: a panic of a `tracing` subscriber, a metrics recorder or a waker does
-    /// not.
-    #[error("the watchdog ended by a panic ({}): close this locker and connect a new one", Shown(message))]
+    /// The watchdog of the [`Locker`](crate::Locker) ended by a panic, so nothing would renew a
+    /// lock. Every token of the locker has fired, and it grants nothing any more; guards still
+    /// release. Close this locker and connect a new one. Only a bug of this crate causes this: a
+    /// panic of a `tracing` subscriber, a metrics recorder or a waker does not.
+    #[error(
+        "the watchdog ended by a panic ({}): close this locker and connect a new one",
+        Shown(message)
+    )]
     #[non_exhaustive]
     WatchdogPanicked {
         /// The message of the panic.
@@ -73,14 +80,21 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn lost(key: &Key, loss: Loss) -> Self {
-        Self::Lost { key: key.clone(), loss }
+        Self::Lost {
+            key: key.clone(),
+            loss,
+        }
     }
 
     /// # Errors
-    /// [`Error::Config`] for the empty name, which Redis would accept but which is probably a mistake.
+    /// [`Error::Config`] for the empty name, which Redis would accept but which is probably a
+    /// mistake.
     pub(crate) fn check_name(key: &Key) -> Result<(), Self> {
         if key.as_str().is_empty() {
-            return Err(Self::config("key", "the name of a lock is empty; give it one, such as \"orders:42\""));
+            return Err(Self::config(
+                "key",
+                "the name of a lock is empty; give it one, such as \"orders:42\"",
+            ));
         }
         Ok(())
     }
@@ -90,21 +104,33 @@ impl Error {
         match &mut self {
             Self::Unavailable { keys, .. } => *keys = call.to_vec(),
             Self::Server { source, .. } => source.keys = call.to_vec(),
-            // A loss names its lock. The others end every call of the locker, or say which value to correct: the name
-            // of one lock would send its reader to the wrong place.
-            Self::Lost { .. } | Self::Config(_) | Self::Closed | Self::Forked | Self::WatchdogPanicked { .. } => {}
+            // A loss names its lock. The others end every call of the locker, or say which value to
+            // correct: the name of one lock would send its reader to the wrong place.
+            Self::Lost { .. }
+            | Self::Config(_)
+            | Self::Closed
+            | Self::Forked
+            | Self::WatchdogPanicked { .. } => {}
         }
         self
     }
 
     /// Makes an error of a server's reply.
     pub(crate) fn refused(kind: ServerErrorKind, node: &Arc<str>, message: String) -> Self {
-        let source = ServerError { keys: Vec::new(), node: Arc::clone(node), message, found: String::new() };
+        let source = ServerError {
+            keys: Vec::new(),
+            node: Arc::clone(node),
+            message,
+            found: String::new(),
+        };
         Self::Server { kind, source }
     }
 
     pub(crate) fn config(option: &'static str, reason: impl Into<String>) -> Self {
-        Self::Config(ConfigError { option, reason: reason.into() })
+        Self::Config(ConfigError {
+            option,
+            reason: reason.into(),
+        })
     }
 }
 
@@ -118,7 +144,11 @@ fn locks(keys: &[Key]) -> String {
 }
 
 fn unavailable(servers: usize, nodes: &[NodeFailure], waited: Duration) -> String {
-    let nobody = if servers == 1 { "the server gave no usable answer" } else { "no majority of the servers answered" };
+    let nobody = if servers == 1 {
+        "the server gave no usable answer"
+    } else {
+        "no majority of the servers answered"
+    };
     let mut text = nobody.to_owned();
     if !waited.is_zero() {
         text += &format!(" for {waited:.1?}");
@@ -135,7 +165,13 @@ fn refused(kind: ServerErrorKind, source: &ServerError) -> String {
     let reply = Shown(&source.message).to_string();
     let found = Shown(&source.found).to_string();
     // The name that follows these words.
-    let named = |words: &str| reply.split_once(words)?.1.split_once('\'').map(|(name, _)| name.to_owned());
+    let named = |words: &str| {
+        reply
+            .split_once(words)?
+            .1
+            .split_once('\'')
+            .map(|(name, _)| name.to_owned())
+    };
     match kind {
         ServerErrorKind::NoPermission => {
             let what = if let Some(command) = named("run the '").or_else(|| named("refused: '")) {
@@ -143,9 +179,15 @@ fn refused(kind: ServerErrorKind, source: &ServerError) -> String {
             } else if let Some(name) = named("access the '") {
                 format!("use '{name}'")
             } else if reply.contains("access") {
-                let what = if reply.contains("channel") { "channels" } else { "keys" };
+                let what = if reply.contains("channel") {
+                    "channels"
+                } else {
+                    "keys"
+                };
                 match &*found {
-                    keys if !keys.is_empty() && what == "keys" => format!("use one of these keys: {keys}"),
+                    keys if !keys.is_empty() && what == "keys" => {
+                        format!("use one of these keys: {keys}")
+                    }
                     _ => format!("use one of the {what} that this needs"),
                 }
             } else {
@@ -170,7 +212,8 @@ fn refused(kind: ServerErrorKind, source: &ServerError) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The server no longer has the lock for this owner: it was deleted or evicted, or somebody else holds it.
+    /// The server no longer has the lock for this owner: it was deleted or evicted, or somebody
+    /// else holds it.
     #[error("the server no longer has it for this owner")]
     NotOwner,
     /// As many renewals in a row failed as
@@ -189,12 +232,12 @@ pub enum Loss {
     /// The [`Locker`](crate::Locker) was closed while it was held.
     #[error("its locker was closed")]
     Closed,
-    /// It was released in the ordinary way: a [`Section`](crate::Section) that outlived its run reports this. Tokens do
-    /// not fire for it.
+    /// It was released in the ordinary way: a [`Section`](crate::Section) that outlived its run
+    /// reports this. Tokens do not fire for it.
     #[error("it was released")]
     Released,
-    /// This process was forked after the lock was taken. The lock belongs to the other process, which may release it at
-    /// any time. Tokens that were taken before the fork do not fire for it.
+    /// This process was forked after the lock was taken. The lock belongs to the other process,
+    /// which may release it at any time. Tokens that were taken before the fork do not fire for it.
     #[error("this process was forked after it was taken")]
     Forked,
 }
@@ -232,7 +275,8 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// Returns the name of the option at fault: `key` or `keys` for the name of a lock, `node` for an address.
+    /// Returns the name of the option at fault: `key` or `keys` for the name of a lock, `node` for
+    /// an address.
     pub fn option(&self) -> &str {
         self.option
     }
@@ -250,7 +294,8 @@ impl fmt::Display for ConfigError {
 pub enum ServerErrorKind {
     /// The credentials are wrong (`WRONGPASS`, `NOAUTH`): correct the user or the password.
     Auth,
-    /// The key holds something that is not a lock (`WRONGTYPE`): use another name, or delete what is there.
+    /// The key holds something that is not a lock (`WRONGTYPE`): use another name, or delete what
+    /// is there.
     WrongType,
     /// The user may not run the command or use the key (`NOPERM`): grant the right.
     /// [`guide::operating`](crate::guide::operating#rights) lists what is needed.
@@ -291,7 +336,8 @@ pub struct ServerError {
     pub(crate) keys: Vec<Key>,
     pub(crate) node: Arc<str>,
     pub(crate) message: String,
-    /// What was found out about it afterwards, if anything: which keys it concerns, or what is there.
+    /// What was found out about it afterwards, if anything: which keys it concerns, or what is
+    /// there.
     pub(crate) found: String,
 }
 
@@ -321,8 +367,16 @@ mod tests {
     use std::error::Error as _;
 
     fn server_error(message: &str) -> Error {
-        let code = if message.contains("can't") { "NOPERM" } else { message.split(' ').next().unwrap_or_default() };
-        Error::refused(ServerErrorKind::of(code), &"redis://h".into(), message.into())
+        let code = if message.contains("can't") {
+            "NOPERM"
+        } else {
+            message.split(' ').next().unwrap_or_default()
+        };
+        Error::refused(
+            ServerErrorKind::of(code),
+            &"redis://h".into(),
+            message.into(),
+        )
     }
 
     #[test]
@@ -330,32 +384,63 @@ mod tests {
         let away = |servers| Error::Unavailable {
             keys: Vec::new(),
             servers,
-            nodes: vec![NodeFailure { node: "redis://127.0.0.1:1".into(), reason: "timed out".into() }],
+            nodes: vec![NodeFailure {
+                node: "redis://127.0.0.1:1".into(),
+                reason: "timed out".into(),
+            }],
             waited: Duration::from_millis(1500),
         };
         let behind = " for 1.5s: redis://127.0.0.1:1: timed out";
-        assert_eq!(away(1).to_string(), format!("the server gave no usable answer{behind}"));
-        assert_eq!(away(2).to_string(), format!("no majority of the servers answered{behind}"));
+        assert_eq!(
+            away(1).to_string(),
+            format!("the server gave no usable answer{behind}")
+        );
+        assert_eq!(
+            away(2).to_string(),
+            format!("no majority of the servers answered{behind}")
+        );
         let refused = server_error("OOM no such luck");
-        assert_eq!(refused.to_string(), "redis://h is out of memory: raise its maxmemory, or remove data");
-        assert_eq!(refused.source().expect("a cause").to_string(), "OOM no such luck");
+        assert_eq!(
+            refused.to_string(),
+            "redis://h is out of memory: raise its maxmemory, or remove data"
+        );
+        assert_eq!(
+            refused.source().expect("a cause").to_string(),
+            "OOM no such luck"
+        );
     }
 
     #[test]
     fn an_error_of_a_call_names_its_locks() {
-        let one = server_error("OOM no such luck").of(&["orders:42".into()]).to_string();
-        assert!(one.starts_with("the lock \"orders:42\": redis://h is out of memory"), "{one}");
+        let one = server_error("OOM no such luck")
+            .of(&["orders:42".into()])
+            .to_string();
+        assert!(
+            one.starts_with("the lock \"orders:42\": redis://h is out of memory"),
+            "{one}"
+        );
         let servers = 1;
         let waited = Duration::ZERO;
-        let away = Error::Unavailable { keys: Vec::new(), servers, nodes: Vec::new(), waited };
+        let away = Error::Unavailable {
+            keys: Vec::new(),
+            servers,
+            nodes: Vec::new(),
+            waited,
+        };
         let two = away.of(&["a".into(), "b".into()]).to_string();
-        assert!(two.starts_with("the locks [\"a\", \"b\"]: the server gave no usable answer"), "{two}");
+        assert!(
+            two.starts_with("the locks [\"a\", \"b\"]: the server gave no usable answer"),
+            "{two}"
+        );
     }
 
     #[test]
     fn a_lost_lock_is_named_and_its_name_forges_no_line() {
         let lost = Error::lost(&"orders:42\nthe lock \"x\" is safe".into(), Loss::Expired);
-        assert_eq!(lost.to_string(), r#"the lock "orders:42\nthe lock "x" is safe" is lost: its lease ran out"#);
+        assert_eq!(
+            lost.to_string(),
+            r#"the lock "orders:42\nthe lock "x" is safe" is lost: its lease ran out"#
+        );
     }
 
     #[test]
@@ -368,51 +453,90 @@ mod tests {
     #[test]
     fn a_refused_right_is_named_as_far_as_the_server_names_it() {
         for (reply, what) in [
-            ("NOPERM this user has no permissions to run the 'eval' command", "run 'eval'"),
-            ("NOPERM User app has no permissions to run the 'eval' command", "run 'eval'"),
+            (
+                "NOPERM this user has no permissions to run the 'eval' command",
+                "run 'eval'",
+            ),
+            (
+                "NOPERM User app has no permissions to run the 'eval' command",
+                "run 'eval'",
+            ),
             (
                 "NOPERM ACL failure in script: User app has no permissions to run the 'del' command script: ab",
                 "run 'del'",
             ),
-            ("NOPERM The user can't run this command, refused: 'pexpire'", "run 'pexpire'"),
-            ("NOPERM User app has no permissions to access the 'orders' key", "use 'orders'"),
+            (
+                "NOPERM The user can't run this command, refused: 'pexpire'",
+                "run 'pexpire'",
+            ),
+            (
+                "NOPERM User app has no permissions to access the 'orders' key",
+                "use 'orders'",
+            ),
             (
                 "NOPERM this user has no permissions to access one of the keys used as arguments",
                 "use one of the keys that this needs",
             ),
-            ("NOPERM No permissions to access a channel", "use one of the channels that this needs"),
+            (
+                "NOPERM No permissions to access a channel",
+                "use one of the channels that this needs",
+            ),
             (
                 "ERR The user executing the script can't run this command or subcommand script: ab, on @user_script:9.",
                 "run a command that this needs; the server's ACL LOG names it",
             ),
         ] {
             let shown = server_error(reply).to_string();
-            assert_eq!(shown, format!("redis://h does not permit this user to {what}"), "{reply}");
+            assert_eq!(
+                shown,
+                format!("redis://h does not permit this user to {what}"),
+                "{reply}"
+            );
         }
     }
 
     #[test]
     fn the_error_names_what_the_key_holds_instead_of_a_lock() {
         let shown = server_error("WRONGTYPE \"orders:42\" holds a list").to_string();
-        assert_eq!(shown, "redis://h has something other than a lock under this key: \"orders:42\" holds a list");
+        assert_eq!(
+            shown,
+            "redis://h has something other than a lock under this key: \"orders:42\" holds a list"
+        );
         let shown = server_error("WRONGTYPE Operation against a key").to_string();
-        assert_eq!(shown, "redis://h has something other than a lock under this key");
+        assert_eq!(
+            shown,
+            "redis://h has something other than a lock under this key"
+        );
     }
 
     #[test]
     fn foreign_text_in_an_error_cannot_start_a_new_line() {
         let text = "x\n2026-01-01 ERROR forged\r\u{1b}[2K";
-        let node = NodeFailure { node: "redis://h".into(), reason: text.into() };
-        let panicked = Error::WatchdogPanicked { message: text.into() };
-        let away =
-            Error::Unavailable { keys: vec![text.into()], servers: 1, nodes: vec![node], waited: Duration::ZERO };
-        let noperm = server_error(&format!("NOPERM no permissions to run the '{text}' command"));
+        let node = NodeFailure {
+            node: "redis://h".into(),
+            reason: text.into(),
+        };
+        let panicked = Error::WatchdogPanicked {
+            message: text.into(),
+        };
+        let away = Error::Unavailable {
+            keys: vec![text.into()],
+            servers: 1,
+            nodes: vec![node],
+            waited: Duration::ZERO,
+        };
+        let noperm = server_error(&format!(
+            "NOPERM no permissions to run the '{text}' command"
+        ));
         let wrong = server_error(&format!("WRONGTYPE \"{text}"));
         let config = Error::config("key", text);
         for error in [away, panicked, noperm, wrong, config] {
             let source = error.source().map(ToString::to_string).unwrap_or_default();
             let shown = format!("{error} {error:?} {source}");
-            assert!(!shown.contains(['\n', '\r', '\u{1b}']) && shown.contains("forged"), "{shown}");
+            assert!(
+                !shown.contains(['\n', '\r', '\u{1b}']) && shown.contains("forged"),
+                "{shown}"
+            );
         }
     }
 }

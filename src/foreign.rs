@@ -1,11 +1,12 @@
-//! Foreign code that runs on our threads: `tracing` subscribers, `metrics` recorders, wakers. And our code that runs on
-//! threads of the program: [`give_way`].
+//! Foreign code that runs on our threads: `tracing` subscribers, `metrics` recorders, wakers. And
+//! our code that runs on threads of the program: [`give_way`].
 //!
-//! fred calls loggers from within its own code: their panics end the command or the task that called fred. [`survive`]
-//! and [`restarted`] handle that like a bug of our own.
+//! fred calls loggers from within its own code: their panics end the command or the task that
+//! called fred. [`survive`] and [`restarted`] handle that like a bug of our own.
 //!
 //! # Invariants
-//! - A panic of foreign code is caught where that code was called. By then the panic hook has reported it.
+//! - A panic of foreign code is caught where that code was called. By then the panic hook has
+//!   reported it.
 //! - No mutex of ours is held while foreign code runs: it may block for as long as it likes.
 
 mod journal;
@@ -34,7 +35,8 @@ pub(crate) fn contained(foreign: impl FnOnce()) {
     caught(foreign);
 }
 
-/// Logs an event of this level: `log!(warn, %node, "it is away")`. The subscriber is foreign code, and [`contained`].
+/// Logs an event of this level: `log!(warn, %node, "it is away")`. The subscriber is foreign code,
+/// and [`contained`].
 macro_rules! log {
     ($level:ident, $($event:tt)+) => {
         $crate::foreign::contained(|| tracing::$level!($($event)+))
@@ -42,11 +44,12 @@ macro_rules! log {
 }
 pub(crate) use log;
 
-/// Sends an answer to a caller, whose waker is foreign code. If the caller is gone, it drops the answer.
+/// Sends an answer to a caller, whose waker is foreign code. If the caller is gone, it drops the
+/// answer.
 pub(crate) fn answer<T>(reply: oneshot::Sender<T>, answer: T) {
     if reply.is_closed() {
-        // This drop comes before that of the channel, which drops the waker: if that panics, a value that is being
-        // returned is leaked.
+        // This drop comes before that of the channel, which drops the waker: if that panics, a
+        // value that is being returned is leaked.
         contained(|| drop(answer));
         return hang_up(reply);
     }
@@ -59,7 +62,8 @@ pub(crate) fn channel<T>() -> (oneshot::Sender<T>, AnswerReceiver<T>) {
     (reply, AnswerReceiver(Some(answer)))
 }
 
-/// The answer for which a caller waits. Its waker is dropped with it, perhaps while the caller's task unwinds.
+/// The answer for which a caller waits. Its waker is dropped with it, perhaps while the caller's
+/// task unwinds.
 #[derive(Debug)]
 pub(crate) struct AnswerReceiver<T>(Option<oneshot::Receiver<T>>);
 
@@ -67,7 +71,10 @@ impl<T> AnswerReceiver<T> {
     /// Waits on this thread, which panics in async code.
     pub(crate) fn blocking_recv(mut self) -> Result<T, oneshot::error::RecvError> {
         // It is `None` only during the drop; then a closed channel takes its place.
-        self.0.take().unwrap_or_else(|| oneshot::channel().1).blocking_recv()
+        self.0
+            .take()
+            .unwrap_or_else(|| oneshot::channel().1)
+            .blocking_recv()
     }
 }
 
@@ -102,10 +109,12 @@ pub(crate) fn span(make: impl FnOnce() -> tracing::Span) -> Span {
 /// How many calls in a row an executor without a budget runs before its other tasks have a turn.
 const IN_A_ROW: u8 = 64;
 
-/// Lets the other tasks of the caller's thread have a turn, once in a while. Every call of the API that may be answered
-/// without a server comes by here: a loop around it would never be suspended otherwise.
+/// Lets the other tasks of the caller's thread have a turn, once in a while. Every call of the API
+/// that may be answered without a server comes by here: a loop around it would never be suspended
+/// otherwise.
 ///
-/// tokio gives each poll of a task a budget. Outside of its tasks the calls of the thread are counted.
+/// tokio gives each poll of a task a budget. Outside of its tasks the calls of the thread are
+/// counted.
 pub(crate) async fn give_way() {
     thread_local! {
         static CALLS: Cell<u8> = const { Cell::new(0) };
@@ -136,24 +145,29 @@ fn caught<T>(foreign: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// Drops the payload of a panic. The drop may panic too; the payload of that second panic is leaked.
+/// Drops the payload of a panic. The drop may panic too; the payload of that second panic is
+/// leaked.
 fn discard(payload: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(another);
     }
 }
 
-/// Runs a future in a span, as `tracing`'s `Instrument` does; a subscriber that panics does not end the future. It
-/// borrows the future, since an async function that owns a future stores it twice and copies it.
-pub(crate) fn in_span<T>(span: &Span, mut future: Pin<&mut impl Future<Output = T>>) -> impl Future<Output = T> {
+/// Runs a future in a span, as `tracing`'s `Instrument` does; a subscriber that panics does not end
+/// the future. It borrows the future, since an async function that owns a future stores it twice
+/// and copies it.
+pub(crate) fn in_span<T>(
+    span: &Span,
+    mut future: Pin<&mut impl Future<Output = T>>,
+) -> impl Future<Output = T> {
     poll_fn(move |cx| {
         let _entered = span.enter();
         future.as_mut().poll(cx)
     })
 }
 
-/// A span whose calls to the subscriber are contained, its end included. On the thread of an engine the journal makes
-/// these calls. It ends with its last copy.
+/// A span whose calls to the subscriber are contained, its end included. On the thread of an engine
+/// the journal makes these calls. It ends with its last copy.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Span(Option<Arc<Ending>>);
 
@@ -174,7 +188,9 @@ impl Span {
     }
 
     fn enter(&self) -> Entered<'_> {
-        let Some(span) = self.inner() else { return Entered::Nothing };
+        let Some(span) = self.inner() else {
+            return Entered::Nothing;
+        };
         match journal::enter(span) {
             Some(earlier) => Entered::Noted(earlier),
             None => {
@@ -204,7 +220,9 @@ impl Drop for Entered<'_> {
     fn drop(&mut self) {
         match self {
             Self::Nothing => {}
-            Self::Here(span) => contained(|| _ = span.with_subscriber(|(id, subscriber)| subscriber.exit(id))),
+            Self::Here(span) => {
+                contained(|| _ = span.with_subscriber(|(id, subscriber)| subscriber.exit(id)))
+            }
             Self::Noted(earlier) => journal::leave(earlier.take()),
         }
     }
@@ -216,18 +234,21 @@ impl Drop for Entered<'_> {
 /// The message of the panic that ended it. By then the future's state has been dropped.
 pub(crate) async fn survive<T>(future: impl Future<Output = T>) -> Result<T, String> {
     let mut future = pin!(future);
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
-        Ok(poll) => poll.map(Ok),
-        Err(payload) => {
-            let said = said(&*payload);
-            discard(payload);
-            Poll::Ready(Err(said))
-        }
-    })
+    poll_fn(
+        |cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+            Ok(poll) => poll.map(Ok),
+            Err(payload) => {
+                let said = said(&*payload);
+                discard(payload);
+                Poll::Ready(Err(said))
+            }
+        },
+    )
     .await
 }
 
-/// Runs a task to its end. After a panic it starts the task again with `true`, since its last step may be half done.
+/// Runs a task to its end. After a panic it starts the task again with `true`, since its last step
+/// may be half done.
 pub(crate) async fn restarted(mut task: impl AsyncFnMut(bool)) {
     let mut pace = Pace::default();
     while survive(task(pace.0.is_some())).await.is_err() {
@@ -240,18 +261,24 @@ pub(crate) async fn restarted(mut task: impl AsyncFnMut(bool)) {
 struct Pace(Option<Instant>);
 
 impl Pace {
-    /// Returns the pause before the restart: none after a first panic. A task that keeps panicking must not take the
-    /// engine's time from all others.
+    /// Returns the pause before the restart: none after a first panic. A task that keeps panicking
+    /// must not take the engine's time from all others.
     fn pause(&mut self, now: Instant) -> Duration {
         let last = self.0.replace(now);
-        if last.is_some_and(|last| now.duration_since(last) < 10 * BREATH) { BREATH } else { Duration::ZERO }
+        if last.is_some_and(|last| now.duration_since(last) < 10 * BREATH) {
+            BREATH
+        } else {
+            Duration::ZERO
+        }
     }
 }
 
 fn said(panic: &(dyn Any + Send)) -> String {
     let literal = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
     let formatted = || panic.downcast_ref::<String>().cloned();
-    literal.or_else(formatted).unwrap_or_else(|| "without a message".to_owned())
+    literal
+        .or_else(formatted)
+        .unwrap_or_else(|| "without a message".to_owned())
 }
 
 /// A waker that panics: a task of ours that wakes it panics as by a bug of its own.
@@ -351,9 +378,18 @@ mod tests {
     #[tokio::test]
     async fn a_panic_ends_a_future_and_its_message_is_returned() {
         assert_eq!(survive(async { 7 }).await, Ok(7));
-        assert_eq!(survive::<()>(async { panic!("literal") }).await, Err("literal".to_owned()));
-        assert_eq!(survive::<()>(async { panic!("{} formatted", 1) }).await, Err("1 formatted".to_owned()));
-        assert_eq!(survive::<()>(async { std::panic::panic_any(Bomb) }).await, Err("without a message".to_owned()));
+        assert_eq!(
+            survive::<()>(async { panic!("literal") }).await,
+            Err("literal".to_owned())
+        );
+        assert_eq!(
+            survive::<()>(async { panic!("{} formatted", 1) }).await,
+            Err("1 formatted".to_owned())
+        );
+        assert_eq!(
+            survive::<()>(async { std::panic::panic_any(Bomb) }).await,
+            Err("without a message".to_owned())
+        );
     }
 
     #[tokio::test]
@@ -375,6 +411,10 @@ mod tests {
         assert_eq!(pace.pause(now), Duration::ZERO);
         assert_eq!(pace.pause(now + BREATH), BREATH);
         assert_eq!(pace.pause(now + 2 * BREATH), BREATH);
-        assert_eq!(pace.pause(now + 12 * BREATH), Duration::ZERO, "long after the last one");
+        assert_eq!(
+            pace.pause(now + 12 * BREATH),
+            Duration::ZERO,
+            "long after the last one"
+        );
     }
 }

@@ -13,37 +13,45 @@ use crate::hold::{Hold, HoldState};
 use crate::key::Key;
 use crate::owner::Owner;
 
-/// A guard of a held lock. Dropping it decrements the hold count; dropping the last guard of a hold releases the lock.
+/// A guard of a held lock. Dropping it decrements the hold count; dropping the last guard of a hold
+/// releases the lock.
 ///
-/// The order in which guards are dropped does not matter. A guard can be moved to another task or thread. While it
-/// lives, the watchdog renews the lease.
+/// The order in which guards are dropped does not matter. A guard can be moved to another task or
+/// thread. While it lives, the watchdog renews the lease.
 ///
 /// # What it promises
-/// If the lock is lost because renewals fail or time runs out, [`lost`](Self::lost) fires before anybody else can
-/// enter. A process or machine that was itself stopped learns of the loss when it goes on; [`check`](Self::check)
-/// reports it from the first moment. A deletion from outside (`DEL`, `FLUSHALL`, eviction, a failover to a replica that
-/// had not heard of the lock) is noticed at the next renewal at the latest. A hold with a
-/// [`fixed_lease`](crate::Lock::fixed_lease) has no renewals: there a re-entry or [`unlock`](Self::unlock) notices it.
-/// The token does not fire at a release.
+/// If the lock is lost because renewals fail or time runs out, [`lost`](Self::lost) fires before
+/// anybody else can enter. A process or machine that was itself stopped learns of the loss when it
+/// goes on; [`check`](Self::check) reports it from the first moment. A deletion from outside
+/// (`DEL`, `FLUSHALL`, eviction, a failover to a replica that had not heard of the lock) is noticed
+/// at the next renewal at the latest. A hold with a [`fixed_lease`](crate::Lock::fixed_lease) has
+/// no renewals: there a re-entry or [`unlock`](Self::unlock) notices it. The token does not fire at
+/// a release.
 ///
 /// # What it does not promise
-/// A paused process cannot be stopped from acting when it wakes: let the resource check the [`fence`](Self::fence).
+/// A paused process cannot be stopped from acting when it wakes: let the resource check the
+/// [`fence`](Self::fence).
 ///
 /// # Dropping
-/// Dropping a guard releases in the background and does not report whether that worked; [`unlock`](Self::unlock) does.
-/// The drop waits for no server and needs no runtime. It never panics, except in tests over a `testing::Server`. It may
-/// write a warning to the log, so do not drop a guard while you hold a mutex that a `tracing` subscriber takes.
+/// Dropping a guard releases in the background and does not report whether that worked;
+/// [`unlock`](Self::unlock) does. The drop waits for no server and needs no runtime. It never
+/// panics, except in tests over a `testing::Server`. It may write a warning to the log, so do not
+/// drop a guard while you hold a mutex that a `tracing` subscriber takes.
 ///
-/// A thread that dropped a guard waits at its end for the release, for up to 100 ms. So does `main`, for all releases
-/// that are under way in the lockers that it used, also if it ends by a panic. A release that is not answered within
-/// that time may not happen: to be sure, end `main` with [`Locker::close`](crate::Locker::close) or
-/// [`blocking_close`](crate::Locker::blocking_close). This is tested with glibc only; `main` does not wait on Windows.
+/// A thread that dropped a guard waits at its end for the release, for up to 100 ms. So does
+/// `main`, for all releases that are under way in the lockers that it used, also if it ends by a
+/// panic. A release that is not answered within that time may not happen: to be sure, end `main`
+/// with [`Locker::close`](crate::Locker::close) or
+/// [`blocking_close`](crate::Locker::blocking_close). This is tested with glibc only; `main` does
+/// not wait on Windows.
 ///
-/// A guard that is never dropped is not released, and its lease runs out. This concerns guards in a `static`, leaked
-/// guards, and all guards if [`std::process::exit`], an abort, `panic = "abort"` or a signal ends the process. A guard
-/// in a `thread_local!` may be dropped too late for its thread to wait.
+/// A guard that is never dropped is not released, and its lease runs out. This concerns guards in a
+/// `static`, leaked guards, and all guards if [`std::process::exit`], an abort, `panic = "abort"`
+/// or a signal ends the process. A guard in a `thread_local!` may be dropped too late for its
+/// thread to wait.
 ///
-/// In a forked process a guard of the parent is lost ([`Loss::Forked`]), and dropping it does nothing.
+/// In a forked process a guard of the parent is lost ([`Loss::Forked`]), and dropping it does
+/// nothing.
 #[must_use = "the lock is released when its guard is dropped"]
 pub struct Guard(pub(crate) GuardInner);
 
@@ -54,10 +62,11 @@ impl Guard {
 
     /// Returns a token that fires when the lock is lost. Cancelling it cancels nothing else.
     ///
-    /// The thread "lockhound-alarm" or another thread that learns of the loss first fires the token, and runs the
-    /// wakers of the tasks that await it. A waker that panics keeps no other token from firing, nor does one that
-    /// blocks, unless a second one blocks too. Beyond the first 16 tokens of a hold, tokens share trees, in which a
-    /// panic may leave tasks asleep that await other tokens; [`check`](Self::check) is right all the same.
+    /// The thread "lockhound-alarm" or another thread that learns of the loss first fires the
+    /// token, and runs the wakers of the tasks that await it. A waker that panics keeps no other
+    /// token from firing, nor does one that blocks, unless a second one blocks too. Beyond the
+    /// first 16 tokens of a hold, tokens share trees, in which a panic may leave tasks asleep that
+    /// await other tokens; [`check`](Self::check) is right all the same.
     ///
     /// # Examples
     /// ```no_run
@@ -77,19 +86,20 @@ impl Guard {
         self.0.guards.token()
     }
 
-    /// Returns whether the lock is lost. It reads the clock, so it is right even if the watchdog is late.
+    /// Returns whether the lock is lost. It reads the clock, so it is right even if the watchdog is
+    /// late.
     pub fn is_lost(&self) -> bool {
         self.loss().is_some()
     }
 
-    /// Returns how the lock was lost, or `None` while it is held. It reads the clock, as [`is_lost`](Self::is_lost)
-    /// does.
+    /// Returns how the lock was lost, or `None` while it is held. It reads the clock, as
+    /// [`is_lost`](Self::is_lost) does.
     pub fn loss(&self) -> Option<Loss> {
         self.state().loss()
     }
 
-    /// Returns an error if the lock is lost, for `?` inside a critical section. It reads the clock, as
-    /// [`is_lost`](Self::is_lost) does.
+    /// Returns an error if the lock is lost, for `?` inside a critical section. It reads the clock,
+    /// as [`is_lost`](Self::is_lost) does.
     ///
     /// # Errors
     /// [`Error::Lost`].
@@ -102,13 +112,14 @@ impl Guard {
         self.0.guards.state()
     }
 
-    /// Returns how long the lock is certainly held if it is not renewed again: until the end of its validity on the
-    /// local clock, or of `max_hold`. Zero if it is lost.
+    /// Returns how long the lock is certainly held if it is not renewed again: until the end of its
+    /// validity on the local clock, or of `max_hold`. Zero if it is lost.
     pub fn remaining(&self) -> Duration {
         self.0.guards.remaining()
     }
 
-    /// Returns the fencing token of this hold. A re-entry has the fence of the outermost acquisition.
+    /// Returns the fencing token of this hold. A re-entry has the fence of the outermost
+    /// acquisition.
     pub fn fence(&self) -> Fence {
         self.hold().fence
     }
@@ -128,8 +139,8 @@ impl Guard {
         self.hold().owner()
     }
 
-    /// Gives the whole hold, with all its guards, to a new owner, so that this task no longer enters it again. It sends
-    /// nothing: on the server the lock stays as it is.
+    /// Gives the whole hold, with all its guards, to a new owner, so that this task no longer
+    /// enters it again. It sends nothing: on the server the lock stays as it is.
     ///
     /// # Examples
     /// ```no_run
@@ -149,11 +160,12 @@ impl Guard {
 
     /// Runs a future as the owner of this hold, in any task: its locks enter again.
     ///
-    /// It is for children that are spawned while their parent holds the lock: without it they are owners of their own,
-    /// and wait forever if the parent waits for them. Runs ([`Lock::run`](crate::Lock::run)) in the future count as
-    /// nested in the run in which this guard was taken, and in those in which this method is called. The future does
-    /// not keep the guard alive: if the lock is released while the future still runs, the future has to take the lock
-    /// again.
+    /// It is for children that are spawned while their parent holds the lock: without it they are
+    /// owners of their own, and wait forever if the parent waits for them. Runs
+    /// ([`Lock::run`](crate::Lock::run)) in the future count as nested in the run in which this
+    /// guard was taken, and in those in which this method is called. The future does not keep the
+    /// guard alive: if the lock is released while the future still runs, the future has to take the
+    /// lock again.
     ///
     /// # Cancel safety
     /// Dropping the returned future drops the one that it runs.
@@ -175,19 +187,21 @@ impl Guard {
 
     /// Makes the lock last for at least this long from now, from 100 ms to 30 days.
     ///
-    /// It is for a lock that was taken with [`fixed_lease`](crate::Lock::fixed_lease), by the holder that finds that
-    /// its work takes longer. A lock that lasts longer anyway stays as it is: nothing is shortened. A
-    /// [`max_hold`](crate::Lock::max_hold) ends the hold all the same. The lease counts for all guards of the hold. A
-    /// call that ends with an error may have extended the lease on some servers: the lock is free again after that
-    /// time at the latest, and at once after a release.
+    /// It is for a lock that was taken with [`fixed_lease`](crate::Lock::fixed_lease), by the
+    /// holder that finds that its work takes longer. A lock that lasts longer anyway stays as it
+    /// is: nothing is shortened. A [`max_hold`](crate::Lock::max_hold) ends the hold all the same.
+    /// The lease counts for all guards of the hold. A call that ends with an error may have
+    /// extended the lease on some servers: the lock is free again after that time at the latest,
+    /// and at once after a release.
     ///
     /// # Errors
     /// - [`Error::Lost`]: the lock is lost; it is not taken again.
-    /// - [`Error::Unavailable`]: no majority of the servers confirmed it in time. The holder has the lock for as long
-    ///   as before.
+    /// - [`Error::Unavailable`]: no majority of the servers confirmed it in time. The holder has
+    ///   the lock for as long as before.
     /// - [`Error::Server`]: a server refused.
-    /// - [`Error::Config`]: the lock has no fixed lease, so the watchdog renews it; or the time is out of range or,
-    ///   over several servers, longer than the [`restart_quarantine`](crate::LockerBuilder::restart_quarantine).
+    /// - [`Error::Config`]: the lock has no fixed lease, so the watchdog renews it; or the time is
+    ///   out of range or, over several servers, longer than the
+    ///   [`restart_quarantine`](crate::LockerBuilder::restart_quarantine).
     /// - [`Error::Closed`], [`Error::Forked`] and [`Error::WatchdogPanicked`].
     ///
     /// # Cancel safety
@@ -224,20 +238,21 @@ impl Guard {
 
     /// Releases this guard, and the lock if it is the hold's last guard.
     ///
-    /// Returns `Ok` if the lock was released. For a guard that is not the last, the call returns `Ok` unless the lock
-    /// is lost, whether the servers answer or not.
+    /// Returns `Ok` if the lock was released. For a guard that is not the last, the call returns
+    /// `Ok` unless the lock is lost, whether the servers answer or not.
     ///
     /// # Errors
-    /// - [`Error::Lost`]: the lock was lost earlier, or the server no longer had it. The release is sent all the same;
-    ///   it does not affect a later holder.
-    /// - [`Error::Unavailable`]: the release was not confirmed within a command timeout. It is repeated in the
-    ///   background until the servers answer, and the lock ends with its lease at the latest.
+    /// - [`Error::Lost`]: the lock was lost earlier, or the server no longer had it. The release is
+    ///   sent all the same; it does not affect a later holder.
+    /// - [`Error::Unavailable`]: the release was not confirmed within a command timeout. It is
+    ///   repeated in the background until the servers answer, and the lock ends with its lease at
+    ///   the latest.
     /// - [`Error::Server`]: the server refused; the lock ends with its lease.
     /// - [`Error::Forked`]: the lock belongs to another process; nothing is sent.
     ///
     /// # Cancel safety
-    /// Once polled, it is carried out even if the future is dropped. A future that was never polled drops its guard,
-    /// which releases it too.
+    /// Once polled, it is carried out even if the future is dropped. A future that was never polled
+    /// drops its guard, which releases it too.
     pub async fn unlock(self) -> Result<(), Error> {
         self.0.unlock().await
     }

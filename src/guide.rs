@@ -16,21 +16,24 @@
 //! Words of these pages:
 //!
 //! - *Owner*: who may enter a lock again: by default the current tokio task.
-//! - *Hold*: one acquisition by an owner, from the first guard to the last. *Guard*: one entry into it. *Handle*: a
-//!   [`Lock`](crate::Lock), which holds nothing.
-//! - *Generation*: a number that the locker gives to each attempt, so that late commands of earlier ones do nothing.
-//! - *Lease*: the time for which a server keeps a lock that is not renewed. *Validity*: how much of that the holder may
-//!   rely on: the lease without the time that the answer took, and without an allowance for clocks that differ in rate
-//!   (1 % of the lease and 2 ms).
+//! - *Hold*: one acquisition by an owner, from the first guard to the last. *Guard*: one entry into
+//!   it. *Handle*: a [`Lock`](crate::Lock), which holds nothing.
+//! - *Generation*: a number that the locker gives to each attempt, so that late commands of earlier
+//!   ones do nothing.
+//! - *Lease*: the time for which a server keeps a lock that is not renewed. *Validity*: how much of
+//!   that the holder may rely on: the lease without the time that the answer took, and without an
+//!   allowance for clocks that differ in rate (1 % of the lease and 2 ms).
 //! - *Terms*: how long a hold may last: its lease, whether it is renewed, and `max_hold`.
 //! - *Jeopardy*: the last renewal failed, and the lock is still held.
 //! - *Scope*: a future in which calls enter as a given owner.
-//! - *Fence*: a number that grows with each acquisition. A resource refuses smaller ones than it has seen.
+//! - *Fence*: a number that grows with each acquisition. A resource refuses smaller ones than it
+//!   has seen.
 //! - *Vote*: what one of several servers says for a holder. A majority of votes holds the lock.
 //! - *Quarantine*: how long a server that lost its data does not vote.
 //!
-//! Five programs in `recipes/` of the repository use what these pages describe: a web service, a leader election, a job
-//! that a fleet does once in each period, a queue consumer, and plain threads.
+//! Five programs in `recipes/` of the repository use what these pages describe: a web service, a
+//! leader election, a job that a fleet does once in each period, a queue consumer, and plain
+//! threads.
 
 #[doc = include_str!("../docs/guide/critical_sections.md")]
 pub mod critical_sections {}

@@ -1,5 +1,5 @@
-//! The common part of the handles and guards of one lock and of several: how a call locks, runs a section, and
-//! releases.
+//! The common part of the handles and guards of one lock and of several: how a call locks, runs a
+//! section, and releases.
 
 mod calling;
 mod spans;
@@ -34,7 +34,11 @@ pub(crate) enum Wait {
 
 impl Wait {
     pub(crate) fn up_to(wait: Duration) -> Self {
-        if wait.is_zero() { Self::Never } else { Self::For(wait) }
+        if wait.is_zero() {
+            Self::Never
+        } else {
+            Self::For(wait)
+        }
     }
 
     /// Returns when the wait of a call that came then is over. One attempt has no such time.
@@ -65,7 +69,11 @@ pub(crate) struct Handle {
 
 impl Handle {
     pub(crate) fn new(shared: Arc<SharedSession>, keys: Arc<[Key]>) -> Self {
-        Self { shared, keys, options: LockOptions::default() }
+        Self {
+            shared,
+            keys,
+            options: LockOptions::default(),
+        }
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -87,7 +95,8 @@ impl Handle {
         let taken = calling.inside(taking.as_mut()).await;
         drop(taking);
         let taken = self.held(calling.ended(taken, GuardInner::is_reentry));
-        // A grant comes from a server. Giving way before it is asked would change the order of callers.
+        // A grant comes from a server. Giving way before it is asked would change the order of
+        // callers.
         if !matches!(taken, Ok(Some(_))) {
             foreign::give_way().await;
         }
@@ -98,7 +107,9 @@ impl Handle {
         let calling = self.calling(wait);
         let (owner, reentry) = self.options.owner_and_reentry(self.settings());
         let caller = Caller::blocking(owner, reentry);
-        let taken = self.session().block_on(calling.inside(pin!(self.take_as(&caller, &calling))));
+        let taken = self
+            .session()
+            .block_on(calling.inside(pin!(self.take_as(&caller, &calling))));
         self.held(calling.ended(taken, GuardInner::is_reentry))
     }
 
@@ -116,15 +127,21 @@ impl Handle {
         Calling::begin(self.session(), wait, &self.keys, self.options.class)
     }
 
-    async fn take_as(&self, caller: &Caller, calling: &Calling<'_>) -> Result<Option<GuardInner>, Error> {
+    async fn take_as(
+        &self,
+        caller: &Caller,
+        calling: &Calling<'_>,
+    ) -> Result<Option<GuardInner>, Error> {
         calling.is_by(&caller.owner);
         let terms = self.terms()?;
         let guards = match self.take_all(caller, &terms, calling).await {
             Ok(guards) => guards,
-            // Boxed, as everything is that few calls come to: there is room for it while a call waits.
+            // Boxed, as everything is that few calls come to: there is room for it while a call
+            // waits.
             Err(error) => return Err(Box::pin(self.refused(error, calling)).await),
         };
-        // Nothing is awaited from here on: guards that no caller gets are dropped before their `min_hold` begins.
+        // Nothing is awaited from here on: guards that no caller gets are dropped before their
+        // `min_hold` begins.
         if let (Some(guards), Some(min_hold)) = (&guards, self.options.min_hold) {
             guards.keep_for(min_hold);
         }
@@ -133,10 +150,16 @@ impl Handle {
         }
         let shared = Arc::clone(&self.shared);
         let span = HoldSpan::default();
-        Ok(guards.map(|guards| GuardInner { guards, shared, runs: caller.runs.clone(), span }))
+        Ok(guards.map(|guards| GuardInner {
+            guards,
+            shared,
+            runs: caller.runs.clone(),
+            span,
+        }))
     }
 
-    /// Takes the lock or locks. Returns `None` if somebody else still holds one when the call's wait is over.
+    /// Takes the lock or locks. Returns `None` if somebody else still holds one when the call's
+    /// wait is over.
     async fn take_all(
         &self,
         caller: &Caller,
@@ -145,14 +168,22 @@ impl Handle {
     ) -> Result<Option<RawGuards>, Error> {
         let session = self.session();
         let until = calling.deadline();
-        // Boxed, all but the usual one: a call has room for the largest of these futures while it waits.
+        // Boxed, all but the usual one: a call has room for the largest of these futures while it
+        // waits.
         match &*self.keys {
-            [key] if calling.waits() => Ok(session.wait_in_line(key, caller, terms, until).await?.map(RawGuards::from)),
-            [key] => Ok(Box::pin(session.try_lock(key, caller, *terms)).await?.map(RawGuards::from)),
-            keys if calling.waits() => {
-                Ok(Box::pin(session.lock_all(keys, caller, *terms, until)).await?.and_then(RawGuards::join))
-            }
-            keys => Ok(Box::pin(session.try_all(keys, caller, *terms)).await?.and_then(RawGuards::join)),
+            [key] if calling.waits() => Ok(session
+                .wait_in_line(key, caller, terms, until)
+                .await?
+                .map(RawGuards::from)),
+            [key] => Ok(Box::pin(session.try_lock(key, caller, *terms))
+                .await?
+                .map(RawGuards::from)),
+            keys if calling.waits() => Ok(Box::pin(session.lock_all(keys, caller, *terms, until))
+                .await?
+                .and_then(RawGuards::join)),
+            keys => Ok(Box::pin(session.try_all(keys, caller, *terms))
+                .await?
+                .and_then(RawGuards::join)),
         }
     }
 
@@ -164,9 +195,9 @@ impl Handle {
         error.of(&self.keys)
     }
 
-    /// Runs a section while the lock is held, and drops the section if the lock is lost. Keeps the lock for as long as
-    /// `keep` wants for the section's value, from then on. Returns `None` if somebody else still holds it when the wait
-    /// is over.
+    /// Runs a section while the lock is held, and drops the section if the lock is lost. Keeps the
+    /// lock for as long as `keep` wants for the section's value, from then on. Returns `None` if
+    /// somebody else still holds it when the wait is over.
     pub(crate) async fn run<T, Fut>(
         &self,
         wait: Wait,
@@ -182,8 +213,12 @@ impl Handle {
             // Bad terms are reported before anything is awaited.
             self.terms()?;
             let (owner, reentry) = self.options.owner_and_reentry(self.settings());
-            let turn = self.session().begin_run(Arc::clone(&self.keys), owner, reentry);
-            let Some(run) = self.session().in_time(calling.end_of_turn(), turn).await else { return Ok(None) };
+            let turn = self
+                .session()
+                .begin_run(Arc::clone(&self.keys), owner, reentry);
+            let Some(run) = self.session().in_time(calling.end_of_turn(), turn).await else {
+                return Ok(None);
+            };
             let run = run?;
             let taken = self.take_as(run.caller(), &calling).await?;
             Ok(taken.map(|taken| (run, taken)))
@@ -205,7 +240,12 @@ impl Handle {
         let Some(value) = foreign::in_span(taken.span.span(), work).await else {
             // The token has fired, so there is a loss to report.
             let lost = Err(taken.guards.check().err().unwrap_or(Error::Closed));
-            let GuardInner { guards, shared: _shared, span, .. } = taken;
+            let GuardInner {
+                guards,
+                shared: _shared,
+                span,
+                ..
+            } = taken;
             drop(guards);
             span.ended(&lost);
             return lost.map(|()| None);
@@ -216,10 +256,17 @@ impl Handle {
         self.done(value, taken.unlock().await).map(Some)
     }
 
-    /// Does the same as [`run`](Self::run) for a thread: it is the owner, and nothing stops the section.
-    pub(crate) fn run_blocking<T>(&self, section: impl FnOnce(Views, Scope) -> T) -> Result<T, Error> {
+    /// Does the same as [`run`](Self::run) for a thread: it is the owner, and nothing stops the
+    /// section.
+    pub(crate) fn run_blocking<T>(
+        &self,
+        section: impl FnOnce(Views, Scope) -> T,
+    ) -> Result<T, Error> {
         let taken = self.take_blocking(Wait::Always)?.ok_or(Error::Closed)?;
-        let scope = Scope { owner: taken.guards.owner(), runs: taken.runs.clone() };
+        let scope = Scope {
+            owner: taken.guards.owner(),
+            runs: taken.runs.clone(),
+        };
         let value = section(taken.guards.view(), scope);
         self.done(value, taken.blocking_unlock())
     }
@@ -232,7 +279,8 @@ impl Handle {
                 log!(warn, key = %shown, %error, "the section is done, but its lock was lost: its value is dropped");
                 Err(error)
             }
-            // The work is done; the lock is gone from the servers at the end of its lease at the latest.
+            // The work is done; the lock is gone from the servers at the end of its lease at the
+            // latest.
             Err(error) => {
                 log!(warn, key = %shown, %error, "the section is done, but the release is not confirmed");
                 Ok(value)
@@ -246,11 +294,17 @@ impl Handle {
     fn terms(&self) -> Result<Terms, Error> {
         let keys = &self.keys;
         if keys.is_empty() {
-            return Err(Error::config("keys", "no name of a lock is given; give one or more"));
+            return Err(Error::config(
+                "keys",
+                "no name of a lock is given; give one or more",
+            ));
         }
         keys.iter().try_for_each(Error::check_name)?;
         if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Error::config("keys", format!("{:?} is given twice; give each name once", pair[0])));
+            return Err(Error::config(
+                "keys",
+                format!("{:?} is given twice; give each name once", pair[0]),
+            ));
         }
         self.options.terms(self.settings())
     }
@@ -290,7 +344,10 @@ impl LockOptions {
 
     /// Returns the owner that the handle names, and the rule that applies if it names none.
     fn owner_and_reentry(&self, settings: &Settings) -> (Option<&Owner>, Reentry) {
-        (self.owner.as_ref(), self.reentry.unwrap_or(settings.reentry))
+        (
+            self.owner.as_ref(),
+            self.reentry.unwrap_or(settings.reentry),
+        )
     }
 }
 
@@ -307,7 +364,11 @@ pub(crate) struct GuardInner {
 
 impl GuardInner {
     pub(crate) fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        Scope { owner: self.guards.owner(), runs: self.runs.clone() }.run(future)
+        Scope {
+            owner: self.guards.owner(),
+            runs: self.runs.clone(),
+        }
+        .run(future)
     }
 
     fn is_reentry(&self) -> bool {
@@ -319,7 +380,12 @@ impl GuardInner {
     }
 
     pub(crate) async fn unlock(self) -> Result<(), Error> {
-        let Self { guards, shared, span, .. } = self;
+        let Self {
+            guards,
+            shared,
+            span,
+            ..
+        } = self;
         let answer = guards.unlock().await;
         span.ended(&answer);
         // The engine has to run until the answer is here.
@@ -328,7 +394,12 @@ impl GuardInner {
     }
 
     pub(crate) fn blocking_unlock(self) -> Result<(), Error> {
-        let Self { guards, shared, span, .. } = self;
+        let Self {
+            guards,
+            shared,
+            span,
+            ..
+        } = self;
         let answer = shared.session().block_on(guards.unlock());
         span.ended(&answer);
         answer
@@ -343,7 +414,8 @@ fn names(keys: &[Key]) -> impl Display {
     })
 }
 
-/// Runs a critical section to its end, or returns `None` at the loss. Each poll checks for the loss first.
+/// Runs a critical section to its end, or returns `None` at the loss. Each poll checks for the loss
+/// first.
 async fn until_lost<T>(lost: CancellationToken, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;

@@ -1,15 +1,18 @@
-//! One hold: an outermost acquisition with the guards of its re-entries. Plain data behind one mutex.
+//! One hold: an outermost acquisition with the guards of its re-entries. Plain data behind one
+//! mutex.
 //!
 //! # Invariants
 //! - The phase goes from `Held` to `Releasing` or `Lost`, and never back: `Lost` is sticky.
 //! - Callers pass the time, and the first call after the end of validity makes the hold `Lost`.
-//! - A loss is counted in the step that makes the hold `Lost`; then its tokens are cancelled; then the engine judges
-//!   it.
-//! - Tokens are cancelled after the mutex is released, since their wakers run foreign code. Methods that are called
-//!   under the lock of a shard of lines only mark a loss; the lines call [`Hold::fire`] after it has released that
-//!   lock.
-//! - `guards` counts the guards that exist or are on their way; only the step to zero sends the release.
-//! - Guards on their way were granted with the hold itself, so all of them have one deadline, counted from the grant.
+//! - A loss is counted in the step that makes the hold `Lost`; then its tokens are cancelled; then
+//!   the engine judges it.
+//! - Tokens are cancelled after the mutex is released, since their wakers run foreign code. Methods
+//!   that are called under the lock of a shard of lines only mark a loss; the lines call
+//!   [`Hold::fire`] after it has released that lock.
+//! - `guards` counts the guards that exist or are on their way; only the step to zero sends the
+//!   release.
+//! - Guards on their way were granted with the hold itself, so all of them have one deadline,
+//!   counted from the grant.
 
 mod entries;
 mod grant;
@@ -70,7 +73,8 @@ impl HoldState {
     /// # Errors
     /// [`Error::Lost`] if the hold is lost.
     pub(crate) fn check(self, key: &Key) -> Result<(), Error> {
-        self.loss().map_or(Ok(()), |loss| Err(Error::lost(key, loss)))
+        self.loss()
+            .map_or(Ok(()), |loss| Err(Error::lost(key, loss)))
     }
 }
 
@@ -104,7 +108,8 @@ struct State {
     phase: HoldPhase,
     owner: Owner,
     guards: u32,
-    /// How many of the guards are on their way to callers that have not taken them yet. They may be revoked, once.
+    /// How many of the guards are on their way to callers that have not taken them yet. They may be
+    /// revoked, once.
     unclaimed: u32,
     /// Whether they were revoked: such a guard no longer counts.
     revoked: bool,
@@ -134,8 +139,8 @@ impl Hold {
     /// Creates a hold that has been granted, with one guard on its way.
     pub(crate) fn new(grant: Grant<'_>, reporter: Arc<LossReporter>) -> Self {
         let until = lease::valid_until(grant.since, grant.terms.lease);
-        // An answer that came late leaves less time: half of it is for the caller to take the guard, half for a
-        // renewal.
+        // An answer that came late leaves less time: half of it is for the caller to take the
+        // guard, half for a renewal.
         let patience = grant.patience.min(grant.granted.until(until) / 2);
         let votes = Votes::new(grant.nodes, grant.votes, until);
         let state = State {
@@ -172,7 +177,11 @@ impl Hold {
     /// Creates a hold of the key "k" that these nodes have just granted.
     #[cfg(test)]
     pub(crate) fn for_test(owner: Owner, terms: Terms, votes: &[NodeIndex], nodes: usize) -> Self {
-        let reporter = LossReporter::new(Arc::new(crate::stats::Counters::new()), crate::clock::Clock::machine()).0;
+        let reporter = LossReporter::new(
+            Arc::new(crate::stats::Counters::new()),
+            crate::clock::Clock::machine(),
+        )
+        .0;
         Self::for_test_in(reporter, owner, terms, votes, nodes)
     }
 
@@ -186,20 +195,41 @@ impl Hold {
         nodes: usize,
     ) -> Self {
         let now = Instant::now();
-        let claim = Claim { kind: Format::Redisson.kind(), key: "k".into(), field: "f".into() };
+        let claim = Claim {
+            kind: Format::Redisson.kind(),
+            key: "k".into(),
+            field: "f".into(),
+        };
         let fence = Fence::new(1);
-        let origin = Origin { context: CallContext::Task(1), waker: 0, known: Known::Calling };
+        let origin = Origin {
+            context: CallContext::Task(1),
+            waker: 0,
+            known: Known::Calling,
+        };
         let patience = lease::recheck_interval(terms.lease);
         let since = now;
         let granted = now;
-        let grant = Grant { claim, owner, origin, generation: 1, fence, terms, since, granted, patience, votes, nodes };
+        let grant = Grant {
+            claim,
+            owner,
+            origin,
+            generation: 1,
+            fence,
+            terms,
+            since,
+            granted,
+            patience,
+            votes,
+            nodes,
+        };
         Self::new(grant, reporter)
     }
 
     /// Returns how safe it is at this time, and fires the tokens if it is lost.
     pub(crate) fn at(self: &Arc<Self>, now: Instant) -> HoldState {
         let state = self.mark(now);
-        // Another thread may have marked the loss and not have fired yet: this call must not wait for it.
+        // Another thread may have marked the loss and not have fired yet: this call must not wait
+        // for it.
         if matches!(state, HoldState::Lost(_)) {
             self.fire();
         }
@@ -217,15 +247,21 @@ impl Hold {
     pub(crate) fn survey(self: &Arc<Self>, now: Instant) -> Survey {
         let mut state = self.state.lock();
         self.expire(&mut state, now);
-        let (safety, claims, (valid_until, _)) = (state.safety(), self.claims_of(&state), self.ends(&state));
+        let (safety, claims, (valid_until, _)) =
+            (state.safety(), self.claims_of(&state), self.ends(&state));
         drop(state);
         if matches!(safety, HoldState::Lost(_)) {
             self.fire();
         }
-        Survey { state: safety, claims, valid_until }
+        Survey {
+            state: safety,
+            claims,
+            valid_until,
+        }
     }
 
-    /// Makes the hold lost, unless it is lost already or being released. Returns whether this call did it.
+    /// Makes the hold lost, unless it is lost already or being released. Returns whether this call
+    /// did it.
     pub(crate) fn lose(self: &Arc<Self>, loss: Loss) -> bool {
         let mut state = self.state.lock();
         let newly = state.phase == HoldPhase::Held;
@@ -239,7 +275,8 @@ impl Hold {
         newly
     }
 
-    /// Enters again, and returns the new hold count, which is valid before it is sent. Fires nothing.
+    /// Enters again, and returns the new hold count, which is valid before it is sent. Fires
+    /// nothing.
     pub(crate) fn enter(&self, now: Instant) -> Result<u32, EnterError> {
         self.come_in(now, 0)
     }
@@ -281,8 +318,8 @@ impl Hold {
         }
     }
 
-    /// Called when a caller takes the guard that was on its way to it. Returns false if the guard was revoked, and so
-    /// does not count.
+    /// Called when a caller takes the guard that was on its way to it. Returns false if the guard
+    /// was revoked, and so does not count.
     pub(crate) fn take_guard(&self) -> bool {
         let mut state = self.state.lock();
         if state.revoked {
@@ -292,8 +329,8 @@ impl Hold {
         true
     }
 
-    /// Revokes the guards that no caller has taken. Returns true if there were any and no guard is left: then the
-    /// caller has to send the release. A lost hold stays lost.
+    /// Revokes the guards that no caller has taken. Returns true if there were any and no guard is
+    /// left: then the caller has to send the release. A lost hold stays lost.
     pub(crate) fn revoke(&self) -> bool {
         let mut state = self.state.lock();
         if state.unclaimed == 0 {
@@ -311,13 +348,14 @@ impl Hold {
         true
     }
 
-    /// Returns what callers have taken of the grant, read in one step, since they may take it meanwhile.
+    /// Returns what callers have taken of the grant, read in one step, since they may take it
+    /// meanwhile.
     pub(crate) fn claims(&self) -> Claims {
         self.claims_of(&self.state.lock())
     }
 
-    /// Records that a node has renewed, by a renewal sent at this time. Returns true if the validity of the majority
-    /// now ends later than before.
+    /// Records that a node has renewed, by a renewal sent at this time. Returns true if the
+    /// validity of the majority now ends later than before.
     pub(crate) fn renewed(self: &Arc<Self>, node: NodeIndex, sent: Instant, now: Instant) -> bool {
         let until = lease::valid_until(sent, self.terms.lease);
         let mut state = self.state.lock();
@@ -336,8 +374,8 @@ impl Hold {
         renewed
     }
 
-    /// Records the vote of a node, for a command sent at this time outside of the watchdog's rounds. Returns false if
-    /// the hold is no longer held: then the vote has to be undone.
+    /// Records the vote of a node, for a command sent at this time outside of the watchdog's
+    /// rounds. Returns false if the hold is no longer held: then the vote has to be undone.
     pub(crate) fn vote(self: &Arc<Self>, node: NodeIndex, sent: Instant, now: Instant) -> bool {
         let until = lease::valid_until(sent, self.terms.lease);
         let _: HoldState = self.at(now);
@@ -349,8 +387,8 @@ impl Hold {
         true
     }
 
-    /// Records that this node may still execute a command that creates the lock: the release then also undoes it.
-    /// Returns false if the hold is no longer held: then it has to be undone now.
+    /// Records that this node may still execute a command that creates the lock: the release then
+    /// also undoes it. Returns false if the hold is no longer held: then it has to be undone now.
     pub(crate) fn make_uncertain(&self, node: NodeIndex) -> bool {
         let mut state = self.state.lock();
         let held = state.phase == HoldPhase::Held;
@@ -360,9 +398,9 @@ impl Hold {
         held
     }
 
-    /// Records that a node no longer has the lock for us. If a majority is impossible without it, the hold is lost.
-    /// Returns whether this call made it lost. If a majority is left, the hold may end sooner than before: the caller
-    /// has to tell the alarm.
+    /// Records that a node no longer has the lock for us. If a majority is impossible without it,
+    /// the hold is lost. Returns whether this call made it lost. If a majority is left, the hold
+    /// may end sooner than before: the caller has to tell the alarm.
     pub(crate) fn gone(self: &Arc<Self>, node: NodeIndex) -> bool {
         let mut state = self.state.lock();
         // A renewal that was under way during the release also finds the lock gone.
@@ -400,8 +438,8 @@ impl Hold {
         self.state.lock().phase == HoldPhase::Held
     }
 
-    /// Returns whether its lock may still be on the server: it is held, or released without an answer yet. Fires
-    /// nothing.
+    /// Returns whether its lock may still be on the server: it is held, or released without an
+    /// answer yet. Fires nothing.
     pub(crate) fn blocks(&self, now: Instant) -> bool {
         let mut state = self.state.lock();
         self.expire(&mut state, now);
@@ -427,13 +465,18 @@ impl Hold {
     fn ends(&self, state: &State) -> (Instant, Loss) {
         let validity = state.votes.majority_until().unwrap_or(self.since);
         match self.terms.max_hold {
-            Some(max_hold) if self.since + max_hold < validity => (self.since + max_hold, Loss::MaxHold),
+            Some(max_hold) if self.since + max_hold < validity => {
+                (self.since + max_hold, Loss::MaxHold)
+            }
             _ => (validity, Loss::Expired),
         }
     }
 
     fn claims_of(&self, state: &State) -> Claims {
-        Claims { claimed: state.guards > state.unclaimed, revoke_at: (state.unclaimed > 0).then_some(self.revoke_at) }
+        Claims {
+            claimed: state.guards > state.unclaimed,
+            revoke_at: (state.unclaimed > 0).then_some(self.revoke_at),
+        }
     }
 }
 
@@ -465,22 +508,38 @@ mod tests {
     }
 
     fn watched() -> Terms {
-        Terms { lease: LEASE, renewed: true, max_hold: None }
+        Terms {
+            lease: LEASE,
+            renewed: true,
+            max_hold: None,
+        }
     }
 
     #[test]
     fn lost_is_sticky_and_fires_the_token_once() {
         let counters = Arc::new(Counters::new());
         let (reporter, mut losses) = LossReporter::new(Arc::clone(&counters), Clock::machine());
-        let hold = Arc::new(Hold::for_test_in(reporter, Owner::task(1), watched(), &[0], 1));
+        let hold = Arc::new(Hold::for_test_in(
+            reporter,
+            Owner::task(1),
+            watched(),
+            &[0],
+            1,
+        ));
         let token = hold.token();
         let end = hold.valid_until();
-        assert_eq!(hold.at(end.before(Duration::from_nanos(1))), HoldState::Safe);
+        assert_eq!(
+            hold.at(end.before(Duration::from_nanos(1))),
+            HoldState::Safe
+        );
         assert!(!token.is_cancelled());
         assert_eq!(hold.at(end), HoldState::Lost(Loss::Expired));
         assert!(token.is_cancelled());
         assert_eq!(hold.at(hold.since), HoldState::Lost(Loss::Expired));
-        assert!(!hold.renewed(0, end, end), "a renewal that comes late brings nothing back");
+        assert!(
+            !hold.renewed(0, end, end),
+            "a renewal that comes late brings nothing back"
+        );
         assert!(hold.take_guard());
         assert_eq!(hold.enter(hold.since), Err(EnterError::Lost(Loss::Expired)));
         assert!(!hold.lose(Loss::NotOwner), "the first reason stays");
@@ -495,7 +554,13 @@ mod tests {
     fn a_loss_is_counted_before_its_token_fires() {
         let counters = Arc::new(Counters::new());
         let reporter = LossReporter::new(Arc::clone(&counters), Clock::machine()).0;
-        let hold = Arc::new(Hold::for_test_in(reporter, Owner::task(1), watched(), &[0], 1));
+        let hold = Arc::new(Hold::for_test_in(
+            reporter,
+            Owner::task(1),
+            watched(),
+            &[0],
+            1,
+        ));
         let token = hold.token();
         assert!(matches!(hold.mark(hold.valid_until()), HoldState::Lost(_)));
         assert!(!token.is_cancelled() && hold.is_unfired());
@@ -510,8 +575,15 @@ mod tests {
         let now = hold.since;
         let end = hold.valid_until();
         hold.set_alarm(end);
-        assert_eq!((hold.alarmed(None, now), hold.alarmed(Some(end), now)), (Alarmed::Held(end), Alarmed::Held(end)));
-        assert_eq!(hold.alarmed(Some(now), now), Alarmed::Over, "it has another plan by now");
+        assert_eq!(
+            (hold.alarmed(None, now), hold.alarmed(Some(end), now)),
+            (Alarmed::Held(end), Alarmed::Held(end))
+        );
+        assert_eq!(
+            hold.alarmed(Some(now), now),
+            Alarmed::Over,
+            "it has another plan by now"
+        );
         assert_eq!(hold.alarmed(Some(end), end), Alarmed::Lost);
         hold.fire();
         assert_eq!(hold.alarmed(Some(end), end), Alarmed::Over);
@@ -530,7 +602,10 @@ mod tests {
         let sent = hold.since + Duration::from_millis(5);
         assert!(hold.renewed(0, sent, sent));
         assert_eq!(hold.valid_until(), lease::valid_until(sent, LEASE));
-        assert!(!hold.renewed(0, hold.since, sent), "an older renewal does not shorten");
+        assert!(
+            !hold.renewed(0, hold.since, sent),
+            "an older renewal does not shorten"
+        );
         assert_eq!(hold.valid_until(), lease::valid_until(sent, LEASE));
     }
 
@@ -554,7 +629,10 @@ mod tests {
         assert_eq!(hold.leave(now), Leave::Nested(1));
         assert_eq!(hold.leave(now), Leave::Last);
         assert_eq!(hold.enter(now), Err(EnterError::Releasing));
-        assert!(!hold.lose(Loss::Closed), "a hold that is being released cannot be lost");
+        assert!(
+            !hold.lose(Loss::Closed),
+            "a hold that is being released cannot be lost"
+        );
     }
 
     #[test]
@@ -563,44 +641,87 @@ mod tests {
         let now = hold.since;
         assert_eq!(hold.enter(now), Ok(2));
         assert!(hold.lose(Loss::NotOwner));
-        assert_eq!(hold.leave(now), Leave::Lost { loss: Loss::NotOwner, last: false });
-        assert_eq!(hold.leave(now), Leave::Lost { loss: Loss::NotOwner, last: true });
+        assert_eq!(
+            hold.leave(now),
+            Leave::Lost {
+                loss: Loss::NotOwner,
+                last: false
+            }
+        );
+        assert_eq!(
+            hold.leave(now),
+            Leave::Lost {
+                loss: Loss::NotOwner,
+                last: true
+            }
+        );
     }
 
     #[test]
     fn max_hold_ends_a_hold_that_is_renewed() {
-        let hold = hold(Terms { max_hold: Some(Duration::from_secs(45)), ..watched() });
+        let hold = hold(Terms {
+            max_hold: Some(Duration::from_secs(45)),
+            ..watched()
+        });
         let later = hold.since + Duration::from_secs(25);
         assert!(hold.renewed(0, later, later));
-        assert_eq!(hold.at(hold.since + Duration::from_secs(44)), HoldState::Safe);
-        assert_eq!(hold.at(hold.since + Duration::from_secs(45)), HoldState::Lost(Loss::MaxHold));
+        assert_eq!(
+            hold.at(hold.since + Duration::from_secs(44)),
+            HoldState::Safe
+        );
+        assert_eq!(
+            hold.at(hold.since + Duration::from_secs(45)),
+            HoldState::Lost(Loss::MaxHold)
+        );
     }
 
     #[test]
     fn a_max_hold_as_long_as_the_validity_is_not_the_reason_of_the_loss() {
-        let hold = hold(Terms { max_hold: Some(LEASE - lease::drift(LEASE)), ..watched() });
+        let hold = hold(Terms {
+            max_hold: Some(LEASE - lease::drift(LEASE)),
+            ..watched()
+        });
         assert_eq!(hold.at(hold.valid_until()), HoldState::Lost(Loss::Expired));
     }
 
     #[test]
     fn a_grant_is_claimed_or_revoked_but_not_both() {
         let claimed = hold(watched());
-        assert_eq!(claimed.claims(), Claims { claimed: false, revoke_at: Some(claimed.revoke_at) });
+        assert_eq!(
+            claimed.claims(),
+            Claims {
+                claimed: false,
+                revoke_at: Some(claimed.revoke_at)
+            }
+        );
         assert!(claimed.take_guard());
-        assert_eq!(claimed.claims(), Claims { claimed: true, revoke_at: None });
+        assert_eq!(
+            claimed.claims(),
+            Claims {
+                claimed: true,
+                revoke_at: None
+            }
+        );
         assert!(!claimed.revoke(), "a guard that was taken stays");
         let revoked = hold(watched());
         assert!(revoked.revoke());
         assert!(!revoked.take_guard());
         assert_eq!(revoked.at(revoked.since), HoldState::Lost(Loss::Released));
-        assert!(!revoked.token().is_cancelled(), "a released hold is not lost");
+        assert!(
+            !revoked.token().is_cancelled(),
+            "a released hold is not lost"
+        );
     }
 
     #[test]
     fn a_lost_grant_that_nobody_took_is_revoked_and_stays_lost() {
         let hold = hold(watched());
         assert!(hold.lose(Loss::NotOwner));
-        assert_eq!(hold.enter(hold.since), Err(EnterError::Releasing), "nobody has a guard that shuts others out");
+        assert_eq!(
+            hold.enter(hold.since),
+            Err(EnterError::Releasing),
+            "nobody has a guard that shuts others out"
+        );
         assert!(hold.revoke(), "its release is to be sent");
         assert!(!hold.take_guard() && !hold.revoke());
         assert_eq!(hold.at(hold.since), HoldState::Lost(Loss::NotOwner));
@@ -612,12 +733,22 @@ mod tests {
         let now = hold.since;
         assert_eq!(hold.enter_unclaimed(now), Ok(2));
         assert!(hold.take_guard());
-        assert!(hold.claims().revoke_at.is_some(), "the other one is on its way");
+        assert!(
+            hold.claims().revoke_at.is_some(),
+            "the other one is on its way"
+        );
         assert!(!hold.revoke());
         assert_eq!((hold.guards(), hold.take_guard()), (1, false));
-        assert_eq!(hold.enter(now), Ok(2), "a caller that enters by itself has taken its guard");
+        assert_eq!(
+            hold.enter(now),
+            Ok(2),
+            "a caller that enters by itself has taken its guard"
+        );
         assert!(hold.claims().revoke_at.is_none());
-        assert_eq!((hold.leave(now), hold.leave(now)), (Leave::Nested(1), Leave::Last));
+        assert_eq!(
+            (hold.leave(now), hold.leave(now)),
+            (Leave::Nested(1), Leave::Last)
+        );
     }
 
     #[test]
@@ -627,7 +758,10 @@ mod tests {
         assert!(hold.make_uncertain(2));
         assert!(!hold.has_vote(2));
         assert!(hold.vote(2, now, now) && hold.has_vote(2));
-        assert!(hold.is_uncertain(2), "the command without an answer may still be executed");
+        assert!(
+            hold.is_uncertain(2),
+            "the command without an answer may still be executed"
+        );
     }
 
     #[test]

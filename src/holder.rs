@@ -5,12 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The holder of a lock at the moment when the servers were asked. Somebody else may hold the lock by now.
+/// The holder of a lock at the moment when the servers were asked. Somebody else may hold the lock
+/// by now.
 ///
-/// With several servers it is the owner that most of them name; of owners that are named equally often, it is the one
-/// that the earliest server names. Clients that use a separate owner on each server, such as Redisson's
-/// `RedissonRedLock`, have no majority for one owner: [`is_agreed`](Self::is_agreed) is `false` then, and
-/// [`by_node`](Self::by_node) lists all owners.
+/// With several servers it is the owner that most of them name; of owners that are named equally
+/// often, it is the one that the earliest server names. Clients that use a separate owner on each
+/// server, such as Redisson's `RedissonRedLock`, have no majority for one owner:
+/// [`is_agreed`](Self::is_agreed) is `false` then, and [`by_node`](Self::by_node) lists all owners.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Holder {
     named: NodeHolder,
@@ -33,10 +34,19 @@ impl Holder {
     pub(crate) fn of(mut by_node: Vec<NodeHolder>, majority: usize) -> Option<Self> {
         let named_by = |owner: &[u8]| by_node.iter().filter(|node| node.owner == owner).count();
         // Of several maxima `max_by_key` takes the last.
-        let named = by_node.iter().rev().max_by_key(|node| named_by(&node.owner))?.clone();
+        let named = by_node
+            .iter()
+            .rev()
+            .max_by_key(|node| named_by(&node.owner))?
+            .clone();
         let agreed = named_by(&named.owner) >= majority;
         by_node.sort_by_key(|node| node.owner != named.owner);
-        Some(Self { named, by_node, agreed, label: None })
+        Some(Self {
+            named,
+            by_node,
+            agreed,
+            label: None,
+        })
     }
 
     /// Returns the same holder with the label of its locker, if the servers have one.
@@ -47,15 +57,16 @@ impl Holder {
     /// Returns the label of the holder's locker, by default its host name and process id: see
     /// [`LockerBuilder::label`](crate::LockerBuilder::label).
     ///
-    /// `None` for other clients, such as Redisson's, and if the locker could not write its label, as a user of an ACL
-    /// without the right, or if the server has forgotten it: the locker writes it again every 20 minutes. Control
-    /// characters are escaped, and bytes that are not UTF-8 are replaced. Nothing proves that the holder wrote it.
+    /// `None` for other clients, such as Redisson's, and if the locker could not write its label,
+    /// as a user of an ACL without the right, or if the server has forgotten it: the locker writes
+    /// it again every 20 minutes. Control characters are escaped, and bytes that are not UTF-8 are
+    /// replaced. Nothing proves that the holder wrote it.
     pub fn label(&self) -> Option<&str> {
         self.label.as_deref()
     }
 
-    /// Returns the owner, byte for byte as it is on the server: `uuid:task-id:generation` for a holder that uses this
-    /// crate, and the other client's own text for others.
+    /// Returns the owner, byte for byte as it is on the server: `uuid:task-id:generation` for a
+    /// holder that uses this crate, and the other client's own text for others.
     pub fn owner_bytes(&self) -> &[u8] {
         self.named.owner_bytes()
     }
@@ -65,31 +76,33 @@ impl Holder {
         self.named.owner()
     }
 
-    /// Returns how many times the owner has entered. It may be out of date. In [`Format::Plain`](crate::Format::Plain)
-    /// it is always 1, since only the holder's process knows the count.
+    /// Returns how many times the owner has entered. It may be out of date. In
+    /// [`Format::Plain`](crate::Format::Plain) it is always 1, since only the holder's process
+    /// knows the count.
     pub fn hold_count(&self) -> u64 {
         self.named.hold_count
     }
 
-    /// Returns how much of the lease is left on the first server that names this owner, or `None` if the lock has no
-    /// lease. A renewal extends it.
+    /// Returns how much of the lease is left on the first server that names this owner, or `None`
+    /// if the lock has no lease. A renewal extends it.
     pub fn remaining(&self) -> Option<Duration> {
         self.named.remaining
     }
 
     /// Returns whether a majority of the servers names this owner. Always true with one server.
     ///
-    /// If it is false, the servers name several owners, or too few of them have answered. The lock cannot be acquired
-    /// then either.
+    /// If it is false, the servers name several owners, or too few of them have answered. The lock
+    /// cannot be acquired then either.
     pub fn is_agreed(&self) -> bool {
         self.agreed
     }
 
-    /// Returns the holder on each server on which somebody holds the lock: first those that name this owner, then the
-    /// others, both in the order in which the servers were given to the builder.
+    /// Returns the holder on each server on which somebody holds the lock: first those that name
+    /// this owner, then the others, both in the order in which the servers were given to the
+    /// builder.
     ///
-    /// It does not contain servers on which the lock is free, or that have not answered: once a majority names one
-    /// owner, the call does not wait for the others.
+    /// It does not contain servers on which the lock is free, or that have not answered: once a
+    /// majority names one owner, the call does not wait for the others.
     pub fn by_node(&self) -> &[NodeHolder] {
         &self.by_node
     }
@@ -116,7 +129,8 @@ impl NodeHolder {
         self.hold_count
     }
 
-    /// Returns how much of the lease is left on this server, or `None` if the lock has no lease. A renewal extends it.
+    /// Returns how much of the lease is left on this server, or `None` if the lock has no lease. A
+    /// renewal extends it.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
@@ -129,7 +143,9 @@ impl fmt::Debug for Holder {
         if let Some(label) = &self.label {
             shown.field("label", label);
         }
-        shown.field("hold_count", &self.hold_count()).field("remaining", &self.remaining());
+        shown
+            .field("hold_count", &self.hold_count())
+            .field("remaining", &self.remaining());
         if !self.agreed {
             shown.field("by_node", &self.by_node);
         }
@@ -170,11 +186,21 @@ mod tests {
     #[test]
     fn the_owner_that_most_nodes_name_comes_first() {
         let two = holder(&["b", "a", "a"]).expect("held");
-        assert_eq!((two.owner().as_ref(), two.is_agreed(), nodes(&two)), ("a", true, vec!["n1", "n2", "n0"]));
+        assert_eq!(
+            (two.owner().as_ref(), two.is_agreed(), nodes(&two)),
+            ("a", true, vec!["n1", "n2", "n0"])
+        );
         let none = holder(&["a", "b", "c"]).expect("held");
-        assert_eq!((none.owner().as_ref(), none.is_agreed(), nodes(&none)), ("a", false, vec!["n0", "n1", "n2"]));
+        assert_eq!(
+            (none.owner().as_ref(), none.is_agreed(), nodes(&none)),
+            ("a", false, vec!["n0", "n1", "n2"])
+        );
         let one = holder(&["a"]).expect("held");
-        assert_eq!((one.owner().as_ref(), one.is_agreed()), ("a", false), "one of three is no majority");
+        assert_eq!(
+            (one.owner().as_ref(), one.is_agreed()),
+            ("a", false),
+            "one of three is no majority"
+        );
         assert_eq!(holder(&[]), None);
     }
 }

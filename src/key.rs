@@ -9,8 +9,8 @@ use std::sync::{Arc, LazyLock};
 
 use crate::shown::Shown;
 
-/// What the names of a lock on the server begin with. Locks of two families have nothing in common, even if they have
-/// one name.
+/// What the names of a lock on the server begin with. Locks of two families have nothing in common,
+/// even if they have one name.
 #[derive(Debug)]
 pub(crate) struct Family {
     /// The prefix of the key.
@@ -20,7 +20,10 @@ pub(crate) struct Family {
 }
 
 /// The locks whose key is their name, and whose messages are those of Redisson's `getLock`.
-pub(crate) static LOCK: Family = Family { key: "", channel: "redisson_lock__channel:" };
+pub(crate) static LOCK: Family = Family {
+    key: "",
+    channel: "redisson_lock__channel:",
+};
 
 /// The key of a server's memory.
 pub(crate) const MEMORY: &str = "lockhound_vote";
@@ -39,11 +42,13 @@ const MARKS: usize = 1_024;
 
 /// The name of a lock, and the key under which the lock is on the server. UTF-8 and not empty.
 ///
-/// Programs that use the same name on the same server share the lock. No prefix is added, unless the locker has one
-/// ([`LockerBuilder::prefix`](crate::LockerBuilder::prefix)); a key that comes from a lock has it already.
+/// Programs that use the same name on the same server share the lock. No prefix is added, unless
+/// the locker has one ([`LockerBuilder::prefix`](crate::LockerBuilder::prefix)); a key that comes
+/// from a lock has it already.
 #[derive(Clone)]
 pub struct Key {
-    /// Contains the name. Each lock and each release needs both, so neither is made from the other again.
+    /// Contains the name. Each lock and each release needs both, so neither is made from the other
+    /// again.
     channel: Arc<str>,
     /// A name that comes from a user is of no family yet: its locker chooses one.
     family: &'static Family,
@@ -51,8 +56,8 @@ pub struct Key {
     braced: bool,
     /// Whether a locker has made it the whole name, with its prefix.
     whole: bool,
-    /// The hash of the name, since tables look for a key several times for each lock. Names may come from strangers, so
-    /// it depends on a random number of this process.
+    /// The hash of the name, since tables look for a key several times for each lock. Names may
+    /// come from strangers, so it depends on a random number of this process.
     hash: u64,
 }
 
@@ -60,17 +65,33 @@ impl Key {
     pub(crate) fn new(name: &str, family: &'static Family) -> Self {
         static RANDOM: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let channel = prefixed(family.channel, name).into();
-        Self { channel, family, braced: is_braced(name), whole: false, hash: RANDOM.hash_one(name) }
+        Self {
+            channel,
+            family,
+            braced: is_braced(name),
+            whole: false,
+            hash: RANDOM.hash_one(name),
+        }
     }
 
-    /// Returns the whole name, of a lock of this family: with this prefix, unless it has one already. An empty name
-    /// stays empty.
+    /// Returns the whole name, of a lock of this family: with this prefix, unless it has one
+    /// already. An empty name stays empty.
     pub(crate) fn under(self, prefix: &str, family: &'static Family) -> Self {
-        let prefix = if self.whole || self.as_str().is_empty() { "" } else { prefix };
+        let prefix = if self.whole || self.as_str().is_empty() {
+            ""
+        } else {
+            prefix
+        };
         if prefix.is_empty() && ptr::eq(self.family, family) {
-            return Self { whole: true, ..self };
+            return Self {
+                whole: true,
+                ..self
+            };
         }
-        Self { whole: true, ..Self::new(&[prefix, self.as_str()].concat(), family) }
+        Self {
+            whole: true,
+            ..Self::new(&[prefix, self.as_str()].concat(), family)
+        }
     }
 
     /// Returns the name.
@@ -89,7 +110,8 @@ impl Key {
 
     /// Returns the lock of this family that is stored under a key.
     pub(crate) fn of_stored(key: &str, family: &'static Family) -> Option<Self> {
-        key.strip_prefix(family.key).map(|name| Self::new(name, family))
+        key.strip_prefix(family.key)
+            .map(|name| Self::new(name, family))
     }
 
     /// Returns the name as logs show it, so that a name cannot forge a line.
@@ -107,7 +129,9 @@ impl Key {
         let name = channel.strip_prefix(family.channel);
         let bare = name.and_then(|name| name.strip_prefix('{')?.strip_suffix('}'));
         let bare = bare.filter(|bare| !bare.is_empty() && !bare.contains('{'));
-        bare.into_iter().chain(name).map(move |name| Self::new(name, family))
+        bare.into_iter()
+            .chain(name)
+            .map(move |name| Self::new(name, family))
     }
 
     /// Returns the key of Redisson's counter of its fencing tokens.
@@ -115,12 +139,17 @@ impl Key {
         prefixed(TOKEN, self.as_str())
     }
 
-    /// Returns the key of its mark, which holds the last fence of all locks that share it. The lowest ten bits of the
-    /// name's 64-bit FNV-1a choose the mark; this can never change, since the marks are on the servers. The number is
-    /// in braces, so that in a cluster a slot can be chosen.
+    /// Returns the key of its mark, which holds the last fence of all locks that share it. The
+    /// lowest ten bits of the name's 64-bit FNV-1a choose the mark; this can never change, since
+    /// the marks are on the servers. The number is in braces, so that in a cluster a slot can be
+    /// chosen.
     pub(crate) fn mark(&self) -> &'static str {
         let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        let hash = self.as_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fnv);
+        let hash = self
+            .as_str()
+            .as_bytes()
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325, fnv);
         &Self::marks()[hash as usize % MARKS]
     }
 
@@ -131,8 +160,8 @@ impl Key {
         &ALL
     }
 
-    /// Returns the key of its waiting list, which is in the lock's slot. Unlike the channel, which `x` and `{x}` share,
-    /// each lock has a list of its own.
+    /// Returns the key of its waiting list, which is in the lock's slot. Unlike the channel, which
+    /// `x` and `{x}` share, each lock has a list of its own.
     pub(crate) fn waiting(&self) -> String {
         self.as_waiting().to_string()
     }
@@ -164,10 +193,14 @@ impl Hasher for KeyHasher {
     }
 }
 
-/// Redisson's `prefixName`: braces are added unless the name has an opening one anywhere, so that in a cluster both
-/// names fall into the same slot.
+/// Redisson's `prefixName`: braces are added unless the name has an opening one anywhere, so that
+/// in a cluster both names fall into the same slot.
 fn prefixed(prefix: &str, name: &str) -> String {
-    if is_braced(name) { [prefix, "{", name, "}"].concat() } else { [prefix, name].concat() }
+    if is_braced(name) {
+        [prefix, "{", name, "}"].concat()
+    } else {
+        [prefix, name].concat()
+    }
 }
 
 fn is_braced(name: &str) -> bool {
@@ -213,7 +246,9 @@ impl PartialOrd for Key {
 impl Ord for Key {
     fn cmp(&self, other: &Self) -> Ordering {
         let stored = |key: &Self| (key.family.channel, key.family.key);
-        self.as_str().cmp(other.as_str()).then_with(|| stored(self).cmp(&stored(other)))
+        self.as_str()
+            .cmp(other.as_str())
+            .then_with(|| stored(self).cmp(&stored(other)))
     }
 }
 
@@ -261,53 +296,118 @@ mod tests {
 
     #[test]
     fn derived_names_follow_redisson() {
-        assert_eq!(Key::from("orders:42").channel().as_ref(), "redisson_lock__channel:{orders:42}");
-        assert_eq!(Key::from("a{b}c").channel().as_ref(), "redisson_lock__channel:a{b}c");
-        assert_eq!(Key::from("a{b").channel().as_ref(), "redisson_lock__channel:a{b");
-        assert_eq!(Key::from("orders:42").token(), "redisson_lock_token:{orders:42}");
+        assert_eq!(
+            Key::from("orders:42").channel().as_ref(),
+            "redisson_lock__channel:{orders:42}"
+        );
+        assert_eq!(
+            Key::from("a{b}c").channel().as_ref(),
+            "redisson_lock__channel:a{b}c"
+        );
+        assert_eq!(
+            Key::from("a{b").channel().as_ref(),
+            "redisson_lock__channel:a{b"
+        );
+        assert_eq!(
+            Key::from("orders:42").token(),
+            "redisson_lock_token:{orders:42}"
+        );
         assert_eq!(Key::from("a{b}c").token(), "redisson_lock_token:a{b}c");
     }
 
     #[test]
     fn every_lock_has_a_list_of_its_own() {
-        let names =
-            ["x", "{x}", "={x}", "a{b}c", "a}b", "{a}b}", "lockhound_waiting:{x}", "lockhound_waiting:={x}", "=x"];
-        let lists: std::collections::HashSet<_> = names.map(|name| Key::from(name).waiting()).into();
+        let names = [
+            "x",
+            "{x}",
+            "={x}",
+            "a{b}c",
+            "a}b",
+            "{a}b}",
+            "lockhound_waiting:{x}",
+            "lockhound_waiting:={x}",
+            "=x",
+        ];
+        let lists: std::collections::HashSet<_> =
+            names.map(|name| Key::from(name).waiting()).into();
         assert_eq!(lists.len(), names.len(), "{lists:?}");
-        assert_eq!(Key::from("orders:42").waiting(), "lockhound_waiting:{orders:42}");
+        assert_eq!(
+            Key::from("orders:42").waiting(),
+            "lockhound_waiting:{orders:42}"
+        );
     }
 
     /// A version that chose other marks would begin other sequences.
     #[test]
     fn the_mark_of_a_name_never_changes() {
         for (name, mark) in [("orders:42", 592), ("x", 775), ("{x}", 801), ("ü", 1002)] {
-            assert_eq!(Key::from(name).mark(), format!("lockhound_fence:{{{mark}}}"), "{name}");
+            assert_eq!(
+                Key::from(name).mark(),
+                format!("lockhound_fence:{{{mark}}}"),
+                "{name}"
+            );
         }
-        let marks: std::collections::HashSet<_> =
-            (0..10_000).map(|n| Key::from(format!("orders:{n}")).mark()).collect();
-        assert!(marks.len() > 1_000 && marks.len() <= 1_024, "{}", marks.len());
+        let marks: std::collections::HashSet<_> = (0..10_000)
+            .map(|n| Key::from(format!("orders:{n}")).mark())
+            .collect();
+        assert!(
+            marks.len() > 1_000 && marks.len() <= 1_024,
+            "{}",
+            marks.len()
+        );
     }
 
     #[test]
     fn keys_compare_as_their_names() {
-        let names = ["x", "{x}", "{{x}}", "x}", "{x", "", "{}", "}", "{", "y", "{y}", "ü", "{ü}", "a{b}c"];
-        let hash = |key: &Key| std::hash::BuildHasher::hash_one(&std::hash::BuildHasherDefault::<Sip>::default(), key);
-        for (one, other) in names.iter().flat_map(|one| names.map(|other| (*one, other))) {
+        let names = [
+            "x", "{x}", "{{x}}", "x}", "{x", "", "{}", "}", "{", "y", "{y}", "ü", "{ü}", "a{b}c",
+        ];
+        let hash = |key: &Key| {
+            std::hash::BuildHasher::hash_one(&std::hash::BuildHasherDefault::<Sip>::default(), key)
+        };
+        for (one, other) in names
+            .iter()
+            .flat_map(|one| names.map(|other| (*one, other)))
+        {
             let keys = [Key::from(one), Key::from(other)];
             assert_eq!(keys.each_ref().map(Key::as_str), [one, other]);
             assert_eq!(keys[0] == keys[1], one == other, "{one} and {other}");
             assert_eq!(keys[0].cmp(&keys[1]), one.cmp(other), "{one} and {other}");
-            assert_eq!(hash(&keys[0]) == hash(&keys[1]), one == other, "{one} and {other}");
+            assert_eq!(
+                hash(&keys[0]) == hash(&keys[1]),
+                one == other,
+                "{one} and {other}"
+            );
         }
     }
 
     #[test]
     fn every_lock_of_a_channel_is_found() {
-        let of = |channel: &str| Key::of_channel(channel, &LOCK).map(|key| key.to_string()).collect::<Vec<_>>();
-        for name in ["x", "{x}", "a}b", "{a}b}", "a{b}c", "{a}b", "{{a}}", "a{b", "{}", "}", "{", "orders:42"] {
+        let of = |channel: &str| {
+            Key::of_channel(channel, &LOCK)
+                .map(|key| key.to_string())
+                .collect::<Vec<_>>()
+        };
+        for name in [
+            "x",
+            "{x}",
+            "a}b",
+            "{a}b}",
+            "a{b}c",
+            "{a}b",
+            "{{a}}",
+            "a{b",
+            "{}",
+            "}",
+            "{",
+            "orders:42",
+        ] {
             let key = Key::from(name);
             assert!(of(key.channel()).contains(&name.to_owned()), "{name}");
-            assert!(Key::of_channel(key.channel(), &LOCK).all(|other| other.channel() == key.channel()), "{name}");
+            assert!(
+                Key::of_channel(key.channel(), &LOCK).all(|other| other.channel() == key.channel()),
+                "{name}"
+            );
         }
         assert_eq!(of(Key::from("x").channel()), ["x", "{x}"]);
         assert_eq!(of(Key::from("{{x}}").channel()), ["{{x}}"]);

@@ -1,15 +1,17 @@
 //! The arithmetic of leases: pure functions over instants that the caller passes in.
 //!
-//! Validity counts from *before the send*: the server started the lease at some moment after that, so the holder gives
-//! up before anybody else can enter. The allowance for clocks that run at different rates is that of the Redis
-//! documentation's page on distributed locks: one hundredth of the lease plus two milliseconds.
+//! Validity counts from *before the send*: the server started the lease at some moment after that,
+//! so the holder gives up before anybody else can enter. The allowance for clocks that run at
+//! different rates is that of the Redis documentation's page on distributed locks: one hundredth of
+//! the lease plus two milliseconds.
 
 use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::options::LONGEST_LEASE;
 
-/// How long before the end of validity tokens are fired, so that a timer that is a little late is still in time.
+/// How long before the end of validity tokens are fired, so that a timer that is a little late is
+/// still in time.
 pub(crate) const ARM_EARLY: Duration = Duration::from_millis(5);
 
 /// Returns the allowance for a clock that runs faster or slower than the server's during a lease.
@@ -22,7 +24,8 @@ pub(crate) fn valid_until(sent: Instant, lease: Duration) -> Instant {
     sent + lease.saturating_sub(drift(lease))
 }
 
-/// Returns the interval of renewals: with one tolerated failure half of the lease, with two a third.
+/// Returns the interval of renewals: with one tolerated failure half of the lease, with two a
+/// third.
 pub(crate) fn tick_interval(lease: Duration, renewal_failures: u32) -> Duration {
     lease / (renewal_failures + 1)
 }
@@ -32,8 +35,9 @@ pub(crate) fn recheck_interval(lease: Duration) -> Duration {
     lease / 6
 }
 
-/// Returns the grid of renewals. They fall on its multiples, so that those due at about the same time travel together.
-/// New holds wait at most this long for the watchdog, so it never hears of short ones: hence the bounds.
+/// Returns the grid of renewals. They fall on its multiples, so that those due at about the same
+/// time travel together. New holds wait at most this long for the watchdog, so it never hears of
+/// short ones: hence the bounds.
 pub(crate) fn grid(lease: Duration) -> Duration {
     (lease / 100).clamp(Duration::from_millis(5), Duration::from_secs(1))
 }
@@ -51,8 +55,9 @@ pub(crate) const fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// Returns the instant until which at least `quorum` of the votes are valid, if there are that many: the quorum-th
-/// largest. There are few votes, and every look at a hold calls this, so it allocates and sorts nothing.
+/// Returns the instant until which at least `quorum` of the votes are valid, if there are that
+/// many: the quorum-th largest. There are few votes, and every look at a hold calls this, so it
+/// allocates and sorts nothing.
 pub(crate) fn majority_until(votes: &[Option<Instant>], quorum: usize) -> Option<Instant> {
     let votes = || votes.iter().flatten();
     let valid = |until: &&Instant| votes().filter(|vote| vote >= until).count() >= quorum;
@@ -68,7 +73,10 @@ mod tests {
     #[test]
     fn validity_ends_before_the_lease_can() {
         let sent = Instant::now();
-        assert_eq!(valid_until(sent, LEASE).since(sent), Duration::from_millis(29_698));
+        assert_eq!(
+            valid_until(sent, LEASE).since(sent),
+            Duration::from_millis(29_698)
+        );
         assert!(valid_until(sent, Duration::from_millis(100)) < sent + Duration::from_millis(100));
     }
 

@@ -1,22 +1,26 @@
-//! The lines of all keys in one table, with the timers that wake them, and what is carried out for them.
+//! The lines of all keys in one table, with the timers that wake them, and what is carried out for
+//! them.
 //!
-//! With one table for holds and waiters, "enter the hold of this owner, or join the line" is one step under one shard's
-//! lock, and so is "register the grant, and let the waiters of the same owner enter". Two tables would leave a race
-//! between them.
+//! With one table for holds and waiters, "enter the hold of this owner, or join the line" is one
+//! step under one shard's lock, and so is "register the grant, and let the waiters of the same
+//! owner enter". Two tables would leave a race between them.
 //!
-//! A waiter is data, not a future, and a line has no task: whoever passes an event to a line carries out what follows.
-//! So progress never depends on whether a caller polls. Commands to servers are jobs of the engine, whose outcome is
-//! the next event.
+//! A waiter is data, not a future, and a line has no task: whoever passes an event to a line
+//! carries out what follows. So progress never depends on whether a caller polls. Commands to
+//! servers are jobs of the engine, whose outcome is the next event.
 //!
 //! # Invariants
-//! - A slot exists while its key has a hold, a waiter, something under way, or something to remember: memory does not
-//!   grow with the number of keys ever used.
-//! - At most one hold of an owner is in a slot; at most one hold of a slot is neither lost nor being released.
-//! - The subscription and the timer of a line change under the shard's lock, in the order of its steps. All else is
-//!   carried out after it is released: holds and waiters are dropped and woken, tokens fire, jobs are given.
-//! - Tokens of holds that were found lost fire last: their wakers may block, and what the line wants is then under way.
-//! - The mutexes of a hold, the timers, the channels, the lists that were refused and the engine's watch are taken
-//!   after the shard's lock, and nothing under them.
+//! - A slot exists while its key has a hold, a waiter, something under way, or something to
+//!   remember: memory does not grow with the number of keys ever used.
+//! - At most one hold of an owner is in a slot; at most one hold of a slot is neither lost nor
+//!   being released.
+//! - The subscription and the timer of a line change under the shard's lock, in the order of its
+//!   steps. All else is carried out after it is released: holds and waiters are dropped and woken,
+//!   tokens fire, jobs are given.
+//! - Tokens of holds that were found lost fire last: their wakers may block, and what the line
+//!   wants is then under way.
+//! - The mutexes of a hold, the timers, the channels, the lists that were refused and the engine's
+//!   watch are taken after the shard's lock, and nothing under them.
 
 mod crowd;
 #[path = "../tests/model/fuzz.rs"]
@@ -161,7 +165,12 @@ impl<W: World> Lines<W> {
     }
 
     /// Passes an event to a line, and carries out what follows. Returns the next event.
-    fn run_once(&self, key: &Key, mut slot: RefMut<'_, Key, KeyState<W>>, event: Event) -> Option<Event> {
+    fn run_once(
+        &self,
+        key: &Key,
+        mut slot: RefMut<'_, Key, KeyState<W>>,
+        event: Event,
+    ) -> Option<Event> {
         let (mut effect, now) = self.advance(key, &mut slot, event);
         let lost = slot.found_lost();
         if !lost.is_empty() && effect.is_none() {
@@ -183,8 +192,8 @@ impl<W: World> Lines<W> {
         None
     }
 
-    /// Passes an event to a line, if it matters there. Returns what has to be done without the shard's lock, and the
-    /// time.
+    /// Passes an event to a line, if it matters there. Returns what has to be done without the
+    /// shard's lock, and the time.
     fn advance(
         &self,
         key: &Key,
@@ -216,7 +225,12 @@ impl<W: World> Lines<W> {
                     self.world.stop_listening(key, lingers);
                     return (None, now);
                 }
-                effect => return (effect.and_then(|effect| effect.known(|id| slot.head(id))), now),
+                effect => {
+                    return (
+                        effect.and_then(|effect| effect.known(|id| slot.head(id))),
+                        now,
+                    );
+                }
             }
         }
     }
@@ -251,7 +265,9 @@ impl<W: World> Lines<W> {
 
     /// Wakes a line, whose timer of this number has come.
     pub(crate) fn wake(&self, key: &Key, id: u64) {
-        let Some(mut slot) = self.slots.get_mut(key) else { return };
+        let Some(mut slot) = self.slots.get_mut(key) else {
+            return;
+        };
         if slot.alarm.take_if(|(_, planned)| *planned == id).is_some() {
             self.run(key, slot, Event::Due);
         }
@@ -259,7 +275,9 @@ impl<W: World> Lines<W> {
 
     /// Enters this owner's hold again, or returns why it cannot.
     pub(crate) fn enter(&self, key: &Key, owner: &Owner, now: Instant) -> Entry {
-        let Some(slot) = self.slots.get(key) else { return Entry::Open };
+        let Some(slot) = self.slots.get(key) else {
+            return Entry::Open;
+        };
         let entry = slot.enter(owner, now);
         let lost = slot.found_lost();
         drop(slot);
@@ -271,7 +289,12 @@ impl<W: World> Lines<W> {
     }
 
     /// Enters the owner's hold again, or puts the waiter in line.
-    pub(crate) fn arrive(&self, key: &Key, waiter: CallWaiter<W::RawGuard>, now: Instant) -> Arrival {
+    pub(crate) fn arrive(
+        &self,
+        key: &Key,
+        waiter: CallWaiter<W::RawGuard>,
+        now: Instant,
+    ) -> Arrival {
         let mut slot = self.slots.entry(key.clone()).or_default();
         let (arrival, starts) = match slot.enter(&waiter.owner, now) {
             Entry::Reentered(hold, count) => (Arrival::Reentered(hold, count), false),
@@ -288,19 +311,30 @@ impl<W: World> Lines<W> {
     }
 
     /// Registers a grant, unless the waiter that it is for has gone.
-    pub(crate) fn admit(&self, hold: &Arc<Hold>, waiter: Option<u64>, now: Instant) -> Admitted<W::RawGuard> {
+    pub(crate) fn admit(
+        &self,
+        hold: &Arc<Hold>,
+        waiter: Option<u64>,
+        now: Instant,
+    ) -> Admitted<W::RawGuard> {
         let key = &hold.claim.key;
         let mut slot = self.slots.entry(key.clone()).or_default();
         let Ok(waiter) = slot.line.grant(Arc::clone(hold), waiter, now) else {
             self.let_go(key, slot, now);
-            return Admitted { waiter: None, same_owner: Vec::new() };
+            return Admitted {
+                waiter: None,
+                same_owner: Vec::new(),
+            };
         };
         self.holds.fetch_add(1, Ordering::Relaxed);
-        Admitted { waiter: self.counted(waiter), same_owner: self.let_in(slot, hold, now) }
+        Admitted {
+            waiter: self.counted(waiter),
+            same_owner: self.let_in(slot, hold, now),
+        }
     }
 
-    /// Replaces the released hold by the grant of its hand-over, in one step. The key is never free here in between,
-    /// whether or not the waiter is still in line.
+    /// Replaces the released hold by the grant of its hand-over, in one step. The key is never free
+    /// here in between, whether or not the waiter is still in line.
     pub(crate) fn transfer(
         &self,
         from: &Arc<Hold>,
@@ -315,14 +349,24 @@ impl<W: World> Lines<W> {
         }
         let same_owner = self.let_in(slot, hold, now);
         drop(released);
-        Admitted { waiter: self.counted(waiter), same_owner }
+        Admitted {
+            waiter: self.counted(waiter),
+            same_owner,
+        }
     }
 
-    /// Passes a release to the line of its key for a hand-over, if the line waits for this hold and the lock has not
-    /// been handed over too often. Otherwise returns the release.
-    pub(crate) fn release(&self, hold: &Arc<Hold>, release: W::Release, now: Instant) -> Option<W::Release> {
+    /// Passes a release to the line of its key for a hand-over, if the line waits for this hold and
+    /// the lock has not been handed over too often. Otherwise returns the release.
+    pub(crate) fn release(
+        &self,
+        hold: &Arc<Hold>,
+        release: W::Release,
+        now: Instant,
+    ) -> Option<W::Release> {
         let key = &hold.claim.key;
-        let Some(mut slot) = self.slots.get_mut(key) else { return Some(release) };
+        let Some(mut slot) = self.slots.get_mut(key) else {
+            return Some(release);
+        };
         let unsent = slot.line.release(hold, release, now);
         if unsent.is_none() {
             self.run(key, slot, Event::Changed);
@@ -330,8 +374,8 @@ impl<W: World> Lines<W> {
         unsent
     }
 
-    /// Called when the release of a lock with this lease is about to be sent. Returns what the server has to know of
-    /// those who wait, if there is a list.
+    /// Called when the release of a lock with this lease is about to be sent. Returns what the
+    /// server has to know of those who wait, if there is a list.
     pub(crate) fn begin_release(&self, key: &Key, lease: Duration) -> Option<Releaser> {
         let mut slot = self.slots.get_mut(key);
         let moment = self.world.moment(key);
@@ -340,7 +384,8 @@ impl<W: World> Lines<W> {
         }
         match &mut slot {
             Some(slot) => slot.line.begin_release(lease, &moment),
-            None => Line::<Arc<Hold>, LockRequest<W::RawGuard>, W::Release>::default().begin_release(lease, &moment),
+            None => Line::<Arc<Hold>, LockRequest<W::RawGuard>, W::Release>::default()
+                .begin_release(lease, &moment),
         }
     }
 
@@ -351,10 +396,12 @@ impl<W: World> Lines<W> {
         self.run(key, slot, Event::Due);
     }
 
-    /// Returns whether others have a turn that this locker gave them, and whose outcome is not known, or had it at that
-    /// time or later.
+    /// Returns whether others have a turn that this locker gave them, and whose outcome is not
+    /// known, or had it at that time or later.
     pub(crate) fn has_given_turn(&self, key: &Key, since: Instant) -> bool {
-        self.slots.get(key).is_some_and(|slot| slot.line.has_given_turn(since))
+        self.slots
+            .get(key)
+            .is_some_and(|slot| slot.line.has_given_turn(since))
     }
 
     /// Records that the lock was free although others have a turn.
@@ -372,13 +419,17 @@ impl<W: World> Lines<W> {
     /// Returns whether the last release of this key woke or told others.
     #[cfg(test)]
     pub(crate) fn others_wait(&self, key: &Key) -> bool {
-        self.slots.get(key).is_some_and(|slot| slot.line.others_wait())
+        self.slots
+            .get(key)
+            .is_some_and(|slot| slot.line.others_wait())
     }
 
     /// Takes out a hold that was released, or that was lost and whose last guard is gone.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
         let key = &hold.claim.key;
-        let Some(mut slot) = self.slots.get_mut(key) else { return };
+        let Some(mut slot) = self.slots.get_mut(key) else {
+            return;
+        };
         let taken = slot.line.remove(hold);
         if taken.is_some() {
             self.holds.fetch_sub(1, Ordering::Relaxed);
@@ -404,34 +455,48 @@ impl<W: World> Lines<W> {
 
     /// Returns whether this key has waiters.
     pub(crate) fn is_awaited(&self, key: &Key) -> bool {
-        self.slots.get(key).is_some_and(|slot| !slot.line.waiters().is_empty())
+        self.slots
+            .get(key)
+            .is_some_and(|slot| !slot.line.waiters().is_empty())
     }
 
     /// Returns whether this key is known to be held: here, or according to the last round.
     pub(crate) fn is_known_held(&self, key: &Key, now: Instant) -> bool {
         self.slots.get(key).is_some_and(|slot| {
-            slot.line.last_round() == LastRound::Answered || slot.line.holds().iter().any(|hold| hold.blocks(now))
+            slot.line.last_round() == LastRound::Answered
+                || slot.line.holds().iter().any(|hold| hold.blocks(now))
         })
     }
 
     /// Returns whether a hold of a key satisfies the condition, which runs under the shard's lock.
     pub(crate) fn has_hold(&self, key: &Key, which: impl Fn(&Hold) -> bool) -> bool {
-        self.slots.get(key).is_some_and(|slot| slot.line.holds().iter().any(|hold| which(hold)))
+        self.slots
+            .get(key)
+            .is_some_and(|slot| slot.line.holds().iter().any(|hold| which(hold)))
     }
 
     /// Returns the holds of a key.
     pub(crate) fn holds_of(&self, key: &Key) -> Vec<Arc<Hold>> {
-        self.slots.get(key).map(|slot| slot.line.holds().to_vec()).unwrap_or_default()
+        self.slots
+            .get(key)
+            .map(|slot| slot.line.holds().to_vec())
+            .unwrap_or_default()
     }
 
     /// Returns all holds.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
-        self.slots.iter().flat_map(|slot| slot.line.holds().to_vec()).collect()
+        self.slots
+            .iter()
+            .flat_map(|slot| slot.line.holds().to_vec())
+            .collect()
     }
 
     /// Returns the numbers of holds and of waiters.
     pub(crate) fn census(&self) -> (usize, usize) {
-        (self.holds.load(Ordering::Relaxed), self.waiters.load(Ordering::Relaxed))
+        (
+            self.holds.load(Ordering::Relaxed),
+            self.waiters.load(Ordering::Relaxed),
+        )
     }
 
     fn counted(&self, waiter: Option<CallWaiter<W::RawGuard>>) -> Option<CallWaiter<W::RawGuard>> {
@@ -471,7 +536,11 @@ mod tests {
     use crate::line::{AcquireOutcome, Moment, WakeSources};
     use crate::sync::Mutex;
 
-    const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+    const TERMS: Terms = Terms {
+        lease: Duration::from_secs(30),
+        renewed: true,
+        max_hold: None,
+    };
 
     /// Records what is to be carried out.
     pub(super) struct Recorder {
@@ -553,12 +622,25 @@ mod tests {
 
     pub(super) fn waiter(lines: &Lines<Recorder>, owner: &Owner) -> (CallWaiter<()>, Reply) {
         let (reply, answer) = oneshot::channel();
-        let origin = Origin { context: CallContext::Task(1), waker: 0, known: Known::Calling };
+        let origin = Origin {
+            context: CallContext::Task(1),
+            waker: 0,
+            known: Known::Calling,
+        };
         let id = lines.next_id();
         let owner = owner.clone();
         let since = Instant::now();
-        let waiter =
-            CallWaiter { id, owner, since, call: LockRequest { origin, terms: TERMS, span: Span::default(), reply } };
+        let waiter = CallWaiter {
+            id,
+            owner,
+            since,
+            call: LockRequest {
+                origin,
+                terms: TERMS,
+                span: Span::default(),
+                reply,
+            },
+        };
         (waiter, answer)
     }
 
@@ -607,11 +689,17 @@ mod tests {
         lines.arrive(&key, foreign, now);
         let hold = hold(&owner);
         let Admitted { waiter, same_owner } = lines.admit(&hold, Some(head_id), now);
-        assert_eq!((waiter.map(|w| w.id), same_owner.len(), hold.guards()), (Some(head_id), 1, 2));
+        assert_eq!(
+            (waiter.map(|w| w.id), same_owner.len(), hold.guards()),
+            (Some(head_id), 1, 2)
+        );
         lines.step(&key, Event::Answered(AcquireOutcome::Granted));
         assert!(lines.effect().is_none(), "it is held here");
         assert!(matches!(lines.enter(&key, &other, now), Entry::HeldHere));
-        assert!(matches!(lines.enter(&key, &owner, now), Entry::Reentered(_, 3)));
+        assert!(matches!(
+            lines.enter(&key, &owner, now),
+            Entry::Reentered(_, 3)
+        ));
         assert_eq!(lines.census(), (1, 1));
         lines.remove(&hold);
         assert_eq!(lines.asks(), Some(foreign_id));
@@ -627,7 +715,13 @@ mod tests {
         let hold = hold(&Owner::new());
         lines.admit(&hold, None, now);
         lines.arrive(&key, waiter(&lines, &Owner::new()).0, now);
-        let planned = || lines.slots.get(&key).and_then(|slot| slot.alarm).expect("it waits for the hold");
+        let planned = || {
+            lines
+                .slots
+                .get(&key)
+                .and_then(|slot| slot.alarm)
+                .expect("it waits for the hold")
+        };
         let (at, id) = planned();
         assert_eq!(at, lines.world.now + Duration::from_millis(1));
         lines.wake(&key, id + 1);
@@ -639,14 +733,30 @@ mod tests {
         assert!(lines.slots.is_empty());
     }
 
-    /// The answer to a release may come after all callers have gone. The pass then ends when the server answers, and
-    /// until then there is no time at which the line has something to do.
+    /// The answer to a release may come after all callers have gone. The pass then ends when the
+    /// server answers, and until then there is no time at which the line has something to do.
     #[test]
     fn a_line_is_not_woken_again_and_again_while_a_pass_has_no_answer() {
         let (lines, key) = (lines(), Key::from("k"));
-        lines.released(&key, &ReleaseAnswer::PassedOn { place: Some(0), turn: None, others: 0, waiting: 1 });
-        assert!(matches!(lines.effect(), Some(Effect::Pass)), "it is under way");
-        assert!(lines.slots.get(&key).is_some_and(|slot| slot.alarm.is_none()));
+        lines.released(
+            &key,
+            &ReleaseAnswer::PassedOn {
+                place: Some(0),
+                turn: None,
+                others: 0,
+                waiting: 1,
+            },
+        );
+        assert!(
+            matches!(lines.effect(), Some(Effect::Pass)),
+            "it is under way"
+        );
+        assert!(
+            lines
+                .slots
+                .get(&key)
+                .is_some_and(|slot| slot.alarm.is_none())
+        );
         lines.step(&key, Event::Passed(false));
         assert!(lines.slots.is_empty(), "the list is over");
     }
@@ -656,8 +766,14 @@ mod tests {
         let mut lines = lines();
         let key = Key::from("k");
         lines.world.sources.confirmed = true;
-        let held =
-            |ttl| Event::Answered(AcquireOutcome::Held { ttl: Some(ttl), place: None, contested: false, lasts: false });
+        let held = |ttl| {
+            Event::Answered(AcquireOutcome::Held {
+                ttl: Some(ttl),
+                place: None,
+                contested: false,
+                lasts: false,
+            })
+        };
         lines.arrive(&key, waiter(&lines, &Owner::new()).0, Instant::now());
         for waits in [0, 1] {
             assert!(lines.asks().is_some(), "also once it listens");
@@ -675,17 +791,24 @@ mod tests {
         let now = Instant::now();
         let hold = hold(&Owner::new());
         lines.admit(&hold, None, now);
-        assert!(lines.begin_release(&key, TERMS.lease).is_none(), "there is no list");
+        assert!(
+            lines.begin_release(&key, TERMS.lease).is_none(),
+            "there is no list"
+        );
         lines.released(&key, &ReleaseAnswer::Released(1));
         assert!(lines.others_wait(&key) && lines.has_given_turn(&key, lines.world.now));
         lines.remove(&hold);
         assert!(lines.is_idle() && !lines.slots.is_empty());
-        let forgotten = lines.slots.get(&key).and_then(|slot| slot.alarm).expect("it is forgotten once");
+        let forgotten = lines
+            .slots
+            .get(&key)
+            .and_then(|slot| slot.alarm)
+            .expect("it is forgotten once");
         assert_eq!(forgotten.0, lines.world.now + Duration::from_secs(60));
     }
 
-    /// The owner's last release has no answer yet; the owner got the lock again past the line, and now enters a second
-    /// time.
+    /// The owner's last release has no answer yet; the owner got the lock again past the line, and
+    /// now enters a second time.
     #[test]
     fn a_hold_behind_one_that_is_being_released_is_entered() {
         let lines = lines();
@@ -697,7 +820,9 @@ mod tests {
         lines.admit(&released, None, now);
         released.leave(now);
         lines.admit(&held, None, now);
-        assert!(matches!(lines.enter(&key, &owner, now), Entry::Reentered(hold, 2) if Arc::ptr_eq(&hold, &held)));
+        assert!(
+            matches!(lines.enter(&key, &owner, now), Entry::Reentered(hold, 2) if Arc::ptr_eq(&hold, &held))
+        );
     }
 
     #[test]
@@ -715,13 +840,21 @@ mod tests {
         let now = Instant::now();
         let released = hold(&Owner::new());
         lines.admit(&released, None, now);
-        assert_eq!(lines.release(&released, 7, now), Some(7), "nobody waits for it yet");
+        assert_eq!(
+            lines.release(&released, 7, now),
+            Some(7),
+            "nobody waits for it yet"
+        );
         for owner in waiters {
             lines.arrive(&key, waiter(lines, owner).0, now);
         }
         assert!(lines.effect().is_none());
         released.leave(now);
-        assert_eq!(lines.release(&hold(&Owner::new()), 7, now), Some(7), "no hold of this key");
+        assert_eq!(
+            lines.release(&hold(&Owner::new()), 7, now),
+            Some(7),
+            "no hold of this key"
+        );
         (key, released, now)
     }
 
@@ -731,10 +864,18 @@ mod tests {
         let first = Owner::new();
         let second = Owner::new();
         let (key, released, now) = blocked(&lines, &[&first, &second]);
-        let head = lines.slots.get(&key).and_then(|slot| slot.line.waiters().first().map(|head| head.id));
-        assert!(lines.leave(&key, head.expect("two wait")).is_some(), "the first has gone meanwhile");
+        let head = lines
+            .slots
+            .get(&key)
+            .and_then(|slot| slot.line.waiters().first().map(|head| head.id));
+        assert!(
+            lines.leave(&key, head.expect("two wait")).is_some(),
+            "the first has gone meanwhile"
+        );
         assert_eq!(lines.release(&released, 7, now), None);
-        assert!(matches!(lines.effect(), Some(Effect::Release(7, Some(head))) if head.owner == second));
+        assert!(
+            matches!(lines.effect(), Some(Effect::Release(7, Some(head))) if head.owner == second)
+        );
         assert_eq!(lines.release(&released, 8, now), Some(8), "one at a time");
         lines.step(&key, Event::HandedOver);
         assert!(lines.effect().is_none(), "it is being released");
@@ -763,11 +904,16 @@ mod tests {
             let other = Owner::new();
             let (key, released, now) = blocked(&lines, &[&next, &other, &next]);
             assert_eq!(lines.release(&released, 7, now), None);
-            let Some(Effect::Release(7, Some(head))) = lines.effect() else { panic!("it is handed over") };
+            let Some(Effect::Release(7, Some(head))) = lines.effect() else {
+                panic!("it is handed over")
+            };
             assert!(stays || lines.leave(&key, head.id).is_some());
             let held = hold(&next);
             let Admitted { waiter, same_owner } = lines.transfer(&released, &held, head.id, now);
-            assert_eq!((waiter.map(|w| w.id), same_owner.len()), (stays.then_some(head.id), 1));
+            assert_eq!(
+                (waiter.map(|w| w.id), same_owner.len()),
+                (stays.then_some(head.id), 1)
+            );
             assert_eq!(
                 (lines.census(), held.guards()),
                 ((1, 1), 2),
@@ -787,18 +933,26 @@ mod tests {
         for _ in 0..3 {
             lines.arrive(&key, waiter(&lines, &Owner::new()).0, now);
         }
-        let Some(Effect::Ask { head, .. }) = lines.effect() else { panic!("it is free") };
+        let Some(Effect::Ask { head, .. }) = lines.effect() else {
+            panic!("it is free")
+        };
         let acquired = hold(&head.owner);
         lines.admit(&acquired, Some(head.id), now);
         acquired.leave(now);
         assert_eq!(lines.release(&acquired, 7, now), None);
         assert!(lines.effect().is_none());
         lines.step(&key, Event::Answered(AcquireOutcome::Granted));
-        let Some(Effect::Release(7, Some(head))) = lines.effect() else { panic!("it is handed over") };
+        let Some(Effect::Release(7, Some(head))) = lines.effect() else {
+            panic!("it is handed over")
+        };
         let next = hold(&head.owner);
         lines.transfer(&acquired, &next, head.id, now);
         next.leave(now);
-        assert_eq!(lines.release(&next, 8, now), None, "it may come while the hand-over is sent");
+        assert_eq!(
+            lines.release(&next, 8, now),
+            None,
+            "it may come while the hand-over is sent"
+        );
     }
 
     #[test]
@@ -815,7 +969,9 @@ mod tests {
             if lines.release(&held, 7, now).is_some() {
                 break;
             }
-            let Some(Effect::Release(7, Some(head))) = lines.effect() else { panic!("it is handed over") };
+            let Some(Effect::Release(7, Some(head))) = lines.effect() else {
+                panic!("it is handed over")
+            };
             let next = hold(&head.owner);
             lines.transfer(&held, &next, head.id, now);
             lines.step(&key, Event::HandedOver);
@@ -837,7 +993,10 @@ mod tests {
         lines.admit(&hold, None, now);
         assert!(hold.take_guard());
         hold.lose(Loss::NotOwner);
-        assert!(matches!(lines.enter(&key, &owner, now), Entry::Lost(Loss::NotOwner)));
+        assert!(matches!(
+            lines.enter(&key, &owner, now),
+            Entry::Lost(Loss::NotOwner)
+        ));
         assert!(matches!(lines.enter(&key, &other, now), Entry::Open));
         let (head, _answer) = waiter(&lines, &other);
         let id = head.id;

@@ -22,38 +22,42 @@ use crate::session::{SharedSession, Views};
 /// A re-entrant lock with a name. Cheap to clone; the handle by itself holds nothing.
 ///
 /// # Who may enter again
-/// [`run`](Self::run) is the simplest form: runs exclude each other, whether in several tasks or in branches of one,
-/// and what is nested inside a section enters again.
+/// [`run`](Self::run) is the simplest form: runs exclude each other, whether in several tasks or in
+/// branches of one, and what is nested inside a section enters again.
 ///
-/// A guard belongs to an [`Owner`], which defaults to the tokio task that took it ([`Reentry`]). The same owner enters
-/// again at once, and the lock is released when the last of its guards is dropped. **This has three consequences that
-/// surprise people:**
+/// A guard belongs to an [`Owner`], which defaults to the tokio task that took it ([`Reentry`]).
+/// The same owner enters again at once, and the lock is released when the last of its guards is
+/// dropped. **This has three consequences that surprise people:**
 ///
-/// - **Branches of `join!`, `select!` and `for_each_concurrent` are one task, so their guards all get in.** Use `run`
-///   there, or give each branch an owner of its own: [`lock.owned_by(Owner::new())`](Self::owned_by).
-/// - **`loop { let guard = lock.lock().await?; spawn(work(guard)); }` enters again in every round**, since the loop's
-///   task still owns the guards that it gave away. [`Guard::detach`] gives the hold an owner of its own.
-/// - **A spawned child that locks what its awaiting parent holds waits forever**, since it is a different owner. Run it
-///   in [`Guard::scope`].
+/// - **Branches of `join!`, `select!` and `for_each_concurrent` are one task, so their guards all
+///   get in.** Use `run` there, or give each branch an owner of its own:
+///   [`lock.owned_by(Owner::new())`](Self::owned_by).
+/// - **`loop { let guard = lock.lock().await?; spawn(work(guard)); }` enters again in every
+///   round**, since the loop's task still owns the guards that it gave away. [`Guard::detach`]
+///   gives the hold an owner of its own.
+/// - **A spawned child that locks what its awaiting parent holds waits forever**, since it is a
+///   different owner. Run it in [`Guard::scope`].
 ///
-/// The locker detects the first two if it can: it counts a guard that is dropped while a newer guard of its hold stays
-/// for over a millisecond, and a guard that is dropped in another task while others stay
-/// ([`Stats::suspicious_reentries`](crate::Stats::suspicious_reentries)). It also logs a warning, once per key and
-/// minute; over a `testing::Server` the call panics. It does not detect a task that stores guards and goes on, such as
-/// an actor that serves several clients. With [`Reentry::Scope`] and with [`non_reentrant`](Self::non_reentrant)
-/// neither can happen.
+/// The locker detects the first two if it can: it counts a guard that is dropped while a newer
+/// guard of its hold stays for over a millisecond, and a guard that is dropped in another task
+/// while others stay ([`Stats::suspicious_reentries`](crate::Stats::suspicious_reentries)). It also
+/// logs a warning, once per key and minute; over a `testing::Server` the call panics. It does not
+/// detect a task that stores guards and goes on, such as an actor that serves several clients. With
+/// [`Reentry::Scope`] and with [`non_reentrant`](Self::non_reentrant) neither can happen.
 ///
-/// Outside of tokio tasks (the body of `#[tokio::main]`, other executors), a polled call is identified by its waker,
-/// which nested code shares but the futures of a `FuturesUnordered` do not; a blocking call is identified by its
-/// thread. Name the owner ([`owned_by`](Self::owned_by)) in these cases:
+/// Outside of tokio tasks (the body of `#[tokio::main]`, other executors), a polled call is
+/// identified by its waker, which nested code shares but the futures of a `FuturesUnordered` do
+/// not; a blocking call is identified by its thread. Name the owner ([`owned_by`](Self::owned_by))
+/// in these cases:
 ///
 /// - A work-stealing pool, such as rayon, runs several jobs inside each other on one thread.
-/// - Futures of another executor that runs inside a tokio task or in `spawn_blocking` count as branches of that task.
+/// - Futures of another executor that runs inside a tokio task or in `spawn_blocking` count as
+///   branches of that task.
 /// - Two threads that call `block_on` of one current-thread runtime in turns share one waker.
 ///
 /// # Contention is a value
-/// It is never an error that somebody else holds the lock: [`try_lock`](Self::try_lock) returns `None`, and
-/// [`lock`](Self::lock) waits.
+/// It is never an error that somebody else holds the lock: [`try_lock`](Self::try_lock) returns
+/// `None`, and [`lock`](Self::lock) waits.
 #[derive(Clone)]
 pub struct Lock(Handle);
 
@@ -67,53 +71,58 @@ impl Lock {
         &self.0.keys[0]
     }
 
-    /// Returns a handle that takes the lock for a fixed time, from 100 ms to 30 days. The watchdog does not renew the
-    /// lock, and it is lost when the time is over.
+    /// Returns a handle that takes the lock for a fixed time, from 100 ms to 30 days. The watchdog
+    /// does not renew the lock, and it is lost when the time is over.
     ///
-    /// It is for work of known length, when a holder that hangs should lose the lock. The lease is that of the
-    /// outermost acquisition: a re-entry neither shortens nor lengthens it.
+    /// It is for work of known length, when a holder that hangs should lose the lock. The lease is
+    /// that of the outermost acquisition: a re-entry neither shortens nor lengthens it.
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
         self.0.options.fixed_lease = Some(lease);
         self
     }
 
-    /// Returns a handle that limits how long the lock is held, from 100 ms to 30 days. After that time the token fires
-    /// with [`Loss::MaxHold`](crate::Loss::MaxHold), and the watchdog no longer renews the lock. Until it is released
-    /// or its lease runs out, nobody else gets in.
+    /// Returns a handle that limits how long the lock is held, from 100 ms to 30 days. After that
+    /// time the token fires with [`Loss::MaxHold`](crate::Loss::MaxHold), and the watchdog no
+    /// longer renews the lock. Until it is released or its lease runs out, nobody else gets in.
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.0.options.max_hold = Some(max_hold);
         self
     }
 
-    /// Returns a handle that keeps the lock locked for at least this long, from 100 ms to 30 days, even if it is
-    /// released sooner.
+    /// Returns a handle that keeps the lock locked for at least this long, from 100 ms to 30 days,
+    /// even if it is released sooner.
     ///
-    /// It is the primitive behind [`once_per`](Self::once_per), which is what a job of a fleet needs. Use it with
-    /// [`try_lock`](Self::try_lock): callers that wait get the lock when the time is over. A release before the time is
-    /// over does not delete the key. The server keeps the key for the rest of the time, as if somebody else held it,
-    /// and no waiter is notified. [`holder`](Self::holder) shows the lock as held,
-    /// [`try_lock`](Self::try_lock) returns `None` to everybody, including the owner that released it, and waiters get
-    /// it when the time is over. [`force_unlock`](Self::force_unlock) frees it. It makes no difference whether the
-    /// guard ends by [`unlock`](Guard::unlock), by its drop or after a loss. [`max_hold`](Self::max_hold) may be
-    /// shorter: it limits the work, and the lock stays locked.
+    /// It is the primitive behind [`once_per`](Self::once_per), which is what a job of a fleet
+    /// needs. Use it with [`try_lock`](Self::try_lock): callers that wait get the lock when the
+    /// time is over. A release before the time is over does not delete the key. The server keeps
+    /// the key for the rest of the time, as if somebody else held it, and no waiter is notified.
+    /// [`holder`](Self::holder) shows the lock as held, [`try_lock`](Self::try_lock) returns `None`
+    /// to everybody, including the owner that released it, and waiters get it when the time is
+    /// over. [`force_unlock`](Self::force_unlock) frees it. It makes no difference whether the
+    /// guard ends by [`unlock`](Guard::unlock), by its drop or after a loss.
+    /// [`max_hold`](Self::max_hold) may be shorter: it limits the work, and the lock stays locked.
     ///
-    /// The time begins when the guard is handed out. It is measured by this machine's clock until the release, and by
-    /// the server's from then on. If an owner enters again, each guard has such a time, and the latest end applies.
+    /// The time begins when the guard is handed out. It is measured by this machine's clock until
+    /// the release, and by the server's from then on. If an owner enters again, each guard has such
+    /// a time, and the latest end applies.
     ///
-    /// **It does not survive a crash.** Until the release only this process knows the time; the server knows the lease,
-    /// which the watchdog renews. If the process ends without a release, or if the servers do not receive it, the lock
-    /// is free when its lease is over, and another process can do the work that was cut short. To rule that out as
-    /// well, add a [`fixed_lease`](Self::fixed_lease) that is not shorter: it stays on the server after a crash. It is
-    /// not renewed, so it has to be longer than the longest job, too. Nor does a lock outlast the data of its server;
-    /// with [`replicas`](crate::LockerBuilder::replicas), a release does not wait for them.
+    /// **It does not survive a crash.** Until the release only this process knows the time; the
+    /// server knows the lease, which the watchdog renews. If the process ends without a release, or
+    /// if the servers do not receive it, the lock is free when its lease is over, and another
+    /// process can do the work that was cut short. To rule that out as well, add a
+    /// [`fixed_lease`](Self::fixed_lease) that is not shorter: it stays on the server after a
+    /// crash. It is not renewed, so it has to be longer than the longest job, too. Nor does a lock
+    /// outlast the data of its server; with [`replicas`](crate::LockerBuilder::replicas), a release
+    /// does not wait for them.
     ///
     /// Over several servers the time may not be longer than
     /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine), like a lease.
     ///
     /// # Examples
-    /// A mail about an order is sent once in ten minutes at most, however often somebody asks for it:
+    /// A mail about an order is sent once in ten minutes at most, however often somebody asks for
+    /// it:
     /// ```no_run
     /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
     /// # async fn send_mail() {}
@@ -134,9 +143,10 @@ impl Lock {
     }
 
     /// Returns a handle whose calls and holds have this class: the label `class` of the metrics
-    /// `lockhound_attempts_total`, `lockhound_wait_seconds` and `lockhound_hold_seconds`, and a field of the spans. It
-    /// changes nothing else. Use few classes, as `"orders"`, and never the name of a lock: each one is a series of its
-    /// own. A hold has the class of the handle that took it.
+    /// `lockhound_attempts_total`, `lockhound_wait_seconds` and `lockhound_hold_seconds`, and a
+    /// field of the spans. It changes nothing else. Use few classes, as `"orders"`, and never the
+    /// name of a lock: each one is a series of its own. A hold has the class of the handle that
+    /// took it.
     ///
     /// Defaults to none: no label.
     #[must_use]
@@ -145,8 +155,8 @@ impl Lock {
         self
     }
 
-    /// Returns a handle that locks as this owner instead of as the calling task. Every caller that uses this owner may
-    /// enter.
+    /// Returns a handle that locks as this owner instead of as the calling task. Every caller that
+    /// uses this owner may enter.
     ///
     /// # Examples
     /// ```no_run
@@ -168,11 +178,12 @@ impl Lock {
         self
     }
 
-    /// Returns a handle that locks as a new owner at each call, in scopes too: [`Reentry::Never`] for this handle.
+    /// Returns a handle that locks as a new owner at each call, in scopes too: [`Reentry::Never`]
+    /// for this handle.
     ///
-    /// Nothing enters again, so nested code that takes the lock waits for itself. The locker logs a warning about that;
-    /// a run inside a [`run`](Self::run) is refused. An owner that the handle names ([`owned_by`](Self::owned_by))
-    /// enters again all the same.
+    /// Nothing enters again, so nested code that takes the lock waits for itself. The locker logs a
+    /// warning about that; a run inside a [`run`](Self::run) is refused. An owner that the handle
+    /// names ([`owned_by`](Self::owned_by)) enters again all the same.
     #[must_use]
     pub const fn non_reentrant(mut self) -> Self {
         self.0.options.reentry = Some(Reentry::Never);
@@ -181,51 +192,58 @@ impl Lock {
 
     /// Takes the lock. Waits if somebody else holds it.
     ///
-    /// The call waits for the holder's unlock message. Within a process, callers enter in the order in which they came;
-    /// between processes there is no order. If the holder's lock has no lease, the wait may have no end; a warning in
-    /// the log names that holder.
+    /// The call waits for the holder's unlock message. Within a process, callers enter in the order
+    /// in which they came; between processes there is no order. If the holder's lock has no lease,
+    /// the wait may have no end; a warning in the log names that holder.
     ///
-    /// If the servers do not answer, the call retries for `outage_tolerance`, which counts from the beginning of the
-    /// outage, for all calls of the locker. A later call tries for one `command_timeout` before it fails, so a loop
-    /// that retries after each error does not spin. Its error says how long the servers have been away.
+    /// If the servers do not answer, the call retries for `outage_tolerance`, which counts from the
+    /// beginning of the outage, for all calls of the locker. A later call tries for one
+    /// `command_timeout` before it fails, so a loop that retries after each error does not spin.
+    /// Its error says how long the servers have been away.
     ///
-    /// A refusal ([`Error::Server`]) is returned at once if it is the locker's first for a second, and otherwise after
-    /// a [`retry_delay`](crate::LockerBuilder::retry_delay), for the same reason.
+    /// A refusal ([`Error::Server`]) is returned at once if it is the locker's first for a second,
+    /// and otherwise after a [`retry_delay`](crate::LockerBuilder::retry_delay), for the same
+    /// reason.
     ///
-    /// **Branches of one task (`join!`, `select!`, `for_each_concurrent`) are one owner and all get in: use
-    /// [`run`](Self::run) or [`owned_by`](Self::owned_by). A loop that spawns its guards enters again in every round:
-    /// use [`Guard::detach`]. A spawned child that locks what its awaiting parent holds waits forever: use
-    /// [`Guard::scope`].**
+    /// **Branches of one task (`join!`, `select!`, `for_each_concurrent`) are one owner and all get
+    /// in: use [`run`](Self::run) or [`owned_by`](Self::owned_by). A loop that spawns its guards
+    /// enters again in every round: use [`Guard::detach`]. A spawned child that locks what its
+    /// awaiting parent holds waits forever: use [`Guard::scope`].**
     ///
-    /// A call that waits for a lock that its own task took as another owner may wait forever. After a sixth of the
-    /// lease the locker logs a warning about it.
+    /// A call that waits for a lock that its own task took as another owner may wait forever. After
+    /// a sixth of the lease the locker logs a warning about it.
     ///
     /// # Errors
     /// - [`Error::Lost`] if this owner still has a guard of this lock that is lost.
     /// - [`Error::Unavailable`] after `outage_tolerance` without an answer.
     /// - [`Error::Server`] if the server refuses.
-    /// - [`Error::Config`] for an empty name, terms out of range, or a caller that cannot be told apart
-    ///   ([`Owner::current`]).
+    /// - [`Error::Config`] for an empty name, terms out of range, or a caller that cannot be told
+    ///   apart ([`Owner::current`]).
     /// - [`Error::Closed`], [`Error::Forked`], [`Error::WatchdogPanicked`].
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the line, and nothing is held: a lock that a server may have granted meanwhile is
-    /// released in the background, at the latest two command timeouts after the server answers again. A future that is
-    /// kept but not polled does not block others: a grant that it does not take within a sixth of the lease is
-    /// released, and the call goes back into the line. If a caller of the same locker handed the lock over to it, it
-    /// has at most a [`command_timeout`](crate::LockerBuilder::command_timeout) to take it.
+    /// Dropping the future leaves the line, and nothing is held: a lock that a server may have
+    /// granted meanwhile is released in the background, at the latest two command timeouts after
+    /// the server answers again. A future that is kept but not polled does not block others: a
+    /// grant that it does not take within a sixth of the lease is released, and the call goes back
+    /// into the line. If a caller of the same locker handed the lock over to it, it has at most a
+    /// [`command_timeout`](crate::LockerBuilder::command_timeout) to take it.
     pub async fn lock(&self) -> Result<Guard, Error> {
-        self.0.take(Wait::Always).await?.map(Guard).ok_or(Error::Closed)
+        self.0
+            .take(Wait::Always)
+            .await?
+            .map(Guard)
+            .ok_or(Error::Closed)
     }
 
     /// Takes the lock if it is free, in one attempt. It never waits in line.
     ///
-    /// Returns `None` if somebody else holds the lock. Asks no server if that is another owner of this
-    /// [`Locker`](crate::Locker).
+    /// Returns `None` if somebody else holds the lock. Asks no server if that is another owner of
+    /// this [`Locker`](crate::Locker).
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), but [`Error::Unavailable`] if this one attempt has no answer. If an earlier attempt
-    /// failed too, the error says how long the servers have been away.
+    /// As [`lock`](Self::lock), but [`Error::Unavailable`] if this one attempt has no answer. If an
+    /// earlier attempt failed too, the error says how long the servers have been away.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
@@ -235,11 +253,13 @@ impl Lock {
 
     /// Takes the lock, and waits for at most this long.
     ///
-    /// Returns `None` if somebody else held the lock all the time. A time of zero is [`try_lock`](Self::try_lock).
+    /// Returns `None` if somebody else held the lock all the time. A time of zero is
+    /// [`try_lock`](Self::try_lock).
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), and [`Error::Unavailable`] if the time is over and the last round had no answer. A time
-    /// that is too short for an answer (20 ms and two round trips) is only such an error if a round failed before.
+    /// As [`lock`](Self::lock), and [`Error::Unavailable`] if the time is over and the last round
+    /// had no answer. A time that is too short for an answer (20 ms and two round trips) is only
+    /// such an error if a round failed before.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
@@ -247,19 +267,22 @@ impl Lock {
         Ok(self.0.take(Wait::up_to(wait)).await?.map(Guard))
     }
 
-    /// Takes the lock as [`lock`](Self::lock) does, for threads without async code. The owner is the thread, unless it
-    /// runs a tokio task.
+    /// Takes the lock as [`lock`](Self::lock) does, for threads without async code. The owner is
+    /// the thread, unless it runs a tokio task.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
     ///
-    /// [`Error::Config`], wherever it is called, if [`connect`](crate::LockerBuilder::connect) connected the locker to
-    /// servers in memory.
+    /// [`Error::Config`], wherever it is called, if [`connect`](crate::LockerBuilder::connect)
+    /// connected the locker to servers in memory.
     ///
     /// # Panics
     /// Panics in async code, which it would block.
     pub fn blocking_lock(&self) -> Result<Guard, Error> {
-        self.0.take_blocking(Wait::Always)?.map(Guard).ok_or(Error::Closed)
+        self.0
+            .take_blocking(Wait::Always)?
+            .map(Guard)
+            .ok_or(Error::Closed)
     }
 
     /// Takes the lock as [`try_lock`](Self::try_lock) does, for threads without async code.
@@ -284,37 +307,41 @@ impl Lock {
         Ok(self.0.take_blocking(Wait::up_to(wait))?.map(Guard))
     }
 
-    /// Takes the lock, runs a critical section, and releases the lock. If the lock is lost meanwhile, it drops the
-    /// section at its current `await` and returns [`Error::Lost`].
+    /// Takes the lock, runs a critical section, and releases the lock. If the lock is lost
+    /// meanwhile, it drops the section at its current `await` and returns [`Error::Lost`].
     ///
-    /// Runs exclude each other, also in branches of one task (`join!`, `buffer_unordered`, `for_each_concurrent`). A
-    /// run or a guard nested inside the section enters again.
+    /// Runs exclude each other, also in branches of one task (`join!`, `buffer_unordered`,
+    /// `for_each_concurrent`). A run or a guard nested inside the section enters again.
     ///
     /// A run locks as the first of these owners that applies:
     ///
     /// 1. The owner that the handle names ([`owned_by`](Self::owned_by)).
-    /// 2. In a scope, such as another run's section, the scope's owner, unless [`Reentry::Never`] applies.
-    /// 3. With [`Reentry::Task`], if its caller (the task or, outside of tasks, the waker) holds the lock by a guard,
-    ///    the caller: the run enters although that guard is held.
+    /// 2. In a scope, such as another run's section, the scope's owner, unless [`Reentry::Never`]
+    ///    applies.
+    /// 3. With [`Reentry::Task`], if its caller (the task or, outside of tasks, the waker) holds
+    ///    the lock by a guard, the caller: the run enters although that guard is held.
     /// 4. Otherwise an owner of its own.
     ///
-    /// The closure and the section run in that owner's scope. Runs of one owner that are not nested take turns. A guard
-    /// that outlives the section passes to the caller's owner. Tasks that the section left behind keep the guards that
-    /// they hold, and the caller's next run waits for them. A run also enters while a guard of its caller lives in
-    /// another task, to which it was moved: [`Guard::detach`] such a guard.
+    /// The closure and the section run in that owner's scope. Runs of one owner that are not nested
+    /// take turns. A guard that outlives the section passes to the caller's owner. Tasks that the
+    /// section left behind keep the guards that they hold, and the caller's next run waits for
+    /// them. A run also enters while a guard of its caller lives in another task, to which it was
+    /// moved: [`Guard::detach`] such a guard.
     ///
-    /// Every poll checks for a loss first. A section that does not reach an `await` cannot be stopped: let it call
-    /// [`Section::check`]. An unconfirmed release is not reported as an error, since the work was done while the lock
-    /// was held; it is logged. If the release finds that the lock was lost earlier, the section's value is dropped, and
-    /// that is logged, too: a section whose value must not be lost has to pass it on itself.
+    /// Every poll checks for a loss first. A section that does not reach an `await` cannot be
+    /// stopped: let it call [`Section::check`]. An unconfirmed release is not reported as an error,
+    /// since the work was done while the lock was held; it is logged. If the release finds that the
+    /// lock was lost earlier, the section's value is dropped, and that is logged, too: a section
+    /// whose value must not be lost has to pass it on itself.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock). [`Error::Lost`] also if the release finds that the lock was lost earlier.
-    /// [`Error::Config`] for a run inside a run of the same lock with [`Reentry::Never`], which would wait for itself.
+    /// As [`lock`](Self::lock). [`Error::Lost`] also if the release finds that the lock was lost
+    /// earlier. [`Error::Config`] for a run inside a run of the same lock with [`Reentry::Never`],
+    /// which would wait for itself.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the section and releases the lock in the background. A future that is kept but not
-    /// polled blocks the other runs of its owner once it is its turn.
+    /// Dropping the future drops the section and releases the lock in the background. A future that
+    /// is kept but not polled blocks the other runs of its owner once it is its turn.
     ///
     /// # Examples
     /// ```no_run
@@ -329,11 +356,18 @@ impl Lock {
         F: FnOnce(Section) -> Fut,
         Fut: Future<Output = T>,
     {
-        self.0.run(Wait::Always, |view, scope| section(Section { view, scope }), |_| None).await?.ok_or(Error::Closed)
+        self.0
+            .run(
+                Wait::Always,
+                |view, scope| section(Section { view, scope }),
+                |_| None,
+            )
+            .await?
+            .ok_or(Error::Closed)
     }
 
-    /// Does the same as [`run`](Self::run), but waits for at most this long. The time bounds the wait for the lock, and
-    /// not the section.
+    /// Does the same as [`run`](Self::run), but waits for at most this long. The time bounds the
+    /// wait for the lock, and not the section.
     ///
     /// Returns `None` if somebody else held the lock all the time.
     ///
@@ -361,29 +395,39 @@ impl Lock {
         F: FnOnce(Section) -> Fut,
         Fut: Future<Output = T>,
     {
-        self.0.run(Wait::up_to(wait), |view, scope| section(Section { view, scope }), |_| None).await
+        self.0
+            .run(
+                Wait::up_to(wait),
+                |view, scope| section(Section { view, scope }),
+                |_| None,
+            )
+            .await
     }
 
-    /// Does a job once in each period, on whichever machine comes first. Every machine calls this when its timer goes
-    /// off.
+    /// Does a job once in each period, on whichever machine comes first. Every machine calls this
+    /// when its timer goes off.
     ///
     /// - **The job succeeds**: the lock stays locked for half of the period from then on, as with
-    ///   [`min_hold`](Self::min_hold), so that no other machine does the job again. The call returns its value.
-    /// - **The job fails**: the lock is released at once, and the next machine that waits does the job. The call
-    ///   returns the job's error, in `Some`.
-    /// - **The machine dies or loses contact**: the lock is free after a lease, and a machine that still waits does the
-    ///   job. If none waits any more, the job is left out until the next period.
+    ///   [`min_hold`](Self::min_hold), so that no other machine does the job again. The call
+    ///   returns its value.
+    /// - **The job fails**: the lock is released at once, and the next machine that waits does the
+    ///   job. The call returns the job's error, in `Some`.
+    /// - **The machine dies or loses contact**: the lock is free after a lease, and a machine that
+    ///   still waits does the job. If none waits any more, the job is left out until the next
+    ///   period.
     ///
-    /// A call waits for two leases, or a quarter of the period if that is shorter. It returns `None` if another machine
-    /// held the lock for all of that time: it has done the job, or is still at work.
+    /// A call waits for two leases, or a quarter of the period if that is shorter. It returns
+    /// `None` if another machine held the lock for all of that time: it has done the job, or is
+    /// still at work.
     ///
-    /// Timers may differ by up to a quarter of the period, and so may the job take. After a crash it may be done twice
-    /// in part: it has to be a job that can be begun again. A job can be done again if the server loses its data. The
-    /// section is dropped if the lock is lost meanwhile, as in [`run`](Self::run).
+    /// Timers may differ by up to a quarter of the period, and so may the job take. After a crash
+    /// it may be done twice in part: it has to be a job that can be begun again. A job can be done
+    /// again if the server loses its data. The section is dropped if the lock is lost meanwhile, as
+    /// in [`run`](Self::run).
     ///
     /// # Errors
-    /// As [`run_for`](Self::run_for). [`Error::Config`] for a period of which half is no `min_hold`: shorter than
-    /// 200 ms, or longer than 60 days or, over several servers, twice the
+    /// As [`run_for`](Self::run_for). [`Error::Config`] for a period of which half is no
+    /// `min_hold`: shorter than 200 ms, or longer than 60 days or, over several servers, twice the
     /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine).
     ///
     /// # Cancel safety
@@ -404,7 +448,11 @@ impl Lock {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn once_per<T, E, F, Fut>(&self, period: Duration, job: F) -> Result<Option<Result<T, E>>, Error>
+    pub async fn once_per<T, E, F, Fut>(
+        &self,
+        period: Duration,
+        job: F,
+    ) -> Result<Option<Result<T, E>>, Error>
     where
         F: FnOnce(Section) -> Fut,
         Fut: Future<Output = Result<T, E>>,
@@ -415,18 +463,24 @@ impl Lock {
         settings.check_quarantine("period / 2", kept)?;
         let patience = (period / 4).min(settings.lease * 2);
         self.0
-            .run(Wait::up_to(patience), |view, scope| job(Section { view, scope }), |done| done.is_ok().then_some(kept))
+            .run(
+                Wait::up_to(patience),
+                |view, scope| job(Section { view, scope }),
+                |done| done.is_ok().then_some(kept),
+            )
             .await
     }
 
-    /// Takes the lock, calls a function, and releases the lock, for threads without async code. The owner is the
-    /// thread, so blocking calls for this lock in the function enter again.
+    /// Takes the lock, calls a function, and releases the lock, for threads without async code. The
+    /// owner is the thread, so blocking calls for this lock in the function enter again.
     ///
-    /// Nothing can stop the function when the lock is lost: let it call [`Section::check`] between steps.
+    /// Nothing can stop the function when the lock is lost: let it call [`Section::check`] between
+    /// steps.
     ///
     /// # Errors
-    /// As [`blocking_lock`](Self::blocking_lock), and [`Error::Lost`] if the lock was lost meanwhile; the value of the
-    /// function is dropped then, and that is logged. An unconfirmed release is only logged.
+    /// As [`blocking_lock`](Self::blocking_lock), and [`Error::Lost`] if the lock was lost
+    /// meanwhile; the value of the function is dropped then, and that is logged. An unconfirmed
+    /// release is only logged.
     ///
     /// # Panics
     /// Panics in async code, which it would block.
@@ -440,19 +494,21 @@ impl Lock {
     /// # }
     /// ```
     pub fn blocking_run<T>(&self, section: impl FnOnce(Section) -> T) -> Result<T, Error> {
-        self.0.run_blocking(|view, scope| section(Section { view, scope }))
+        self.0
+            .run_blocking(|view, scope| section(Section { view, scope }))
     }
 
     /// Returns whether an attempt to take the lock would find it held.
     ///
-    /// With one server, it is `true` if anybody holds the lock there. With several, it is `false` if a majority of them
-    /// says that the lock is free, and `true` otherwise: also while several callers keep each other out and none of
-    /// them holds it, or while too few servers answer to know. If it returns `false`, nobody holds the lock, unless the
-    /// servers that say so have forgotten it.
+    /// With one server, it is `true` if anybody holds the lock there. With several, it is `false`
+    /// if a majority of them says that the lock is free, and `true` otherwise: also while several
+    /// callers keep each other out and none of them holds it, or while too few servers answer to
+    /// know. If it returns `false`, nobody holds the lock, unless the servers that say so have
+    /// forgotten it.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if no majority answers, [`Error::Server`] (also if the key holds something other than a
-    /// lock), [`Error::Closed`].
+    /// [`Error::Unavailable`] if no majority answers, [`Error::Server`] (also if the key holds
+    /// something other than a lock), [`Error::Closed`].
     ///
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
@@ -465,8 +521,9 @@ impl Lock {
 
     /// Returns who holds the lock; `None` if [`is_locked`](Self::is_locked) would return `false`.
     ///
-    /// [`Holder::label`] says which process it is. The call asks for it once it knows the owner, and waits for it for
-    /// half a [`command_timeout`](crate::LockerBuilder::command_timeout) at most.
+    /// [`Holder::label`] says which process it is. The call asks for it once it knows the owner,
+    /// and waits for it for half a [`command_timeout`](crate::LockerBuilder::command_timeout) at
+    /// most.
     ///
     /// If several servers name different owners, [`Holder::by_node`] lists the answer of each.
     ///
@@ -478,26 +535,33 @@ impl Lock {
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
         foreign::give_way().await;
         Error::check_name(self.key())?;
-        self.0.session().holder(self.key()).await.map_err(|error| error.of(std::slice::from_ref(self.key())))
+        self.0
+            .session()
+            .holder(self.key())
+            .await
+            .map_err(|error| error.of(std::slice::from_ref(self.key())))
     }
 
-    /// Releases the lock for all of its holders, and wakes the waiters. Returns whether anybody held it.
+    /// Releases the lock for all of its holders, and wakes the waiters. Returns whether anybody
+    /// held it.
     ///
-    /// It first asks who holds the lock, and then releases exactly those holders, once: a caller that takes the lock
-    /// after them keeps it, however late the command arrives. Redisson's fields name its threads and not their
-    /// acquisitions, so a Redisson thread that has released the lock and taken it again loses it too.
+    /// It first asks who holds the lock, and then releases exactly those holders, once: a caller
+    /// that takes the lock after them keeps it, however late the command arrives. Redisson's fields
+    /// name its threads and not their acquisitions, so a Redisson thread that has released the lock
+    /// and taken it again loses it too.
     ///
     /// Guards of this [`Locker`](crate::Locker) are lost before they are released, with
-    /// [`Loss::ForceUnlocked`](crate::Loss::ForceUnlocked), even if the server does not answer. Holders elsewhere, and
-    /// one here whose grant is on its way just then, learn of it at their next renewal at the latest (with a
-    /// [`fixed_lease`](Self::fixed_lease) at its end), and may act until then: use it as an operator, or for holders
-    /// that are known to be dead.
+    /// [`Loss::ForceUnlocked`](crate::Loss::ForceUnlocked), even if the server does not answer.
+    /// Holders elsewhere, and one here whose grant is on its way just then, learn of it at their
+    /// next renewal at the latest (with a [`fixed_lease`](Self::fixed_lease) at its end), and may
+    /// act until then: use it as an operator, or for holders that are known to be dead.
     ///
     /// # Errors
     /// - [`Error::Unavailable`]: the lock may have been released or not.
-    /// - [`Error::Server`], also if the key holds something that cannot be a lock: a list, a set, a sorted set, a
-    ///   stream, or a hash that has other fields than owners of this crate or of Redisson. The error names the type,
-    ///   and the key stays. Any string can be a lock of [`Format::Plain`](crate::Format::Plain), and is deleted.
+    /// - [`Error::Server`], also if the key holds something that cannot be a lock: a list, a set, a
+    ///   sorted set, a stream, or a hash that has other fields than owners of this crate or of
+    ///   Redisson. The error names the type, and the key stays. Any string can be a lock of
+    ///   [`Format::Plain`](crate::Format::Plain), and is deleted.
     /// - [`Error::Closed`].
     ///
     /// # Cancel safety
@@ -505,7 +569,11 @@ impl Lock {
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         foreign::give_way().await;
         Error::check_name(self.key())?;
-        self.0.session().force_unlock(self.key()).await.map_err(|error| error.of(std::slice::from_ref(self.key())))
+        self.0
+            .session()
+            .force_unlock(self.key())
+            .await
+            .map_err(|error| error.of(std::slice::from_ref(self.key())))
     }
 }
 
@@ -522,8 +590,8 @@ impl Section {
         self.view.token()
     }
 
-    /// Returns an error if the lock is lost, for `?` between steps. It reads the clock, so it is right even if the
-    /// watchdog is late.
+    /// Returns an error if the lock is lost, for `?` between steps. It reads the clock, so it is
+    /// right even if the watchdog is late.
     ///
     /// # Errors
     /// [`Error::Lost`].
@@ -536,8 +604,9 @@ impl Section {
         self.view.first().hold().fence
     }
 
-    /// Runs a future as part of this section, in any task: its locks enter again. It is for children that the section
-    /// spawns and awaits; the section itself is in this scope already. See [`Guard::scope`](crate::Guard::scope).
+    /// Runs a future as part of this section, in any task: its locks enter again. It is for
+    /// children that the section spawns and awaits; the section itself is in this scope already.
+    /// See [`Guard::scope`](crate::Guard::scope).
     ///
     /// # Cancel safety
     /// Dropping the returned future drops the one that it runs.
@@ -553,13 +622,18 @@ impl Section {
 
 impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lock").field("key", self.key()).finish_non_exhaustive()
+        f.debug_struct("Lock")
+            .field("key", self.key())
+            .finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for Section {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hold = self.view.first().hold();
-        f.debug_struct("Section").field("key", &hold.claim.key).field("fence", &hold.fence).finish_non_exhaustive()
+        f.debug_struct("Section")
+            .field("key", &hold.claim.key)
+            .field("fence", &hold.fence)
+            .finish_non_exhaustive()
     }
 }

@@ -29,15 +29,18 @@ use crate::stats::Stats;
 #[cfg(feature = "testing")]
 use crate::testing;
 
-/// The connection to the servers, from which a program gets its locks. Cheap to clone: make one and keep it.
+/// The connection to the servers, from which a program gets its locks. Cheap to clone: make one and
+/// keep it.
 ///
-/// A locker runs a thread of its own, "lockhound", which talks to the servers and renews what is held, whatever the
-/// program's own runtime does. The thread ends when the last clone, [`Lock`] and [`Guard`](crate::Guard) are dropped,
-/// or with [`close`](Self::close). All lockers of a process share a second thread, "lockhound-alarm", which fires the
-/// tokens of locks that end. It ends with the last locker.
+/// A locker runs a thread of its own, "lockhound", which talks to the servers and renews what is
+/// held, whatever the program's own runtime does. The thread ends when the last clone, [`Lock`] and
+/// [`Guard`](crate::Guard) are dropped, or with [`close`](Self::close). All lockers of a process
+/// share a second thread, "lockhound-alarm", which fires the tokens of locks that end. It ends with
+/// the last locker.
 ///
-/// A fork does not copy these threads: in a process that was forked after the connect, every operation returns
-/// [`Error::Forked`], and dropping a guard releases nothing. Connect after the fork.
+/// A fork does not copy these threads: in a process that was forked after the connect, every
+/// operation returns [`Error::Forked`], and dropping a guard releases nothing. Connect after the
+/// fork.
 ///
 /// # Examples
 /// ```no_run
@@ -115,9 +118,10 @@ impl Locker {
 
     /// Returns the lock of this name. Asks no server.
     ///
-    /// All programs that use the same name on the same server share the lock, and so do other clients that use the same
-    /// [`Format`], such as Redisson's `getLock`. A [`prefix`](LockerBuilder::prefix) of the locker is put before the
-    /// name, except before a [`Key`] that comes from a lock. [`Lock::lock`] reports an empty name.
+    /// All programs that use the same name on the same server share the lock, and so do other
+    /// clients that use the same [`Format`], such as Redisson's `getLock`. A
+    /// [`prefix`](LockerBuilder::prefix) of the locker is put before the name, except before a
+    /// [`Key`] that comes from a lock. [`Lock::lock`] reports an empty name.
     pub fn get(&self, key: impl Into<Key>) -> Lock {
         Lock::new(Arc::clone(&self.shared), self.whole(key))
     }
@@ -126,9 +130,10 @@ impl Locker {
     ///
     /// [`MultiLock::lock`] reports an empty list, an empty name and a name that is given twice.
     ///
-    /// In a cluster, locks of one slot are taken in one step. Locks of several slots are taken one slot after the
-    /// other: if one of them cannot be had, those before it are given back at once. Names with the same text in braces,
-    /// such as `{order:7}:stock` and `{order:7}:payment`, are in one slot.
+    /// In a cluster, locks of one slot are taken in one step. Locks of several slots are taken one
+    /// slot after the other: if one of them cannot be had, those before it are given back at once.
+    /// Names with the same text in braces, such as `{order:7}:stock` and `{order:7}:payment`, are
+    /// in one slot.
     ///
     /// # Examples
     /// ```no_run
@@ -145,20 +150,20 @@ impl Locker {
         MultiLock::new(Arc::clone(&self.shared), keys.collect())
     }
 
-    /// Returns the identity of this locker: the `uuid` in the `uuid:task-id` that it writes to the servers. Every
-    /// connect makes a new one.
+    /// Returns the identity of this locker: the `uuid` in the `uuid:task-id` that it writes to the
+    /// servers. Every connect makes a new one.
     pub fn id(&self) -> Uuid {
         self.shared.session().id()
     }
 
-    /// Returns counts of what this locker has done and is doing. Cheap: it keeps these counts anyway. In a forked
-    /// process all of them are zero.
+    /// Returns counts of what this locker has done and is doing. Cheap: it keeps these counts
+    /// anyway. In a forked process all of them are zero.
     pub fn stats(&self) -> Stats {
         self.shared.session().stats()
     }
 
-    /// Returns the servers, for tools that ask them: see [`servers`](crate::servers). Of a cluster, the masters that
-    /// have slots. Asks no server.
+    /// Returns the servers, for tools that ask them: see [`servers`](crate::servers). Of a cluster,
+    /// the masters that have slots. Asks no server.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Forked`] or [`Error::WatchdogPanicked`].
@@ -168,20 +173,34 @@ impl Locker {
     pub async fn servers(&self) -> Result<Vec<ServerHandle>, Error> {
         let session = self.shared.session();
         let of = Arc::clone(session);
-        let doors = session.run_for_tool(async move { of.quorum().doors() }).await?;
-        Ok(doors.into_iter().map(|door| ServerHandle::new(&self.shared, door)).collect())
+        let doors = session
+            .run_for_tool(async move { of.quorum().doors() })
+            .await?;
+        Ok(doors
+            .into_iter()
+            .map(|door| ServerHandle::new(&self.shared, door))
+            .collect())
     }
 
-    /// Returns the rights that a server's user needs for the locks with these names. Asks no server.
+    /// Returns the rights that a server's user needs for the locks with these names. Asks no
+    /// server.
     ///
     /// # Errors
     /// [`Error::Config`] for an empty name.
-    pub fn rights<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Right>, Error> {
+    pub fn rights<K: Into<Key>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Right>, Error> {
         let keys: Vec<_> = keys.into_iter().map(|key| self.whole(key)).collect();
         keys.iter().try_for_each(Error::check_name)?;
         let session = self.shared.session();
         let quorum = session.quorum();
-        Ok(rights::rights(session.settings(), quorum.nodes().len(), quorum.is_cluster(), &keys))
+        Ok(rights::rights(
+            session.settings(),
+            quorum.nodes().len(),
+            quorum.is_cluster(),
+            &keys,
+        ))
     }
 
     fn whole(&self, key: impl Into<Key>) -> Key {
@@ -195,17 +214,19 @@ impl Locker {
 
     /// Closes the locker and all its clones, and ends the work that still holds locks.
     ///
-    /// Let that work end first: `close` fires its tokens at once, drops sections of [`run`](crate::Lock::run), and a
-    /// warning *lock lost* names each of these locks (after ten, *more locks lost* has their number). New work is
-    /// refused and waiters end, both with [`Error::Closed`]. Every token fires with
-    /// [`Loss::Closed`](crate::Loss::Closed), and nothing is renewed any more. The call then waits for the guards that
-    /// are still held, for the lease or five seconds, whichever is shorter. A lock whose last guard is dropped in that
-    /// time is released; the leases of the others run out. Finally the call closes the connections.
+    /// Let that work end first: `close` fires its tokens at once, drops sections of
+    /// [`run`](crate::Lock::run), and a warning *lock lost* names each of these locks (after ten,
+    /// *more locks lost* has their number). New work is refused and waiters end, both with
+    /// [`Error::Closed`]. Every token fires with [`Loss::Closed`](crate::Loss::Closed), and nothing
+    /// is renewed any more. The call then waits for the guards that are still held, for the lease
+    /// or five seconds, whichever is shorter. A lock whose last guard is dropped in that time is
+    /// released; the leases of the others run out. Finally the call closes the connections.
     ///
-    /// Call it, or [`blocking_close`](Self::blocking_close), at the end of `main`, after the guards are gone. A program
-    /// that ends without it releases on a best-effort basis: at its end, each thread that dropped a guard waits up to
-    /// 100 ms until the release is answered, and so does `main`, for everything that is under way.
-    /// [`Guard`](crate::Guard#dropping) says what that does not cover. In a forked process there is nothing to close.
+    /// Call it, or [`blocking_close`](Self::blocking_close), at the end of `main`, after the guards
+    /// are gone. A program that ends without it releases on a best-effort basis: at its end, each
+    /// thread that dropped a guard waits up to 100 ms until the release is answered, and so does
+    /// `main`, for everything that is under way. [`Guard`](crate::Guard#dropping) says what that
+    /// does not cover. In a forked process there is nothing to close.
     ///
     /// # Cancel safety
     /// Dropping the future ends the wait and nothing else: closing goes on.
@@ -216,8 +237,9 @@ impl Locker {
     /// Closes as [`close`](Self::close) does, for threads without async code.
     ///
     /// # Panics
-    /// Panics in async code, which it would block. Always panics if [`connect`](LockerBuilder::connect) connected the
-    /// locker to servers in memory: such a locker runs in its caller's runtime.
+    /// Panics in async code, which it would block. Always panics if
+    /// [`connect`](LockerBuilder::connect) connected the locker to servers in memory: such a locker
+    /// runs in its caller's runtime.
     pub fn blocking_close(&self) {
         let session = self.shared.session();
         let closed = async {
@@ -232,7 +254,8 @@ impl Locker {
     }
 }
 
-/// The options of a [`Locker`]. [`connect`](Self::connect) validates them once; nothing is silently corrected.
+/// The options of a [`Locker`]. [`connect`](Self::connect) validates them once; nothing is silently
+/// corrected.
 ///
 /// | option | default | |
 /// |---|---|---|
@@ -256,8 +279,8 @@ impl Locker {
 ///
 /// [`from_env`](Self::from_env) reads options from the environment.
 ///
-/// Options of one lock: [`Lock::fixed_lease`], [`Lock::max_hold`], [`Lock::min_hold`], [`Lock::owned_by`] and
-/// [`Lock::non_reentrant`].
+/// Options of one lock: [`Lock::fixed_lease`], [`Lock::max_hold`], [`Lock::min_hold`],
+/// [`Lock::owned_by`] and [`Lock::non_reentrant`].
 #[derive(Clone, Default)]
 #[must_use = "a builder does nothing until `connect` or `blocking_connect`"]
 pub struct LockerBuilder {
@@ -272,37 +295,44 @@ pub struct LockerBuilder {
 impl LockerBuilder {
     /// Adds a server at this address.
     ///
-    /// - `redis://[user:password@]host[:port][/db]` is one server; `valkey://` is the same. A user without a password
-    ///   (`nopass`) stands alone, in `user@`; its name is shown as `***`, since it may be a mistyped password.
-    /// - `rediss://..` is the same over TLS (feature `tls`); also `valkeys://`, `redis+tls://` and `valkey+tls://`.
-    /// - `redis+unix://[user:password@host]/path[?db=n]` is a socket file of this machine (feature `unix`).
-    /// - `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster. One of the servers that the
-    ///   address names has to answer. A cluster stands alone: no other server can be added. The name of a lock must
-    ///   have no braces, or one pair with text inside; otherwise its channel would be in another slot, and locking it
-    ///   returns [`Error::Config`].
-    /// - `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]` is the master
-    ///   that most of these Sentinels name; all are asked. `sentinelUsername` and `sentinelPassword` are for
-    ///   the Sentinels themselves. [`replicas`](Self::replicas) says what a failover loses.
+    /// - `redis://[user:password@]host[:port][/db]` is one server; `valkey://` is the same. A user
+    ///   without a password (`nopass`) stands alone, in `user@`; its name is shown as `***`, since
+    ///   it may be a mistyped password.
+    /// - `rediss://..` is the same over TLS (feature `tls`); also `valkeys://`, `redis+tls://` and
+    ///   `valkey+tls://`.
+    /// - `redis+unix://[user:password@host]/path[?db=n]` is a socket file of this machine (feature
+    ///   `unix`).
+    /// - `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster. One of the
+    ///   servers that the address names has to answer. A cluster stands alone: no other server can
+    ///   be added. The name of a lock must have no braces, or one pair with text inside; otherwise
+    ///   its channel would be in another slot, and locking it returns [`Error::Config`].
+    /// - `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]`
+    ///   is the master that most of these Sentinels name; all are asked. `sentinelUsername` and
+    ///   `sentinelPassword` are for the Sentinels themselves. [`replicas`](Self::replicas) says
+    ///   what a failover loses.
     /// - `rediss-cluster://` and `rediss-sentinel://` encrypt all of these connections.
     ///
-    /// Special characters in user and password are percent-encoded: any UTF-8 text can be written so, whatever
-    /// characters it has. In a parameter, `+` is written `%2B`. An IPv6 address stands in brackets.
+    /// Special characters in user and password are percent-encoded: any UTF-8 text can be written
+    /// so, whatever characters it has. In a parameter, `+` is written `%2B`. An IPv6 address stands
+    /// in brackets.
     ///
-    /// Called again, it adds further servers, which have to be independent masters: a lock is then held while more than
-    /// half of them say so (Redlock), and survives while fewer than half are away. Three or five are usual. An even
-    /// number survives no more failures than the odd number below it, and the locker logs a warning. Every program that
-    /// shares the locks has to name the same servers, preferably in the same order: contenders that got in each other's
-    /// way ask the first server before the others. See [`restart_quarantine`](Self::restart_quarantine).
+    /// Called again, it adds further servers, which have to be independent masters: a lock is then
+    /// held while more than half of them say so (Redlock), and survives while fewer than half are
+    /// away. Three or five are usual. An even number survives no more failures than the odd number
+    /// below it, and the locker logs a warning. Every program that shares the locks has to name the
+    /// same servers, preferably in the same order: contenders that got in each other's way ask the
+    /// first server before the others. See [`restart_quarantine`](Self::restart_quarantine).
     pub fn node(mut self, url: impl AsRef<str>) -> Self {
-        self.nodes.push(ServerLocation::Url(url.as_ref().to_owned()));
+        self.nodes
+            .push(ServerLocation::Url(url.as_ref().to_owned()));
         self
     }
 
-    /// Sets a text that is put before the name of each lock, such as `app:`, so that programs that share a server do
-    /// not share locks by accident. ACL patterns of the server can name it.
+    /// Sets a text that is put before the name of each lock, such as `app:`, so that programs that
+    /// share a server do not share locks by accident. ACL patterns of the server can name it.
     ///
-    /// [`Lock::key`] is the whole name, and a [`Key`] that comes from a lock is used as it is. Programs in other
-    /// languages have to use the whole name.
+    /// [`Lock::key`] is the whole name, and a [`Key`] that comes from a lock is used as it is.
+    /// Programs in other languages have to use the whole name.
     ///
     /// Defaults to no prefix.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
@@ -312,15 +342,17 @@ impl LockerBuilder {
 
     /// Adds a server in memory, in place of one at an address: see [`testing::Server`].
     ///
-    /// Called again, it adds further servers. All servers of a locker are in memory, or all are at addresses.
+    /// Called again, it adds further servers. All servers of a locker are in memory, or all are at
+    /// addresses.
     #[cfg(feature = "testing")]
     pub fn memory(mut self, server: &testing::Server) -> Self {
         self.nodes.push(ServerLocation::Memory(server.clone()));
         self
     }
 
-    /// Sets how the locker recognises servers at encrypted addresses (`rediss://`), and which certificate it shows
-    /// them. It applies to all servers of the locker. [`connect`](Self::connect) refuses it if no address is encrypted.
+    /// Sets how the locker recognises servers at encrypted addresses (`rediss://`), and which
+    /// certificate it shows them. It applies to all servers of the locker.
+    /// [`connect`](Self::connect) refuses it if no address is encrypted.
     ///
     /// Defaults to the CAs of the system, and no client certificate.
     #[cfg(feature = "tls")]
@@ -329,12 +361,13 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets where the credentials come from at each connect and reconnect, for passwords that change while the program
-    /// runs. [`connect`](Self::connect) refuses it together with an address that has a password.
+    /// Sets where the credentials come from at each connect and reconnect, for passwords that
+    /// change while the program runs. [`connect`](Self::connect) refuses it together with an
+    /// address that has a password.
     ///
-    /// Locks stay held while the locker reconnects with a new password, as in any other short outage. If the provider
-    /// returns a password that a server no longer accepts, a WARN says so, and so does [`Error::Unavailable`] after
-    /// [`outage_tolerance`](Self::outage_tolerance).
+    /// Locks stay held while the locker reconnects with a new password, as in any other short
+    /// outage. If the provider returns a password that a server no longer accepts, a WARN says so,
+    /// and so does [`Error::Unavailable`] after [`outage_tolerance`](Self::outage_tolerance).
     ///
     /// Defaults to the credentials in the addresses.
     pub fn credentials(mut self, provider: impl CredentialProvider) -> Self {
@@ -344,9 +377,9 @@ impl LockerBuilder {
 
     /// Sets how long the server keeps a lock that nobody renews, from 100 ms to 30 days.
     ///
-    /// By default the watchdog renews it every third of that time. A short lease frees the lock of a dead holder
-    /// sooner; a long one survives longer outages and costs fewer renewals. Clients that share a lock should use the
-    /// same lease.
+    /// By default the watchdog renews it every third of that time. A short lease frees the lock of
+    /// a dead holder sooner; a long one survives longer outages and costs fewer renewals. Clients
+    /// that share a lock should use the same lease.
     ///
     /// Defaults to 30 seconds, as Redisson's `lockWatchdogTimeout`.
     pub const fn lease(mut self, lease: Duration) -> Self {
@@ -356,9 +389,10 @@ impl LockerBuilder {
 
     /// Sets how long [`connect`](Self::connect) may take.
     ///
-    /// `connect` retries until then, so it waits for servers that start a moment later. It does not retry if a server
-    /// refuses the credentials, for example, or shows a certificate that is not trusted. A short timeout reports a dead
-    /// server sooner; a long one tolerates a slow network, and servers that are slow to start.
+    /// `connect` retries until then, so it waits for servers that start a moment later. It does not
+    /// retry if a server refuses the credentials, for example, or shows a certificate that is not
+    /// trusted. A short timeout reports a dead server sooner; a long one tolerates a slow network,
+    /// and servers that are slow to start.
     ///
     /// Defaults to 5 seconds.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
@@ -366,11 +400,12 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how long one command may take before its outcome counts as unknown. It has to be shorter than lease /
-    /// (`renewal_failures` + 1).
+    /// Sets how long one command may take before its outcome counts as unknown. It has to be
+    /// shorter than lease / (`renewal_failures` + 1).
     ///
-    /// A short timeout finds a dead connection sooner, but takes a slow server for a dead one; a long one delays
-    /// [`Lock::try_lock`] and [`Guard::unlock`](crate::Guard::unlock) during outages.
+    /// A short timeout finds a dead connection sooner, but takes a slow server for a dead one; a
+    /// long one delays [`Lock::try_lock`] and [`Guard::unlock`](crate::Guard::unlock) during
+    /// outages.
     ///
     /// Defaults to a tenth of the lease, at most 3 seconds.
     pub const fn command_timeout(mut self, timeout: Duration) -> Self {
@@ -380,8 +415,8 @@ impl LockerBuilder {
 
     /// Sets how many renewals in a row have to fail before the token of a lock fires; 1 or more.
     ///
-    /// Renewals are lease / (this + 1) apart. A higher number tolerates more failures in a row and costs more commands;
-    /// the token fires at the end of validity in any case.
+    /// Renewals are lease / (this + 1) apart. A higher number tolerates more failures in a row and
+    /// costs more commands; the token fires at the end of validity in any case.
     ///
     /// Defaults to 2: with a lease of 30 s the token fires 23 s after the last success.
     pub const fn renewal_failures(mut self, failures: u32) -> Self {
@@ -391,23 +426,27 @@ impl LockerBuilder {
 
     /// Sets how long [`Lock::lock`] and [`Lock::try_lock_for`] ride out servers that do not answer.
     ///
-    /// The time counts from the first round that had no answer. A long tolerance survives failovers; a short one lets
-    /// callers do something else sooner. All waits of a locker end together, except those that began less than a
-    /// [`command_timeout`](Self::command_timeout) ago (or less than this tolerance, if it is shorter): each call tries
-    /// for at least that long, however long the outage has lasted already. Zero ends a wait at the first round that has
-    /// no answer.
+    /// The time counts from the first round that had no answer. A long tolerance survives
+    /// failovers; a short one lets callers do something else sooner. All waits of a locker end
+    /// together, except those that began less than a [`command_timeout`](Self::command_timeout) ago
+    /// (or less than this tolerance, if it is shorter): each call tries for at least that long,
+    /// however long the outage has lasted already. Zero ends a wait at the first round that has no
+    /// answer.
     ///
-    /// Defaults to one lease. With a [`restart_quarantine`](Self::restart_quarantine) it defaults to 9/8 of that plus
-    /// two seconds, if this is longer, so that calls can wait until a quarantine is over.
+    /// Defaults to one lease. With a [`restart_quarantine`](Self::restart_quarantine) it defaults
+    /// to 9/8 of that plus two seconds, if this is longer, so that calls can wait until a
+    /// quarantine is over.
     pub const fn outage_tolerance(mut self, tolerance: Duration) -> Self {
         self.options.outage_tolerance = Some(tolerance);
         self
     }
 
-    /// Sets the range of the random pause after a round in which no majority answered, of the pause before a call
-    /// returns a refusal that follows another one, and of the pause with which waiters poll in [`Format::Plain`].
+    /// Sets the range of the random pause after a round in which no majority answered, of the pause
+    /// before a call returns a refusal that follows another one, and of the pause with which
+    /// waiters poll in [`Format::Plain`].
     ///
-    /// A short pause notices sooner that a server is back or a lock is free; a long one spares a server in trouble.
+    /// A short pause notices sooner that a server is back or a lock is free; a long one spares a
+    /// server in trouble.
     ///
     /// Defaults to 50 to 200 ms.
     pub const fn retry_delay(mut self, range: Range<Duration>) -> Self {
@@ -415,36 +454,44 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets the minimum time for which one of several servers abstains after it may have forgotten locks. The Redis
-    /// documentation of distributed locks calls this *delayed restarts*.
+    /// Sets the minimum time for which one of several servers abstains after it may have forgotten
+    /// locks. The Redis documentation of distributed locks calls this *delayed restarts*.
     ///
-    /// Each server keeps a *memory*, the key `lockhound_vote`, which is lost or out of date when the server's data is:
-    /// after a restart, a failover, a `FLUSHALL`. Such a server abstains for the longest `restart_quarantine` that any
-    /// program with this option has announced, plus one hundredth, and until enough of the others have told it what it
-    /// may have forgotten: all but a minority of them, or, after another quarantine, those that make a majority with
-    /// it. Until then its vote counts as missing. If that leaves no majority, as at the first start of a deployment,
-    /// [`Lock::lock`] waits, and [`Error::Unavailable`] says which server abstains.
+    /// Each server keeps a *memory*, the key `lockhound_vote`, which is lost or out of date when
+    /// the server's data is: after a restart, a failover, a `FLUSHALL`. Such a server abstains for
+    /// the longest `restart_quarantine` that any program with this option has announced, plus one
+    /// hundredth, and until enough of the others have told it what it may have forgotten: all but a
+    /// minority of them, or, after another quarantine, those that make a majority with it. Until
+    /// then its vote counts as missing. If that leaves no majority, as at the first start of a
+    /// deployment, [`Lock::lock`] waits, and [`Error::Unavailable`] says which server abstains.
     ///
     /// Every program has to reach the same servers, and should set the same quarantine.
-    /// [`connect`](Self::connect) refuses a different number of servers. See [`guide::quorums`](crate::guide::quorums).
+    /// [`connect`](Self::connect) refuses a different number of servers. See
+    /// [`guide::quorums`](crate::guide::quorums).
     ///
-    /// No lease of this locker may be longer than the quarantine. Clients in other languages announce nothing: the
-    /// quarantine must not be shorter than their longest lease. A single server forgets what was announced to it
-    /// together with its locks: there, every program has to set the same quarantine. Zero is for servers that forget
-    /// nothing (`appendonly yes` and `appendfsync always`): no memory is kept on them.
+    /// No lease of this locker may be longer than the quarantine. Clients in other languages
+    /// announce nothing: the quarantine must not be shorter than their longest lease. A single
+    /// server forgets what was announced to it together with its locks: there, every program has to
+    /// set the same quarantine. Zero is for servers that forget nothing (`appendonly yes` and
+    /// `appendfsync always`): no memory is kept on them.
     ///
-    /// It does not cover: an address that leads some programs to another, empty server; a failover behind an address
-    /// whose old master still serves somebody; a second server that loses its data before the first one votes again;
-    /// the eviction or deletion of single keys; `SWAPDB`; a server that becomes a replica and a master again before any
-    /// locker has asked it for anything, without its connections ending (`CLIENT KILL TYPE normal` ends them); a
-    /// machine that is restored from a snapshot together with its processes; a proxy that changes servers within a
-    /// connection; and servers' clocks that jump while locks are held or while a server abstains.
+    /// It does not cover: an address that leads some programs to another, empty server; a failover
+    /// behind an address whose old master still serves somebody; a second server that loses its
+    /// data before the first one votes again; the eviction or deletion of single keys; `SWAPDB`; a
+    /// server that becomes a replica and a master again before any locker has asked it for
+    /// anything, without its connections ending (`CLIENT KILL TYPE normal` ends them); a machine
+    /// that is restored from a snapshot together with its processes; a proxy that changes servers
+    /// within a connection; and servers' clocks that jump while locks are held or while a server
+    /// abstains.
     ///
-    /// `cargo run --example redlock` kills one of three servers under a holder and brings it back, empty.
+    /// `cargo run --example redlock` kills one of three servers under a holder and brings it back,
+    /// empty.
     ///
-    /// The longest is 30 days. The servers remember the longest that any program gave, also after it has ended.
+    /// The longest is 30 days. The servers remember the longest that any program gave, also after
+    /// it has ended.
     ///
-    /// Defaults to the lease, and to zero for a single server: what that forgets, it forgets for every program.
+    /// Defaults to the lease, and to zero for a single server: what that forgets, it forgets for
+    /// every program.
     pub const fn restart_quarantine(mut self, quarantine: Duration) -> Self {
         self.options.restart_quarantine = Some(quarantine);
         self
@@ -452,9 +499,10 @@ impl LockerBuilder {
 
     /// Sets how locks are stored on the server, and so which other clients share them.
     ///
-    /// [`Format::Redisson`] shares them with Redisson, and waiters are woken by messages. [`Format::Plain`] shares them
-    /// with Redlock clients in other languages, and waiters poll. Under one key the two formats exclude each other, but
-    /// a caller that waits in one format for a holder in the other may get [`Error::Server`].
+    /// [`Format::Redisson`] shares them with Redisson, and waiters are woken by messages.
+    /// [`Format::Plain`] shares them with Redlock clients in other languages, and waiters poll.
+    /// Under one key the two formats exclude each other, but a caller that waits in one format for
+    /// a holder in the other may get [`Error::Server`].
     ///
     /// Defaults to [`Format::Redisson`].
     pub const fn format(mut self, format: Format) -> Self {
@@ -471,10 +519,11 @@ impl LockerBuilder {
 
     /// Sets how fences are counted, and with which other tokens they form one sequence.
     ///
-    /// With [`Fencing::Lockhound`] fences survive the loss of a server's data, and several servers agree on them. With
-    /// [`Fencing::Redisson`] they form one sequence with the tokens of `RFencedLock`, for a resource that checks the
-    /// tokens of JVMs too; this needs a single server, and the sequence is lost with the server's data. All programs
-    /// that share a lock have to use the same setting.
+    /// With [`Fencing::Lockhound`] fences survive the loss of a server's data, and several servers
+    /// agree on them. With [`Fencing::Redisson`] they form one sequence with the tokens of
+    /// `RFencedLock`, for a resource that checks the tokens of JVMs too; this needs a single
+    /// server, and the sequence is lost with the server's data. All programs that share a lock have
+    /// to use the same setting.
     ///
     /// Defaults to [`Fencing::Lockhound`].
     pub const fn fencing(mut self, fencing: Fencing) -> Self {
@@ -482,38 +531,44 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how many replicas of each server have to acknowledge each acquire and each renewal before it counts, and
-    /// how long they may take, in whole milliseconds.
+    /// Sets how many replicas of each server have to acknowledge each acquire and each renewal
+    /// before it counts, and how long they may take, in whole milliseconds.
     ///
-    /// The locker sends Redis' `WAIT` after every acquire and every batch of renewals, on a connection of its own; one
-    /// `WAIT` covers all acquires that are under way. If too few replicas acknowledge in time, an acquire is undone and
-    /// counts as unanswered ([`Error::Unavailable`] says how many did), and a renewal counts as one failure. With
+    /// The locker sends Redis' `WAIT` after every acquire and every batch of renewals, on a
+    /// connection of its own; one `WAIT` covers all acquires that are under way. If too few
+    /// replicas acknowledge in time, an acquire is undone and counts as unanswered
+    /// ([`Error::Unavailable`] says how many did), and a renewal counts as one failure. With
     /// several servers, a server's vote counts once its own replicas have acknowledged.
     ///
-    /// With it, a lock survives the loss of its server if a replica that acknowledged is promoted. But `WAIT` does not
-    /// make Redis consistent. A failover may promote a replica that has *not* acknowledged, a replica that restarts may
-    /// have forgotten, and a master that was cut off goes on granting locks for as long as enough replicas are on its
-    /// side. Requiring all replicas that may be promoted protects against the first of these, but then one replica that
-    /// is away stops all locking. Releases do not wait for replicas: a failover may bring a released lock back, for a
-    /// lease at most.
+    /// With it, a lock survives the loss of its server if a replica that acknowledged is promoted.
+    /// But `WAIT` does not make Redis consistent. A failover may promote a replica that has *not*
+    /// acknowledged, a replica that restarts may have forgotten, and a master that was cut off goes
+    /// on granting locks for as long as enough replicas are on its side. Requiring all replicas
+    /// that may be promoted protects against the first of these, but then one replica that is away
+    /// stops all locking. Releases do not wait for replicas: a failover may bring a released lock
+    /// back, for a lease at most.
     ///
-    /// What a failover loses without it was measured with three Sentinels and a replica on the same machine, twelve
-    /// failovers of each kind (`./dev soak failovers`). `SENTINEL FAILOVER` lost the writes of the last 1.0 s (median;
-    /// 1.2 s at the most): the Sentinels promote the replica, and announce it a second later. A master that was killed
-    /// (`kill -9`) or stopped lost none: the machine had already sent on every write that the master had answered. A
-    /// machine that fails loses the writes that it has not sent yet. Each holder of a lost lock learns of it at its
-    /// next renewal, and another holder may be inside until then. With this option and one replica no granted lock was
-    /// lost. After a failover nothing is granted until the new master has its replicas.
+    /// What a failover loses without it was measured with three Sentinels and a replica on the same
+    /// machine, twelve failovers of each kind (`./dev soak failovers`). `SENTINEL FAILOVER` lost
+    /// the writes of the last 1.0 s (median; 1.2 s at the most): the Sentinels promote the replica,
+    /// and announce it a second later. A master that was killed (`kill -9`) or stopped lost none:
+    /// the machine had already sent on every write that the master had answered. A machine that
+    /// fails loses the writes that it has not sent yet. Each holder of a lost lock learns of it at
+    /// its next renewal, and another holder may be inside until then. With this option and one
+    /// replica no granted lock was lost. After a failover nothing is granted until the new master
+    /// has its replicas.
     ///
-    /// Nor does `WAIT` look at clocks. From version 7 on, a server sends its replicas the end of a lease as a time of
-    /// day, and each replica compares that with its own clock. A replica whose clock is ahead by 4 s acknowledges all
-    /// the same and, once promoted, gives the lock to the next caller 4 s too early. A replica whose clock is behind
-    /// keeps it longer. Keep the clocks of servers and replicas within a tenth of the lease of each other. The locker
-    /// does not compare them: ask both for `TIME` at once.
+    /// Nor does `WAIT` look at clocks. From version 7 on, a server sends its replicas the end of a
+    /// lease as a time of day, and each replica compares that with its own clock. A replica whose
+    /// clock is ahead by 4 s acknowledges all the same and, once promoted, gives the lock to the
+    /// next caller 4 s too early. A replica whose clock is behind keeps it longer. Keep the clocks
+    /// of servers and replicas within a tenth of the lease of each other. The locker does not
+    /// compare them: ask both for `TIME` at once.
     ///
     /// It costs a round trip to the replicas for each acquire. The time has to be shorter than
-    /// [`command_timeout`](Self::command_timeout), and everything that waits for an acquire may take that much longer.
-    /// A short time gives up locks when replicas lag; a long one makes callers wait for replicas that are away.
+    /// [`command_timeout`](Self::command_timeout), and everything that waits for an acquire may
+    /// take that much longer. A short time gives up locks when replicas lag; a long one makes
+    /// callers wait for replicas that are away.
     ///
     /// Defaults to 0: replicas are not asked.
     pub const fn replicas(mut self, count: u32, timeout: Duration) -> Self {
@@ -521,15 +576,16 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how long the locker's thread polls instead of sleeping while it awaits the answer to a lone caller, or that
-    /// caller's next call. Linux's busy polling of sockets does the same: waking a sleeping thread takes about as long
-    /// as locking on a nearby server.
+    /// Sets how long the locker's thread polls instead of sleeping while it awaits the answer to a
+    /// lone caller, or that caller's next call. Linux's busy polling of sockets does the same:
+    /// waking a sleeping thread takes about as long as locking on a nearby server.
     ///
-    /// It pays if the server answers a lone caller within this time. The locker learns whether that is so. If the
-    /// server is slow, if there are many callers, or if a caller has to wait for other lockers, it sleeps at once,
-    /// except for one time in a hundred. It uses CPU time that would be idle. If other programs need every CPU, a
-    /// caller that locks and unlocks without a pause takes part of one from them: set zero there. On a machine with one
-    /// CPU the locker never stays awake.
+    /// It pays if the server answers a lone caller within this time. The locker learns whether that
+    /// is so. If the server is slow, if there are many callers, or if a caller has to wait for
+    /// other lockers, it sleeps at once, except for one time in a hundred. It uses CPU time that
+    /// would be idle. If other programs need every CPU, a caller that locks and unlocks without a
+    /// pause takes part of one from them: set zero there. On a machine with one CPU the locker
+    /// never stays awake.
     ///
     /// Defaults to 150 microseconds; 10 ms at most.
     pub const fn busy_poll(mut self, time: Duration) -> Self {
@@ -539,10 +595,10 @@ impl LockerBuilder {
 
     /// Sets the owner of calls that name none, and so which calls may enter again.
     ///
-    /// With [`Reentry::Task`] nested code enters again without further code, and so do branches of one task that take
-    /// guards. With [`Reentry::Scope`] and [`Reentry::Never`] such branches wait for each other, and nested code
-    /// outside a scope waits for itself; the locker logs a warning about that. With each of the three, [`Lock::run`]
-    /// makes branches exclude each other.
+    /// With [`Reentry::Task`] nested code enters again without further code, and so do branches of
+    /// one task that take guards. With [`Reentry::Scope`] and [`Reentry::Never`] such branches wait
+    /// for each other, and nested code outside a scope waits for itself; the locker logs a warning
+    /// about that. With each of the three, [`Lock::run`] makes branches exclude each other.
     ///
     /// Defaults to [`Reentry::Task`].
     pub const fn reentry(mut self, reentry: Reentry) -> Self {
@@ -550,17 +606,18 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets what the locker calls itself, such as the name of a service and its instance: text of 1 to 128 bytes, not
-    /// blank, without control characters.
+    /// Sets what the locker calls itself, such as the name of a service and its instance: text of 1
+    /// to 128 bytes, not blank, without control characters.
     ///
-    /// [`Holder::label`](crate::Holder::label) returns it, so that people find the process that holds a lock. The names
-    /// of the locker's connections in `CLIENT LIST` contain it too, with `_` for each character that is not printable
-    /// ASCII. Labels need not be unique. They are not secret: clients of the servers can read them.
+    /// [`Holder::label`](crate::Holder::label) returns it, so that people find the process that
+    /// holds a lock. The names of the locker's connections in `CLIENT LIST` contain it too, with
+    /// `_` for each character that is not printable ASCII. Labels need not be unique. They are not
+    /// secret: clients of the servers can read them.
     ///
-    /// The locker writes its label to the servers after the first lock that it takes, and again every 20 minutes. The
-    /// key `lockhound_label:<uuid>` stays for an hour after that, and [`Locker::close`] deletes it. No call waits for
-    /// this, and none fails because of it: a user who has no right to the key has no label. In [`Format::Plain`] no
-    /// label is written or read.
+    /// The locker writes its label to the servers after the first lock that it takes, and again
+    /// every 20 minutes. The key `lockhound_label:<uuid>` stays for an hour after that, and
+    /// [`Locker::close`] deletes it. No call waits for this, and none fails because of it: a user
+    /// who has no right to the key has no label. In [`Format::Plain`] no label is written or read.
     ///
     /// Defaults to the host name and the process id, `host:4711`.
     pub fn label(mut self, label: impl Into<String>) -> Self {
@@ -571,16 +628,16 @@ impl LockerBuilder {
     /// Validates the options and connects. A server has to be Redis 6.2 or newer, or any Valkey.
     ///
     /// # Errors
-    /// - [`Error::Config`] for an option or an address that cannot be used, for a server that is too old or of another
-    ///   kind than its address says (a cluster, a Sentinel) and, with several servers, for a replica and a server that
-    ///   is named twice.
+    /// - [`Error::Config`] for an option or an address that cannot be used, for a server that is
+    ///   too old or of another kind than its address says (a cluster, a Sentinel) and, with several
+    ///   servers, for a replica and a server that is named twice.
     /// - [`Error::Unavailable`] if no majority of the servers answers within
-    ///   [`connect_timeout`](Self::connect_timeout); the others may come later. The same error comes at once if
-    ///   untrusted certificates make a majority impossible.
+    ///   [`connect_timeout`](Self::connect_timeout); the others may come later. The same error
+    ///   comes at once if untrusted certificates make a majority impossible.
     /// - [`Error::Server`] if a server refuses the credentials.
     ///
-    /// No error shows a password: it is replaced by `***`, and an address that cannot be used is shown by its scheme
-    /// only.
+    /// No error shows a password: it is replaced by `***`, and an address that cannot be used is
+    /// shown by its scheme only.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the attempt and ends its thread.
@@ -588,7 +645,10 @@ impl LockerBuilder {
         let prefix = self.prefix.as_str().into();
         foreign::give_way().await;
         let (settings, targets) = self.validate()?;
-        Ok(Locker { shared: Arc::new(SharedSession::connect(settings, targets).await?), prefix })
+        Ok(Locker {
+            shared: Arc::new(SharedSession::connect(settings, targets).await?),
+            prefix,
+        })
     }
 
     /// Connects as [`connect`](Self::connect) does, for threads without async code.
@@ -601,45 +661,59 @@ impl LockerBuilder {
     pub fn blocking_connect(self) -> Result<Locker, Error> {
         let prefix = self.prefix.as_str().into();
         let (settings, targets) = self.validate()?;
-        Ok(Locker { shared: Arc::new(SharedSession::blocking_connect(settings, targets)?), prefix })
+        Ok(Locker {
+            shared: Arc::new(SharedSession::blocking_connect(settings, targets)?),
+            prefix,
+        })
     }
 
-    /// Validates the options, and connects in the background: it waits for no server, and no server has to run yet. It
-    /// may be called inside and outside of async code.
+    /// Validates the options, and connects in the background: it waits for no server, and no server
+    /// has to run yet. It may be called inside and outside of async code.
     ///
-    /// The first [`Lock::lock`] then waits as in any other outage, for [`outage_tolerance`](Self::outage_tolerance) at
-    /// most, and [`Lock::try_lock`] for half a [`command_timeout`](Self::command_timeout).
+    /// The first [`Lock::lock`] then waits as in any other outage, for
+    /// [`outage_tolerance`](Self::outage_tolerance) at most, and [`Lock::try_lock`] for half a
+    /// [`command_timeout`](Self::command_timeout).
     ///
-    /// It is for programs that have to start before their servers do. Problems that make [`connect`](Self::connect)
-    /// fail, such as wrong credentials, an untrusted certificate or a server that is too old, are reported only by the
-    /// [`Error::Unavailable`] of those calls and, except for certificates, by a WARN. Nothing reports that there are
-    /// too few replicas.
+    /// It is for programs that have to start before their servers do. Problems that make
+    /// [`connect`](Self::connect) fail, such as wrong credentials, an untrusted certificate or a
+    /// server that is too old, are reported only by the [`Error::Unavailable`] of those calls and,
+    /// except for certificates, by a WARN. Nothing reports that there are too few replicas.
     ///
     /// # Errors
-    /// [`Error::Config`] for an option or an address that cannot be used, and for a server in memory;
-    /// [`Error::Unavailable`] if no thread can be started.
+    /// [`Error::Config`] for an option or an address that cannot be used, and for a server in
+    /// memory; [`Error::Unavailable`] if no thread can be started.
     pub fn connect_lazy(self) -> Result<Locker, Error> {
         let prefix = self.prefix.as_str().into();
         let (settings, targets) = self.validate()?;
-        Ok(Locker { shared: Arc::new(SharedSession::connect_lazily(settings, targets)?), prefix })
+        Ok(Locker {
+            shared: Arc::new(SharedSession::connect_lazily(settings, targets)?),
+            prefix,
+        })
     }
 
     fn validate(self) -> Result<(Settings, Vec<Target>), Error> {
         let settings = self.options.validate(self.nodes.len())?;
-        let provider = self.provider.map(|provider| Provider::new(provider, settings.connect_timeout / 2));
+        let provider = self
+            .provider
+            .map(|provider| Provider::new(provider, settings.connect_timeout / 2));
         #[cfg(feature = "testing")]
         let has_provider = provider.is_some();
         let access = Access::default().with_provider(provider);
         #[cfg(feature = "tls")]
         let access = access.with_tls(self.tls);
-        let targets = self.nodes.iter().map(|location| location.target(&access)).collect::<Result<Vec<_>, _>>()?;
+        let targets = self
+            .nodes
+            .iter()
+            .map(|location| location.target(&access))
+            .collect::<Result<Vec<_>, _>>()?;
         #[cfg(feature = "testing")]
         check_memory(&settings, &targets, has_provider)?;
         if !targets.is_empty() {
             access.check_use()?;
         }
         if targets.len() > 1 && targets.iter().any(Target::is_cluster) {
-            let problem = "a cluster cannot vote together with other servers: name the cluster alone";
+            let problem =
+                "a cluster cannot vote together with other servers: name the cluster alone";
             return Err(Error::config("node", problem));
         }
         if targets.iter().any(Target::is_cluster) && !settings.restart_quarantine.is_zero() {
@@ -651,7 +725,12 @@ impl LockerBuilder {
             return Err(Error::config("restart_quarantine", problem));
         }
         match targets.len() {
-            0 => return Err(Error::config("node", "no server is given; name one with .node(\"redis://host:6379\")")),
+            0 => {
+                return Err(Error::config(
+                    "node",
+                    "no server is given; name one with .node(\"redis://host:6379\")",
+                ));
+            }
             nodes if nodes % 2 == 0 => log!(
                 warn,
                 nodes,
@@ -672,16 +751,24 @@ impl LockerBuilder {
 /// [`Error::Config`] that names the option.
 #[cfg(feature = "testing")]
 fn check_memory(settings: &Settings, targets: &[Target], has_provider: bool) -> Result<(), Error> {
-    let in_memory = targets.iter().filter(|target| target.is_in_memory()).count();
+    let in_memory = targets
+        .iter()
+        .filter(|target| target.is_in_memory())
+        .count();
     if in_memory > 0 && has_provider {
-        return Err(Error::config("credentials", "a server in memory asks for no credentials: leave the provider out"));
+        return Err(Error::config(
+            "credentials",
+            "a server in memory asks for no credentials: leave the provider out",
+        ));
     }
     if in_memory > 0 && settings.replicas.is_some() {
-        return Err(Error::config("replicas", "a server in memory has no replicas that could acknowledge a lock"));
+        return Err(Error::config(
+            "replicas",
+            "a server in memory has no replicas that could acknowledge a lock",
+        ));
     }
     if in_memory > 0 && in_memory < targets.len() {
-        let problem =
-            "servers in memory and servers at addresses go by different clocks: give a locker servers of one kind";
+        let problem = "servers in memory and servers at addresses go by different clocks: give a locker servers of one kind";
         return Err(Error::config("memory", problem));
     }
     Ok(())
@@ -707,7 +794,9 @@ impl ServerLocation {
     /// Returns the place as it may be shown, without secrets.
     fn name(&self) -> String {
         match self {
-            Self::Url(url) => Target::name_of(url).map_or_else(|error| error.to_string(), |name| name.to_string()),
+            Self::Url(url) => {
+                Target::name_of(url).map_or_else(|error| error.to_string(), |name| name.to_string())
+            }
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.name().to_string(),
         }
@@ -736,6 +825,9 @@ impl fmt::Debug for LockerBuilder {
         if let Some(label) = &self.options.label {
             shown.field("label", label);
         }
-        shown.field("lease", &self.options.lease).field("format", &self.options.kind.format).finish_non_exhaustive()
+        shown
+            .field("lease", &self.options.lease)
+            .field("format", &self.options.kind.format)
+            .finish_non_exhaustive()
     }
 }

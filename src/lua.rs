@@ -1,7 +1,7 @@
 //! The scripts: texts of `lua/`, put together.
 //!
-//! A line `-- NAME.lua` stands for the text of that name. It comes from the folder of the kind, or else from
-//! `lua/shared/`. So a kind has only the scripts that are different for it.
+//! A line `-- NAME.lua` stands for the text of that name. It comes from the folder of the kind, or
+//! else from `lua/shared/`. So a kind has only the scripts that are different for it.
 
 use std::sync::OnceLock;
 
@@ -30,8 +30,9 @@ impl Lua {
     }
 }
 
-/// Wraps a body into a script that returns its last argument, the number of the send, together with what the body
-/// returns or the error that it raises. The body's lines keep their line numbers, since errors name them.
+/// Wraps a body into a script that returns its last argument, the number of the send, together with
+/// what the body returns or the error that it raises. The body's lines keep their line numbers,
+/// since errors name them.
 pub(crate) fn numbered(body: &str) -> String {
     format!("return cmsgpack.pack(ARGV[#ARGV], pcall(function() {body}\nend))\n")
 }
@@ -45,7 +46,8 @@ pub(crate) fn sha1(text: &[u8]) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Topology {
     OneServer,
-    /// Messages come from the master of their slot only, or through every server: a waiter listens to one of the two.
+    /// Messages come from the master of their slot only, or through every server: a waiter listens
+    /// to one of the two.
     Cluster,
 }
 
@@ -75,8 +77,8 @@ const REMEMBERS: &str = "remembers";
 /// Ends such a script, or a step of it. Other scripts leave it out.
 const FORGOTTEN: &str = "forgotten";
 
-/// A script in all its versions: for each topology, for an answer that is a vote and for one that is not. Each version
-/// is put together when it is needed first.
+/// A script in all its versions: for each topology, for an answer that is a vote and for one that
+/// is not. Each version is put together when it is needed first.
 #[derive(Debug)]
 pub(crate) struct Script {
     name: &'static str,
@@ -87,7 +89,11 @@ pub(crate) struct Script {
 impl Script {
     /// Returns the script of this name from the texts of a kind.
     pub(crate) const fn new(name: &'static str, texts: Texts) -> Self {
-        Self { name, texts, versions: [const { OnceLock::new() }; 4] }
+        Self {
+            name,
+            texts,
+            versions: [const { OnceLock::new() }; 4],
+        }
     }
 
     /// Returns a script that is the same for all kinds.
@@ -100,7 +106,8 @@ impl Script {
         self.version(topology, false)
     }
 
-    /// Returns the version that does nothing if the server does not have the memory that it was vetted with.
+    /// Returns the version that does nothing if the server does not have the memory that it was
+    /// vetted with.
     pub(crate) fn voting_on(&'static self, topology: Topology) -> &'static Lua {
         self.version(topology, true)
     }
@@ -111,7 +118,8 @@ impl Script {
     }
 
     fn version(&'static self, topology: Topology, is_vote: bool) -> &'static Lua {
-        let version = &self.versions[2 * usize::from(topology == Topology::Cluster) + usize::from(is_vote)];
+        let version =
+            &self.versions[2 * usize::from(topology == Topology::Cluster) + usize::from(is_vote)];
         version.get_or_init(|| Lua::new(&self.text(topology, is_vote)))
     }
 
@@ -121,7 +129,11 @@ impl Script {
             put(REMEMBERS, self.texts, is_vote, &mut text);
         }
         put(self.name, self.texts, is_vote, &mut text);
-        if topology == Topology::Cluster { with_sharded_message(&text) } else { text }
+        if topology == Topology::Cluster {
+            with_sharded_message(&text)
+        } else {
+            text
+        }
     }
 }
 
@@ -141,13 +153,19 @@ fn put(name: &str, texts: Texts, is_vote: bool, whole: &mut String) {
 /// Returns the name of the text that a line stands for.
 fn named_by(line: &str) -> Option<&str> {
     let name = line.trim().strip_prefix("-- ")?.strip_suffix(".lua")?;
-    name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_').then_some(name)
+    name.bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+        .then_some(name)
 }
 
-/// Has a script publish the sharded message too, for clients subscribed at the slot's master. Redis 6 refuses it.
+/// Has a script publish the sharded message too, for clients subscribed at the slot's master. Redis
+/// 6 refuses it.
 fn with_sharded_message(script: &str) -> String {
     const PUBLISH: &str = "redis.pcall('PUBLISH', channel, '0')\n";
-    script.replace(PUBLISH, &[PUBLISH, "redis.pcall('SPUBLISH', channel, '0')\n"].concat())
+    script.replace(
+        PUBLISH,
+        &[PUBLISH, "redis.pcall('SPUBLISH', channel, '0')\n"].concat(),
+    )
 }
 
 #[cfg(test)]
@@ -157,13 +175,25 @@ mod tests {
 
     /// Returns every text in `lua/`, under its folder and name.
     fn all() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
-        let folders = KINDS.iter().map(|kind| (kind.name, texts_in(kind))).chain([("shared", SHARED)]);
-        folders.flat_map(|(folder, texts)| texts.iter().map(move |(name, text)| (folder, *name, *text)))
+        let folders = KINDS
+            .iter()
+            .map(|kind| (kind.name, texts_in(kind)))
+            .chain([("shared", SHARED)]);
+        folders.flat_map(|(folder, texts)| {
+            texts.iter().map(move |(name, text)| (folder, *name, *text))
+        })
     }
 
     /// Returns every script that stands for itself, and is no piece of another one.
     fn whole() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
-        let pieces = ["enlist_alone", "fence", FORGOTTEN, "refused", REMEMBERS, "wake"];
+        let pieces = [
+            "enlist_alone",
+            "fence",
+            FORGOTTEN,
+            "refused",
+            REMEMBERS,
+            "wake",
+        ];
         all().filter(move |(_, name, _)| !pieces.contains(name))
     }
 
@@ -173,9 +203,21 @@ mod tests {
         let mut files = Vec::new();
         for folder in directory.read_dir().expect("a directory") {
             let folder = folder.expect("a folder").path();
-            let of = folder.file_name().expect("a name").to_string_lossy().into_owned();
-            let names = folder.read_dir().expect("a folder").map(|file| file.expect("a file").path());
-            files.extend(names.map(|file| format!("{of}/{}", file.file_stem().expect("a name").to_string_lossy())));
+            let of = folder
+                .file_name()
+                .expect("a name")
+                .to_string_lossy()
+                .into_owned();
+            let names = folder
+                .read_dir()
+                .expect("a folder")
+                .map(|file| file.expect("a file").path());
+            files.extend(names.map(|file| {
+                format!(
+                    "{of}/{}",
+                    file.file_stem().expect("a name").to_string_lossy()
+                )
+            }));
         }
         files.sort();
         let named = all().map(|(of, name, _)| format!("{of}/{name}"));
@@ -196,7 +238,10 @@ mod tests {
                 put(name, texts_of(folder), false, &mut own);
             }
             let body: String = own.lines().skip_while(|l| l.starts_with("--")).collect();
-            assert!(header.contains("Returns"), "{folder}/{name}: the header does not say what it returns");
+            assert!(
+                header.contains("Returns"),
+                "{folder}/{name}: the header does not say what it returns"
+            );
             for list in ["KEYS", "ARGV"] {
                 for n in 1..6 {
                     let word = format!("{list}[{n}]");
@@ -206,12 +251,23 @@ mod tests {
                         "{folder}/{name}: {word} is in one of both"
                     );
                 }
-                assert_eq!(header.contains(list), body.contains(list), "{folder}/{name}: {list} is in one of both");
+                assert_eq!(
+                    header.contains(list),
+                    body.contains(list),
+                    "{folder}/{name}: {list} is in one of both"
+                );
             }
             // The number of the send is the last argument.
-            assert!(!body.contains("#ARGV"), "{folder}/{name}: reads arguments that are not its own");
-            // A script declares every key that it deletes, since clusters and ACLs look at declared keys.
-            assert!(!body.contains("call('DEL', '"), "{folder}/{name}: a key that is not declared");
+            assert!(
+                !body.contains("#ARGV"),
+                "{folder}/{name}: reads arguments that are not its own"
+            );
+            // A script declares every key that it deletes, since clusters and ACLs look at declared
+            // keys.
+            assert!(
+                !body.contains("call('DEL', '"),
+                "{folder}/{name}: a key that is not declared"
+            );
         }
     }
 
@@ -220,23 +276,30 @@ mod tests {
     }
 
     fn texts_of(folder: &str) -> Texts {
-        KINDS.into_iter().find(|kind| kind.name == folder).map_or(&[], texts_in)
+        KINDS
+            .into_iter()
+            .find(|kind| kind.name == folder)
+            .map_or(&[], texts_in)
     }
 
     /// A script whose line is missing or misspelt would fail on servers only.
     #[test]
     fn lines_that_name_another_script_are_replaced_by_it() {
         for (folder, name, _) in all() {
-            let kinds = KINDS.into_iter().filter(|kind| folder == "shared" || kind.name == folder);
+            let kinds = KINDS
+                .into_iter()
+                .filter(|kind| folder == "shared" || kind.name == folder);
             for texts in kinds.map(texts_in) {
-                for (topology, is_vote) in [(Topology::OneServer, false), (Topology::Cluster, true)] {
+                for (topology, is_vote) in [(Topology::OneServer, false), (Topology::Cluster, true)]
+                {
                     let text = Script::new(name, texts).text(topology, is_vote);
                     assert_eq!(text.lines().find_map(named_by), None, "{folder}/{name}");
                 }
             }
         }
-        let misspelt =
-            std::panic::catch_unwind(|| Script::new("a", &[("a", "-- wakes.lua\n")]).text(Topology::OneServer, false));
+        let misspelt = std::panic::catch_unwind(|| {
+            Script::new("a", &[("a", "-- wakes.lua\n")]).text(Topology::OneServer, false)
+        });
         assert!(misspelt.is_err(), "it is noticed");
     }
 
@@ -246,7 +309,14 @@ mod tests {
         for script in releases.into_iter().chain([Script::shared("force")]) {
             let text = script.text(Topology::Cluster, false);
             let own = text.replace("redis.call('PUBLISH'", "");
-            assert_eq!((own.matches("'PUBLISH'").count(), own.matches("'SPUBLISH'").count()), (1, 1), "{text}");
+            assert_eq!(
+                (
+                    own.matches("'PUBLISH'").count(),
+                    own.matches("'SPUBLISH'").count()
+                ),
+                (1, 1),
+                "{text}"
+            );
         }
     }
 
@@ -256,7 +326,10 @@ mod tests {
             for name in ["acquire", "acquire_all", "hand_over"] {
                 let text = Script::new(name, texts_in(kind)).text(Topology::OneServer, false);
                 assert_eq!(
-                    (text.matches("local fence, ").count(), text.matches("fence.lua").count()),
+                    (
+                        text.matches("local fence, ").count(),
+                        text.matches("fence.lua").count()
+                    ),
                     (1, 0),
                     "{text}"
                 );

@@ -17,18 +17,22 @@ use crate::options::Reentry;
 use crate::owner::Owner;
 use crate::session::{SharedSession, Views};
 
-/// Several locks that are taken together: all of them, or none. Cheap to clone; the handle by itself holds nothing.
+/// Several locks that are taken together: all of them, or none. Cheap to clone; the handle by
+/// itself holds nothing.
 ///
-/// Each of them is the lock of its name, the same that [`Locker::get`](crate::Locker::get) returns: it excludes single
-/// locks of the same name, and an owner that holds one of them already enters it again (see [`Lock`](crate::Lock)).
+/// Each of them is the lock of its name, the same that [`Locker::get`](crate::Locker::get) returns:
+/// it excludes single locks of the same name, and an owner that holds one of them already enters it
+/// again (see [`Lock`](crate::Lock)).
 ///
 /// # How they are taken
-/// If all are free, one script takes them in one round trip. If somebody holds one of them, that script takes nothing,
-/// and the waiter then takes one lock after the other in the order of their names, each in its line. Two callers that
-/// want the same locks therefore never deadlock, in any order of the names. **A caller that already holds a lock and
-/// then waits for others is outside of that order, and can deadlock: take locks that belong together in one call.**
+/// If all are free, one script takes them in one round trip. If somebody holds one of them, that
+/// script takes nothing, and the waiter then takes one lock after the other in the order of their
+/// names, each in its line. Two callers that want the same locks therefore never deadlock, in any
+/// order of the names. **A caller that already holds a lock and then waits for others is outside of
+/// that order, and can deadlock: take locks that belong together in one call.**
 ///
-/// A script runs alone on its server: thousands of locks in one call delay all other clients by milliseconds.
+/// A script runs alone on its server: thousands of locks in one call delay all other clients by
+/// milliseconds.
 ///
 /// # Examples
 /// ```no_run
@@ -58,26 +62,28 @@ impl MultiLock {
         &self.0.keys
     }
 
-    /// Returns a handle that takes the locks for a fixed time; see [`Lock::fixed_lease`](crate::Lock::fixed_lease). The
-    /// time of each lock begins when it is taken. If the time of the first is over before the last is taken, the call
-    /// releases what it has and starts over: choose a time longer than other callers hold one of the locks.
+    /// Returns a handle that takes the locks for a fixed time; see
+    /// [`Lock::fixed_lease`](crate::Lock::fixed_lease). The time of each lock begins when it is
+    /// taken. If the time of the first is over before the last is taken, the call releases what it
+    /// has and starts over: choose a time longer than other callers hold one of the locks.
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
         self.0.options.fixed_lease = Some(lease);
         self
     }
 
-    /// Returns a handle that limits how long the locks are held; see [`Lock::max_hold`](crate::Lock::max_hold). The
-    /// time of each lock begins when it is taken, as with [`fixed_lease`](Self::fixed_lease).
+    /// Returns a handle that limits how long the locks are held; see
+    /// [`Lock::max_hold`](crate::Lock::max_hold). The time of each lock begins when it is taken, as
+    /// with [`fixed_lease`](Self::fixed_lease).
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.0.options.max_hold = Some(max_hold);
         self
     }
 
-    /// Returns a handle that keeps the locks locked for at least this long after all of them are taken, even if they
-    /// are released sooner; see [`Lock::min_hold`](crate::Lock::min_hold). If the call does not get all of them, those
-    /// that it took meanwhile are not kept.
+    /// Returns a handle that keeps the locks locked for at least this long after all of them are
+    /// taken, even if they are released sooner; see [`Lock::min_hold`](crate::Lock::min_hold). If
+    /// the call does not get all of them, those that it took meanwhile are not kept.
     #[must_use]
     pub const fn min_hold(mut self, min_hold: Duration) -> Self {
         self.0.options.min_hold = Some(min_hold);
@@ -108,17 +114,22 @@ impl MultiLock {
         self
     }
 
-    /// Takes all of the locks. Waits if somebody else holds one of them; see [`Lock::lock`](crate::Lock::lock).
+    /// Takes all of the locks. Waits if somebody else holds one of them; see
+    /// [`Lock::lock`](crate::Lock::lock).
     ///
     /// # Errors
-    /// As [`Lock::lock`](crate::Lock::lock), and [`Error::Config`] for an empty list and for a name that is given
-    /// twice.
+    /// As [`Lock::lock`](crate::Lock::lock), and [`Error::Config`] for an empty list and for a name
+    /// that is given twice.
     ///
     /// # Cancel safety
-    /// Dropping the future releases the locks that were taken, and leaves the line. A future that is kept but not
-    /// polled while it waits keeps the locks that it has taken so far.
+    /// Dropping the future releases the locks that were taken, and leaves the line. A future that
+    /// is kept but not polled while it waits keeps the locks that it has taken so far.
     pub async fn lock(&self) -> Result<MultiGuard, Error> {
-        self.0.take(Wait::Always).await?.map(MultiGuard).ok_or(Error::Closed)
+        self.0
+            .take(Wait::Always)
+            .await?
+            .map(MultiGuard)
+            .ok_or(Error::Closed)
     }
 
     /// Takes all of the locks if they are free, in one attempt. It never waits in line.
@@ -140,7 +151,8 @@ impl MultiLock {
     /// [`try_lock`](Self::try_lock).
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), and [`Error::Unavailable`] if the time is over and the last round had no answer.
+    /// As [`lock`](Self::lock), and [`Error::Unavailable`] if the time is over and the last round
+    /// had no answer.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
@@ -148,8 +160,8 @@ impl MultiLock {
         Ok(self.0.take(Wait::up_to(wait)).await?.map(MultiGuard))
     }
 
-    /// Takes the locks as [`lock`](Self::lock) does, for threads without async code. The owner is the thread, unless it
-    /// runs a tokio task.
+    /// Takes the locks as [`lock`](Self::lock) does, for threads without async code. The owner is
+    /// the thread, unless it runs a tokio task.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
@@ -157,7 +169,10 @@ impl MultiLock {
     /// # Panics
     /// Panics in async code, which it would block.
     pub fn blocking_lock(&self) -> Result<MultiGuard, Error> {
-        self.0.take_blocking(Wait::Always)?.map(MultiGuard).ok_or(Error::Closed)
+        self.0
+            .take_blocking(Wait::Always)?
+            .map(MultiGuard)
+            .ok_or(Error::Closed)
     }
 
     /// Takes the locks as [`try_lock`](Self::try_lock) does, for threads without async code.
@@ -171,7 +186,8 @@ impl MultiLock {
         Ok(self.0.take_blocking(Wait::Never)?.map(MultiGuard))
     }
 
-    /// Takes the locks as [`try_lock_for`](Self::try_lock_for) does, for threads without async code.
+    /// Takes the locks as [`try_lock_for`](Self::try_lock_for) does, for threads without async
+    /// code.
     ///
     /// # Errors
     /// As [`try_lock_for`](Self::try_lock_for).
@@ -182,14 +198,15 @@ impl MultiLock {
         Ok(self.0.take_blocking(Wait::up_to(wait))?.map(MultiGuard))
     }
 
-    /// Takes all of the locks, runs a critical section, and releases them. If one is lost meanwhile, it drops the
-    /// section at its current `await` and returns [`Error::Lost`].
+    /// Takes all of the locks, runs a critical section, and releases them. If one is lost
+    /// meanwhile, it drops the section at its current `await` and returns [`Error::Lost`].
     ///
     /// Runs that share one of the locks exclude each other, also in branches of one task; see
     /// [`Lock::run`](crate::Lock::run).
     ///
     /// # Errors
-    /// As [`lock`](Self::lock). [`Error::Lost`] also if the release finds that one was lost earlier.
+    /// As [`lock`](Self::lock). [`Error::Lost`] also if the release finds that one was lost
+    /// earlier.
     ///
     /// # Cancel safety
     /// Dropping the future drops the section and releases all locks in the background.
@@ -209,13 +226,17 @@ impl MultiLock {
         Fut: Future<Output = T>,
     {
         self.0
-            .run(Wait::Always, |view, scope| section(MultiSection { view, scope }), |_| None)
+            .run(
+                Wait::Always,
+                |view, scope| section(MultiSection { view, scope }),
+                |_| None,
+            )
             .await?
             .ok_or(Error::Closed)
     }
 
-    /// Does the same as [`run`](Self::run), but waits for at most this long. Returns `None` if somebody else still held
-    /// one of the locks then.
+    /// Does the same as [`run`](Self::run), but waits for at most this long. Returns `None` if
+    /// somebody else still held one of the locks then.
     ///
     /// # Errors
     /// As [`run`](Self::run) and [`try_lock_for`](Self::try_lock_for).
@@ -227,11 +248,17 @@ impl MultiLock {
         F: FnOnce(MultiSection) -> Fut,
         Fut: Future<Output = T>,
     {
-        self.0.run(Wait::up_to(wait), |view, scope| section(MultiSection { view, scope }), |_| None).await
+        self.0
+            .run(
+                Wait::up_to(wait),
+                |view, scope| section(MultiSection { view, scope }),
+                |_| None,
+            )
+            .await
     }
 
-    /// Takes all of the locks, calls a function, and releases them, for threads without async code. See
-    /// [`Lock::blocking_run`](crate::Lock::blocking_run).
+    /// Takes all of the locks, calls a function, and releases them, for threads without async code.
+    /// See [`Lock::blocking_run`](crate::Lock::blocking_run).
     ///
     /// # Errors
     /// As [`blocking_lock`](Self::blocking_lock), and [`Error::Lost`] if a lock was lost meanwhile.
@@ -239,29 +266,33 @@ impl MultiLock {
     /// # Panics
     /// Panics in async code, which it would block.
     pub fn blocking_run<T>(&self, section: impl FnOnce(MultiSection) -> T) -> Result<T, Error> {
-        self.0.run_blocking(|view, scope| section(MultiSection { view, scope }))
+        self.0
+            .run_blocking(|view, scope| section(MultiSection { view, scope }))
     }
 }
 
 /// A guard of several held locks, with one token for all of them, which fires when any is lost.
 ///
-/// It promises for each lock what a [`Guard`](crate::Guard) promises for one. The loss of one counts as the loss of
-/// all: [`check`](Self::check), [`state`](Self::state) and [`remaining`](Self::remaining) report the worst. The others
-/// stay locked, and are renewed, until this guard is dropped.
+/// It promises for each lock what a [`Guard`](crate::Guard) promises for one. The loss of one
+/// counts as the loss of all: [`check`](Self::check), [`state`](Self::state) and
+/// [`remaining`](Self::remaining) report the worst. The others stay locked, and are renewed, until
+/// this guard is dropped.
 ///
 /// # Dropping
-/// Dropping the guard releases all of the locks in the background; [`unlock`](Self::unlock) reports whether that
-/// worked.
+/// Dropping the guard releases all of the locks in the background; [`unlock`](Self::unlock) reports
+/// whether that worked.
 #[must_use = "the locks are released when their guard is dropped"]
 pub struct MultiGuard(GuardInner);
 
 impl MultiGuard {
-    /// Returns a token that fires once, when any of the locks is lost. Cancelling it cancels nothing else.
+    /// Returns a token that fires once, when any of the locks is lost. Cancelling it cancels
+    /// nothing else.
     pub fn lost(&self) -> CancellationToken {
         self.0.guards.token()
     }
 
-    /// Returns whether any of the locks is lost. It reads the clock, so it is right even if the watchdog is late.
+    /// Returns whether any of the locks is lost. It reads the clock, so it is right even if the
+    /// watchdog is late.
     pub fn is_lost(&self) -> bool {
         self.loss().is_some()
     }
@@ -272,8 +303,8 @@ impl MultiGuard {
         self.state().loss()
     }
 
-    /// Returns an error if any of the locks is lost, for `?` inside a critical section. It reads the clock, as
-    /// [`is_lost`](Self::is_lost) does.
+    /// Returns an error if any of the locks is lost, for `?` inside a critical section. It reads
+    /// the clock, as [`is_lost`](Self::is_lost) does.
     ///
     /// # Errors
     /// [`Error::Lost`].
@@ -286,13 +317,14 @@ impl MultiGuard {
         self.0.guards.state()
     }
 
-    /// Returns how long all of the locks are certainly held if none is renewed again. Zero if one is lost.
+    /// Returns how long all of the locks are certainly held if none is renewed again. Zero if one
+    /// is lost.
     pub fn remaining(&self) -> Duration {
         self.0.guards.remaining()
     }
 
-    /// Returns the fencing token of one of the locks, or `None` for a name that is not among them. Each lock has a
-    /// sequence of its own.
+    /// Returns the fencing token of one of the locks, or `None` for a name that is not among them.
+    /// Each lock has a sequence of its own.
     pub fn fence(&self, key: impl AsRef<str>) -> Option<Fence> {
         self.0.guards.fence_of(key.as_ref())
     }
@@ -307,8 +339,8 @@ impl MultiGuard {
         self.fences().map(|(key, _)| key)
     }
 
-    /// Gives all holds, with all their guards, to a new owner, so that this task no longer enters them again. See
-    /// [`Guard::detach`](crate::Guard::detach).
+    /// Gives all holds, with all their guards, to a new owner, so that this task no longer enters
+    /// them again. See [`Guard::detach`](crate::Guard::detach).
     pub fn detach(self) -> Self {
         self.0.guards.give_to(&Owner::new());
         self
@@ -323,14 +355,16 @@ impl MultiGuard {
         self.0.scope(future)
     }
 
-    /// Makes all of the locks last for at least this long from now. See [`Guard::extend`](crate::Guard::extend).
+    /// Makes all of the locks last for at least this long from now. See
+    /// [`Guard::extend`](crate::Guard::extend).
     ///
     /// # Errors
-    /// As [`Guard::extend`](crate::Guard::extend). The locks are extended one after the other, also if one fails; the
-    /// error is that of the first that failed.
+    /// As [`Guard::extend`](crate::Guard::extend). The locks are extended one after the other, also
+    /// if one fails; the error is that of the first that failed.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the locks as they are that it has not come to. That under way may be extended.
+    /// Dropping the future leaves the locks as they are that it has not come to. That under way may
+    /// be extended.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.0.guards.extend(lease).await
     }
@@ -349,12 +383,12 @@ impl MultiGuard {
     /// Releases all of the locks, each if this was its last guard.
     ///
     /// # Errors
-    /// As [`Guard::unlock`](crate::Guard::unlock). All locks are released even if one fails. If any was lost, the error
-    /// is the first loss, otherwise the first of the other errors.
+    /// As [`Guard::unlock`](crate::Guard::unlock). All locks are released even if one fails. If any
+    /// was lost, the error is the first loss, otherwise the first of the other errors.
     ///
     /// # Cancel safety
-    /// Once polled, it is carried out even if the future is dropped. A future that was never polled drops its guard,
-    /// which releases the locks too.
+    /// Once polled, it is carried out even if the future is dropped. A future that was never polled
+    /// drops its guard, which releases the locks too.
     pub async fn unlock(self) -> Result<(), Error> {
         self.0.unlock().await
     }
@@ -373,7 +407,9 @@ impl MultiGuard {
 
 impl fmt::Debug for MultiLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MultiLock").field("keys", &self.keys()).finish_non_exhaustive()
+        f.debug_struct("MultiLock")
+            .field("keys", &self.keys())
+            .finish_non_exhaustive()
     }
 }
 
@@ -394,13 +430,14 @@ pub struct MultiSection {
 }
 
 impl MultiSection {
-    /// Returns a token that fires when any of the locks is lost. Cancelling it cancels nothing else.
+    /// Returns a token that fires when any of the locks is lost. Cancelling it cancels nothing
+    /// else.
     pub fn lost(&self) -> CancellationToken {
         self.view.token()
     }
 
-    /// Returns an error if any of the locks is lost, for `?` between steps. It reads the clock, so it is right even if
-    /// the watchdog is late.
+    /// Returns an error if any of the locks is lost, for `?` between steps. It reads the clock, so
+    /// it is right even if the watchdog is late.
     ///
     /// # Errors
     /// [`Error::Lost`].

@@ -8,28 +8,29 @@ use crate::kind::{Format, Kind};
 use crate::label::Label;
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
-/// No lease is longer than this: a lock with more time left was written by another program, or the server's clock was
-/// set back.
+/// No lease is longer than this: a lock with more time left was written by another program, or the
+/// server's clock was set back.
 pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 const LONGEST_COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 
-/// The longest of the random pauses has to be longer than this, or the waiters of a polled format make a busy loop.
+/// The longest of the random pauses has to be longer than this, or the waiters of a polled format
+/// make a busy loop.
 const SHORTEST_POLL: Duration = Duration::from_millis(1);
 
-/// How fences are counted, and with which other tokens they form one sequence. All programs that share a lock have to
-/// use the same setting.
+/// How fences are counted, and with which other tokens they form one sequence. All programs that
+/// share a lock have to use the same setting.
 ///
 /// Changing it for a lock that is in use needs some care: see [`Fence`](crate::Fence).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Fencing {
-    /// They are counted in 1,024 keys, the marks; the name of the lock chooses one. If a server loses its data, fences
-    /// continue from a clock. Several servers agree on each fence.
+    /// They are counted in 1,024 keys, the marks; the name of the lock chooses one. If a server
+    /// loses its data, fences continue from a clock. Several servers agree on each fence.
     #[default]
     Lockhound,
-    /// They are counted as Redisson's `RFencedLock` counts its tokens: from 1 up, in a key for each lock,
-    /// `redisson_lock_token:{name}`. Its tokens and the fences of this crate form one sequence. It needs a single
-    /// server and [`Format::Redisson`](crate::Format::Redisson).
+    /// They are counted as Redisson's `RFencedLock` counts its tokens: from 1 up, in a key for each
+    /// lock, `redisson_lock_token:{name}`. Its tokens and the fences of this crate form one
+    /// sequence. It needs a single server and [`Format::Redisson`](crate::Format::Redisson).
     ///
     /// The key stays on the server forever. If it is lost, fences begin at 1 again.
     Redisson,
@@ -39,18 +40,22 @@ pub enum Fencing {
 /// [`LockerBuilder::reentry`](crate::LockerBuilder::reentry) sets it for a locker,
 /// [`Lock::non_reentrant`](crate::Lock::non_reentrant) for a handle.
 ///
-/// An owner that a handle names ([`Lock::owned_by`](crate::Lock::owned_by)) takes precedence over each of them.
+/// An owner that a handle names ([`Lock::owned_by`](crate::Lock::owned_by)) takes precedence over
+/// each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Reentry {
-    /// The owner of the innermost scope ([`Owner::scope`](crate::Owner::scope), [`Guard::scope`](crate::Guard::scope),
-    /// a section of [`Lock::run`](crate::Lock::run)), or else the tokio task. Nested code enters again by itself. So do
-    /// branches of one task that take guards: use `run` in branches.
+    /// The owner of the innermost scope ([`Owner::scope`](crate::Owner::scope),
+    /// [`Guard::scope`](crate::Guard::scope), a section of [`Lock::run`](crate::Lock::run)), or
+    /// else the tokio task. Nested code enters again by itself. So do branches of one task that
+    /// take guards: use `run` in branches.
     ///
-    /// Outside of tokio tasks a polled call is identified by its waker, and a blocking call by its thread.
+    /// Outside of tokio tasks a polled call is identified by its waker, and a blocking call by its
+    /// thread.
     #[default]
     Task,
-    /// The owner of the innermost scope; outside of a scope each call is an owner of its own. Branches exclude each
-    /// other, and a second `lock()` in nested code waits for the first unless it is in a scope.
+    /// The owner of the innermost scope; outside of a scope each call is an owner of its own.
+    /// Branches exclude each other, and a second `lock()` in nested code waits for the first unless
+    /// it is in a scope.
     Scope,
     /// A new owner for each call, in scopes too: nothing enters again.
     Never,
@@ -63,7 +68,8 @@ pub(crate) struct Replicas {
     pub(crate) timeout: Duration,
 }
 
-/// The settings of a locker, as the builder collects them. `None` stands for a default that depends on the lease.
+/// The settings of a locker, as the builder collects them. `None` stands for a default that depends
+/// on the lease.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) lease: Duration,
@@ -93,7 +99,10 @@ impl Default for Options {
             restart_quarantine: None,
             kind: Format::default().kind(),
             fencing: Fencing::default(),
-            replicas: Replicas { count: 0, timeout: Duration::ZERO },
+            replicas: Replicas {
+                count: 0,
+                timeout: Duration::ZERO,
+            },
             busy_poll: Duration::from_micros(150),
             reentry: Reentry::default(),
             label: None,
@@ -141,16 +150,22 @@ impl Settings {
         self.kind.format
     }
 
-    /// Returns how many replicas have to acknowledge a lock, and how long that may take; `None` if they are not asked.
+    /// Returns how many replicas have to acknowledge a lock, and how long that may take; `None` if
+    /// they are not asked.
     pub fn replicas(&self) -> Option<(u32, Duration)> {
-        self.replicas.map(|replicas| (replicas.count, replicas.timeout))
+        self.replicas
+            .map(|replicas| (replicas.count, replicas.timeout))
     }
 
     /// Checks that no server votes again while a lock that it has forgotten may still be held.
     ///
     /// # Errors
     /// [`Error::Config`] for a lease that is longer than the quarantine.
-    pub(crate) fn check_quarantine(&self, option: &'static str, lease: Duration) -> Result<(), Error> {
+    pub(crate) fn check_quarantine(
+        &self,
+        option: &'static str,
+        lease: Duration,
+    ) -> Result<(), Error> {
         let quarantine = self.restart_quarantine;
         if quarantine.is_zero() || lease <= quarantine {
             return Ok(());
@@ -174,12 +189,18 @@ impl Options {
     /// Returns the settings for this many nodes.
     ///
     /// # Errors
-    /// [`Error::Config`] that names the option, its value and, if two contradict each other, the other value too.
+    /// [`Error::Config`] that names the option, its value and, if two contradict each other, the
+    /// other value too.
     pub(crate) fn validate(&self, nodes: usize) -> Result<Settings, Error> {
         validate_duration("lease", self.lease)?;
-        let command_timeout = self.command_timeout.unwrap_or((self.lease / 10).min(LONGEST_COMMAND_TIMEOUT));
+        let command_timeout = self
+            .command_timeout
+            .unwrap_or((self.lease / 10).min(LONGEST_COMMAND_TIMEOUT));
         if self.connect_timeout.is_zero() {
-            return Err(Error::config("connect_timeout", "0ns leaves no time to connect; give some seconds"));
+            return Err(Error::config(
+                "connect_timeout",
+                "0ns leaves no time to connect; give some seconds",
+            ));
         }
         if self.renewal_failures == 0 {
             return Err(Error::config(
@@ -195,7 +216,10 @@ impl Options {
         }
         // A tick lasts one command_timeout and has to be over before the next one begins.
         let ticks = self.renewal_failures.checked_add(1).ok_or_else(|| {
-            Error::config("renewal_failures", format!("{} is too many; 2 is usual", self.renewal_failures))
+            Error::config(
+                "renewal_failures",
+                format!("{} is too many; 2 is usual", self.renewal_failures),
+            )
         })?;
         if command_timeout >= self.lease / ticks {
             return Err(Error::config(
@@ -211,7 +235,10 @@ impl Options {
         if self.retry_delay.start >= self.retry_delay.end {
             return Err(Error::config(
                 "retry_delay",
-                format!("{:?} is empty; its end has to be after its start", self.retry_delay),
+                format!(
+                    "{:?} is empty; its end has to be after its start",
+                    self.retry_delay
+                ),
             ));
         }
         if !self.kind.announced && self.retry_delay.end <= SHORTEST_POLL {
@@ -226,8 +253,13 @@ impl Options {
         self.validate_busy_poll()?;
         self.validate_fencing(nodes)?;
         // A single server that forgets its locks has forgotten them for everybody.
-        let default_quarantine = if nodes > 1 { self.lease } else { Duration::ZERO };
-        let restart_quarantine = validate_quarantine(self.restart_quarantine.unwrap_or(default_quarantine))?;
+        let default_quarantine = if nodes > 1 {
+            self.lease
+        } else {
+            Duration::ZERO
+        };
+        let restart_quarantine =
+            validate_quarantine(self.restart_quarantine.unwrap_or(default_quarantine))?;
         let settings = Settings {
             lease: self.lease,
             connect_timeout: self.connect_timeout,
@@ -261,7 +293,9 @@ impl Options {
     }
 
     fn label(&self) -> Result<Label, Error> {
-        self.label.as_deref().map_or_else(|| Ok(Label::of_process()), Label::parse)
+        self.label
+            .as_deref()
+            .map_or_else(|| Ok(Label::of_process()), Label::parse)
     }
 
     fn validate_fencing(&self, nodes: usize) -> Result<(), Error> {
@@ -299,7 +333,9 @@ impl Options {
         if timeout < Duration::from_millis(1) {
             return Err(Error::config(
                 "replicas",
-                format!("{timeout:?} is too short for {count} replica(s) to acknowledge; give 1 ms or more"),
+                format!(
+                    "{timeout:?} is too short for {count} replica(s) to acknowledge; give 1 ms or more"
+                ),
             ));
         }
         if timeout >= command_timeout {
@@ -319,29 +355,42 @@ impl Options {
 /// [`Error::Config`] unless the duration is from 100 ms to 30 days.
 pub(crate) fn validate_duration(option: &'static str, duration: Duration) -> Result<(), Error> {
     if duration < SHORTEST_LEASE {
-        return Err(Error::config(option, format!("{duration:?} is too short; give 100 ms to 30 days")));
+        return Err(Error::config(
+            option,
+            format!("{duration:?} is too short; give 100 ms to 30 days"),
+        ));
     }
     if duration > LONGEST_LEASE {
-        return Err(Error::config(option, format!("{duration:?} is too long; give 100 ms to 30 days")));
+        return Err(Error::config(
+            option,
+            format!("{duration:?} is too long; give 100 ms to 30 days"),
+        ));
     }
     Ok(())
 }
 
-/// Servers remember a quarantine, and abstain for that long, also after the program that gave it is gone.
+/// Servers remember a quarantine, and abstain for that long, also after the program that gave it is
+/// gone.
 ///
 /// # Errors
 /// [`Error::Config`] if it is longer than 30 days.
 fn validate_quarantine(quarantine: Duration) -> Result<Duration, Error> {
     if quarantine > LONGEST_LEASE {
-        let problem = format!("{quarantine:?} is too long; give 30 days or less, or zero to turn it off");
+        let problem =
+            format!("{quarantine:?} is too long; give 30 days or less, or zero to turn it off");
         return Err(Error::config("restart_quarantine", problem));
     }
     Ok(quarantine)
 }
 
-/// Returns a tolerance that outlasts a quarantine, so that calls do not fail a moment before a server votes again.
+/// Returns a tolerance that outlasts a quarantine, so that calls do not fail a moment before a
+/// server votes again.
 fn default_tolerance(lease: Duration, quarantine: Duration) -> Duration {
-    if quarantine.is_zero() { lease } else { lease.max(quarantine + quarantine / 8 + Duration::from_secs(2)) }
+    if quarantine.is_zero() {
+        lease
+    } else {
+        lease.max(quarantine + quarantine / 8 + Duration::from_secs(2))
+    }
 }
 
 #[cfg(test)]
@@ -351,7 +400,10 @@ mod tests {
     fn refusal(change: impl FnOnce(&mut Options)) -> String {
         let mut options = Options::default();
         change(&mut options);
-        options.validate(1).expect_err("these options contradict each other").to_string()
+        options
+            .validate(1)
+            .expect_err("these options contradict each other")
+            .to_string()
     }
 
     #[test]
@@ -359,16 +411,30 @@ mod tests {
         let settings = Options::default().validate(1).expect("valid");
         assert_eq!(settings.command_timeout, Duration::from_secs(3));
         assert_eq!(settings.outage_tolerance, Duration::from_secs(30));
-        let short = Options { lease: Duration::from_secs(1), ..Options::default() }.validate(1).expect("valid");
+        let short = Options {
+            lease: Duration::from_secs(1),
+            ..Options::default()
+        }
+        .validate(1)
+        .expect("valid");
         assert_eq!(short.command_timeout, Duration::from_millis(100));
         assert_eq!(settings.restart_quarantine, Duration::ZERO);
-        assert_eq!(Options::default().validate(3).expect("valid").restart_quarantine, Duration::from_secs(30));
+        assert_eq!(
+            Options::default()
+                .validate(3)
+                .expect("valid")
+                .restart_quarantine,
+            Duration::from_secs(30)
+        );
     }
 
     #[test]
     fn contradictions_name_both_values() {
         let timeout = refusal(|o| o.command_timeout = Some(Duration::from_secs(10)));
-        assert!(timeout.contains("10s") && timeout.contains("30s / 3"), "{timeout}");
+        assert!(
+            timeout.contains("10s") && timeout.contains("30s / 3"),
+            "{timeout}"
+        );
         assert!(refusal(|o| o.lease = Duration::from_millis(99)).contains("99ms"));
         assert!(refusal(|o| o.lease = Duration::from_secs(31 * 24 * 3600)).contains("2678400s"));
         assert!(refusal(|o| o.renewal_failures = 0).contains('0'));
@@ -377,13 +443,26 @@ mod tests {
         assert!(refusal(|o| o.command_timeout = Some(Duration::ZERO)).contains("command_timeout"));
         assert!(refusal(|o| o.busy_poll = Duration::from_millis(11)).contains("11ms"));
         let quarantine = refusal(|o| o.restart_quarantine = Some(Duration::from_secs(29)));
-        assert!(quarantine.contains("30s") && quarantine.contains("29s"), "{quarantine}");
+        assert!(
+            quarantine.contains("30s") && quarantine.contains("29s"),
+            "{quarantine}"
+        );
         let days = |days: u64| Some(Duration::from_secs(days * 24 * 3600));
         for too_long in [days(31), Some(Duration::MAX)] {
             let quarantine = refusal(|o| o.restart_quarantine = too_long);
-            assert!(quarantine.contains("restart_quarantine") && quarantine.contains("30 days"), "{quarantine}");
+            assert!(
+                quarantine.contains("restart_quarantine") && quarantine.contains("30 days"),
+                "{quarantine}"
+            );
         }
-        assert!(Options { restart_quarantine: days(30), ..Options::default() }.validate(3).is_ok());
+        assert!(
+            Options {
+                restart_quarantine: days(30),
+                ..Options::default()
+            }
+            .validate(3)
+            .is_ok()
+        );
         let one = Duration::from_secs(1);
         assert!(refusal(|o| o.retry_delay = one..one).contains("1s..1s"));
     }
@@ -391,38 +470,93 @@ mod tests {
     #[test]
     fn replicas_have_less_time_than_a_command() {
         let with = |count, timeout| {
-            let replicas = Replicas { count, timeout: Duration::from_millis(timeout) };
-            Options { replicas, ..Options::default() }.validate(1)
+            let replicas = Replicas {
+                count,
+                timeout: Duration::from_millis(timeout),
+            };
+            Options {
+                replicas,
+                ..Options::default()
+            }
+            .validate(1)
         };
         assert_eq!(with(0, 0).expect("off").replicas, None);
         assert_eq!(with(0, 5_000).expect("off").replicas, None);
-        assert!(with(2, 2_999).expect("valid").replicas.is_some_and(|r| r.count == 2));
+        assert!(
+            with(2, 2_999)
+                .expect("valid")
+                .replicas
+                .is_some_and(|r| r.count == 2)
+        );
         let long = with(2, 3_000).expect_err("too long").to_string();
-        assert!(long.contains("replicas: 3s") && long.contains("command_timeout = 3s"), "{long}");
+        assert!(
+            long.contains("replicas: 3s") && long.contains("command_timeout = 3s"),
+            "{long}"
+        );
         let none = with(2, 0).expect_err("for ever").to_string();
-        assert!(none.contains("0ns") && none.contains("2 replica(s)"), "{none}");
+        assert!(
+            none.contains("0ns") && none.contains("2 replica(s)"),
+            "{none}"
+        );
     }
 
     #[test]
     fn redissons_tokens_need_one_server_and_its_format() {
-        let options = Options { fencing: Fencing::Redisson, ..Options::default() };
-        assert_eq!(options.validate(1).expect("valid").fencing, Fencing::Redisson);
+        let options = Options {
+            fencing: Fencing::Redisson,
+            ..Options::default()
+        };
+        assert_eq!(
+            options.validate(1).expect("valid").fencing,
+            Fencing::Redisson
+        );
         let several = options.validate(3).expect_err("three counters").to_string();
-        assert!(several.contains("fencing: Fencing::Redisson") && several.contains("3 are given"), "{several}");
-        let plain =
-            Options { kind: Format::Plain.kind(), ..options }.validate(1).expect_err("no RFencedLock").to_string();
-        assert!(plain.contains("Fencing::Redisson") && plain.contains("Format::Plain"), "{plain}");
-        assert_eq!(Options::default().validate(3).expect("valid").fencing, Fencing::Lockhound);
+        assert!(
+            several.contains("fencing: Fencing::Redisson") && several.contains("3 are given"),
+            "{several}"
+        );
+        let plain = Options {
+            kind: Format::Plain.kind(),
+            ..options
+        }
+        .validate(1)
+        .expect_err("no RFencedLock")
+        .to_string();
+        assert!(
+            plain.contains("Fencing::Redisson") && plain.contains("Format::Plain"),
+            "{plain}"
+        );
+        assert_eq!(
+            Options::default().validate(3).expect("valid").fencing,
+            Fencing::Lockhound
+        );
     }
 
     #[test]
     fn the_plain_format_polls_with_a_pause() {
-        let busy = Options { retry_delay: Duration::ZERO..Duration::from_millis(1), ..Options::default() };
+        let busy = Options {
+            retry_delay: Duration::ZERO..Duration::from_millis(1),
+            ..Options::default()
+        };
         let settings = busy.validate(1).expect("it is for outages only");
         assert!(settings.retry_pause(0.5) < Duration::from_millis(1));
-        let error = Options { kind: Format::Plain.kind(), ..busy }.validate(1).expect_err("a busy loop").to_string();
-        assert!(error.contains("0ns..1ms") && error.contains("Format::Plain"), "{error}");
-        let settings = Options { kind: Format::Plain.kind(), ..Options::default() }.validate(1).expect("valid");
+        let error = Options {
+            kind: Format::Plain.kind(),
+            ..busy
+        }
+        .validate(1)
+        .expect_err("a busy loop")
+        .to_string();
+        assert!(
+            error.contains("0ns..1ms") && error.contains("Format::Plain"),
+            "{error}"
+        );
+        let settings = Options {
+            kind: Format::Plain.kind(),
+            ..Options::default()
+        }
+        .validate(1)
+        .expect("valid");
         assert_eq!(settings.retry_pause(0.0), Duration::from_millis(50));
         assert_eq!(settings.retry_pause(0.5), Duration::from_millis(125));
     }

@@ -14,9 +14,10 @@ use crate::sync::{Arc, Mutex};
 
 /// The identity that holds a lock, and that may enter the lock again while it holds it.
 ///
-/// Defaults to the calling tokio task; [`Reentry`](crate::Reentry) changes the default. An explicit owner lets several
-/// tasks share a hold, or tells branches of one task apart: see [`Lock::owned_by`](crate::Lock::owned_by) and
-/// [`Owner::scope`]. Clones are the same owner: each clone gives the right to enter.
+/// Defaults to the calling tokio task; [`Reentry`](crate::Reentry) changes the default. An explicit
+/// owner lets several tasks share a hold, or tells branches of one task apart: see
+/// [`Lock::owned_by`](crate::Lock::owned_by) and [`Owner::scope`]. Clones are the same owner: each
+/// clone gives the right to enter.
 ///
 /// # Examples
 /// ```
@@ -39,8 +40,8 @@ enum OwnerId {
     Run(Arc<RunOwner>),
 }
 
-/// A caller that is identified by its waker alone. The clone keeps the waker's data alive, so no other task can get the
-/// same waker while this owner holds anything.
+/// A caller that is identified by its waker alone. The clone keeps the waker's data alive, so no
+/// other task can get the same waker while this owner holds anything.
 #[derive(Debug)]
 struct Polled {
     number: u64,
@@ -68,7 +69,10 @@ const NOTED: usize = 32;
 
 impl Owner {
     /// Creates an owner that differs from all others.
-    #[allow(clippy::new_without_default, reason = "a default owner that differs at every call would surprise")]
+    #[allow(
+        clippy::new_without_default,
+        reason = "a default owner that differs at every call would surprise"
+    )]
     pub fn new() -> Self {
         Self(OwnerId::Explicit(next()))
     }
@@ -81,20 +85,26 @@ impl Owner {
         Self(OwnerId::Thread(id))
     }
 
-    /// Returns the owner of a future that is polled with this waker, or `None` for a waker without data, which does not
-    /// identify a task.
+    /// Returns the owner of a future that is polled with this waker, or `None` for a waker without
+    /// data, which does not identify a task.
     pub(crate) fn polled(waker: &Waker) -> Option<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if waker.data().is_null() {
             return None;
         }
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Some(Self(OwnerId::Polled(Arc::new(Polled { number, waker: Some(waker.clone()) }))))
+        Some(Self(OwnerId::Polled(Arc::new(Polled {
+            number,
+            waker: Some(waker.clone()),
+        }))))
     }
 
     /// Creates the owner of one run.
     pub(crate) fn of_run() -> Self {
-        Self(OwnerId::Run(Arc::new(RunOwner { number: next(), keys: Mutex::default() })))
+        Self(OwnerId::Run(Arc::new(RunOwner {
+            number: next(),
+            keys: Mutex::default(),
+        })))
     }
 
     /// Returns whether a run created this owner.
@@ -102,9 +112,10 @@ impl Owner {
         matches!(self.0, OwnerId::Run(_))
     }
 
-    /// Notes that a lock was taken as this owner, if a run created it, so that a guard which outlives the section can
-    /// pass to the run's caller. (If the whole owner became the caller, tasks that the section left behind could enter
-    /// locks that the caller takes later.) `held` says whether a name that was noted earlier is still held.
+    /// Notes that a lock was taken as this owner, if a run created it, so that a guard which
+    /// outlives the section can pass to the run's caller. (If the whole owner became the caller,
+    /// tasks that the section left behind could enter locks that the caller takes later.) `held`
+    /// says whether a name that was noted earlier is still held.
     pub(crate) fn note(&self, key: &Key, held: impl Fn(&Key) -> bool) {
         let OwnerId::Run(run) = &self.0 else { return };
         let mut noted = run.keys.lock();
@@ -113,7 +124,8 @@ impl Owner {
         }
         if noted.keys.len() >= noted.enough.max(NOTED) {
             noted.keys.retain(held);
-            // The next cleanup comes once the number of names has doubled, so it costs each name a constant.
+            // The next cleanup comes once the number of names has doubled, so it costs each name a
+            // constant.
             noted.enough = noted.keys.len() * 2;
         }
         noted.keys.insert(key.clone());
@@ -127,7 +139,8 @@ impl Owner {
         }
     }
 
-    /// Returns the field of the lock's hash: `uuid:task-id:generation`. Redisson takes it as opaque text.
+    /// Returns the field of the lock's hash: `uuid:task-id:generation`. Redisson takes it as opaque
+    /// text.
     pub(crate) fn field(&self, locker: Uuid, generation: u64) -> String {
         // As long as most fields, so that it is not copied while it grows.
         let mut field = String::with_capacity(64);
@@ -157,8 +170,12 @@ impl fmt::Display for Owner {
 
 impl PartialEq for Polled {
     fn eq(&self, other: &Self) -> bool {
-        // Both are clones of an executor's wakers: equal ones have the same data and the same vtable.
-        self.waker.as_ref().zip(other.waker.as_ref()).is_some_and(|(one, other)| one.will_wake(other))
+        // Both are clones of an executor's wakers: equal ones have the same data and the same
+        // vtable.
+        self.waker
+            .as_ref()
+            .zip(other.waker.as_ref())
+            .is_some_and(|(one, other)| one.will_wake(other))
     }
 }
 
@@ -197,7 +214,10 @@ mod tests {
     #[test]
     fn kinds_of_owners_never_collide_on_the_wire() {
         let uuid = Uuid::nil();
-        assert_eq!(Owner::task(7).field(uuid, 3), "00000000-0000-0000-0000-000000000000:7:3");
+        assert_eq!(
+            Owner::task(7).field(uuid, 3),
+            "00000000-0000-0000-0000-000000000000:7:3"
+        );
         assert_eq!(Owner::thread(7).to_string(), "h7");
         assert_ne!(Owner::task(7), Owner::thread(7));
         assert_ne!(Owner::new(), Owner::new());
@@ -218,12 +238,23 @@ mod tests {
         let waker = Waker::from(Arc::clone(&one));
         let owner = Owner::polled(&waker).expect("it has data");
         assert_eq!(owner, Owner::polled(&waker).expect("it has data"));
-        assert_ne!(owner, Owner::polled(&Waker::from(other)).expect("it has data"));
+        assert_ne!(
+            owner,
+            Owner::polled(&Waker::from(other)).expect("it has data")
+        );
         drop(waker);
-        assert_eq!(Arc::strong_count(&one), 2, "the owner has a clone of the waker");
+        assert_eq!(
+            Arc::strong_count(&one),
+            2,
+            "the owner has a clone of the waker"
+        );
         drop(owner);
         assert_eq!(Arc::strong_count(&one), 1);
-        assert_eq!(Owner::polled(Waker::noop()), None, "all no-op wakers are equal");
+        assert_eq!(
+            Owner::polled(Waker::noop()),
+            None,
+            "all no-op wakers are equal"
+        );
     }
 
     #[test]
@@ -231,9 +262,18 @@ mod tests {
         let run = Owner::of_run();
         let name = |n: usize| Key::from(n.to_string());
         let held = |key: &Key| key.as_str().ends_with('7');
-        (0..10_000).chain(0..10).for_each(|n| run.note(&name(n), held));
+        (0..10_000)
+            .chain(0..10)
+            .for_each(|n| run.note(&name(n), held));
         let noted = run.noted();
-        assert!((0..10_000).map(name).filter(held).all(|key| noted.contains(&key)), "{}", noted.len());
+        assert!(
+            (0..10_000)
+                .map(name)
+                .filter(held)
+                .all(|key| noted.contains(&key)),
+            "{}",
+            noted.len()
+        );
         assert!(noted.len() < 5_000, "{}", noted.len());
         assert!(run.noted().is_empty());
         // Just below a power of two names are held while others come and go.
@@ -247,6 +287,9 @@ mod tests {
         assert!(looks.get() < 40_000, "{looks:?}");
         let other = Owner::new();
         other.note(&name(1), held);
-        assert!(other.noted().is_empty(), "only the owner of a run notes names");
+        assert!(
+            other.noted().is_empty(),
+            "only the owner of a run notes names"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Which servers of a locker are there: since when, and who is told of a change.
 //!
-//! A connection that looks after a server says what it sees (`Presence::seen`), again and again. A server that is away
-//! for longer than two command timeouts is logged once, and so is its return.
+//! A connection that looks after a server says what it sees (`Presence::seen`), again and again. A
+//! server that is away for longer than two command timeouts is logged once, and so is its return.
 //!
 //! # Invariants
 //! - Nothing foreign runs while the mutex is held.
@@ -55,8 +55,16 @@ struct Entry {
 
 /// A change that is logged.
 enum PresenceChange {
-    Away { voting: usize, servers: usize, part: Part },
-    Back { voting: usize, servers: usize, lasted: Duration },
+    Away {
+        voting: usize,
+        servers: usize,
+        part: Part,
+    },
+    Back {
+        voting: usize,
+        servers: usize,
+        lasted: Duration,
+    },
 }
 
 impl Roll {
@@ -67,12 +75,24 @@ impl Roll {
         let number = servers.last;
         let name = Arc::clone(name);
         let since = Instant::now();
-        let entry = Entry { number, name: Arc::clone(&name), part, is_up, since, is_told: false, votes: true };
+        let entry = Entry {
+            number,
+            name: Arc::clone(&name),
+            part,
+            is_up,
+            since,
+            is_told: false,
+            votes: true,
+        };
         servers.entries.push(entry);
         drop(servers);
         tell_server(&name, is_up);
         self.tell_levels();
-        Arc::new(Presence { roll: Arc::clone(self), number, name })
+        Arc::new(Presence {
+            roll: Arc::clone(self),
+            number,
+            name,
+        })
     }
 
     /// Returns what is known about each server.
@@ -96,13 +116,16 @@ impl Roll {
         let servers = self.servers.lock();
         let counts = [servers.voting(), servers.entries.len()];
         drop(servers);
-        self.levels.tell(["lockhound_servers_voting", "lockhound_servers"], counts);
+        self.levels
+            .tell(["lockhound_servers_voting", "lockhound_servers"], counts);
     }
 }
 
 impl std::fmt::Debug for Roll {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Roll").field("servers", &self.servers.lock().entries).finish_non_exhaustive()
+        f.debug_struct("Roll")
+            .field("servers", &self.servers.lock().entries)
+            .finish_non_exhaustive()
     }
 }
 
@@ -131,18 +154,30 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// Notes whether the server answers now, and if not, why. It is logged as away if that has lasted for longer than
-    /// `blip`.
-    pub(crate) fn seen(&self, is_up: bool, now: Instant, blip: Duration, reason: impl FnOnce() -> String) {
+    /// Notes whether the server answers now, and if not, why. It is logged as away if that has
+    /// lasted for longer than `blip`.
+    pub(crate) fn seen(
+        &self,
+        is_up: bool,
+        now: Instant,
+        blip: Duration,
+        reason: impl FnOnce() -> String,
+    ) {
         let mut servers = self.roll.servers.lock();
-        let Some(entry) = servers.entry(self.number) else { return };
+        let Some(entry) = servers.entry(self.number) else {
+            return;
+        };
         let changes = entry.is_up != is_up;
         let lasted = now.since(entry.since);
         let was_told = entry.is_told;
         if changes {
             (entry.is_up, entry.since) = (is_up, now);
         }
-        let is_news = if is_up { changes && was_told } else { !changes && !was_told && lasted > blip };
+        let is_news = if is_up {
+            changes && was_told
+        } else {
+            !changes && !was_told && lasted > blip
+        };
         if is_news {
             entry.is_told = !is_up;
         }
@@ -155,8 +190,22 @@ impl Presence {
             self.roll.tell_levels();
         }
         match (is_news, is_up) {
-            (true, false) => self.log(&PresenceChange::Away { voting, servers: count, part }, &reason()),
-            (true, true) => self.log(&PresenceChange::Back { voting, servers: count, lasted }, ""),
+            (true, false) => self.log(
+                &PresenceChange::Away {
+                    voting,
+                    servers: count,
+                    part,
+                },
+                &reason(),
+            ),
+            (true, true) => self.log(
+                &PresenceChange::Back {
+                    voting,
+                    servers: count,
+                    lasted,
+                },
+                "",
+            ),
             (false, _) => {}
         }
     }
@@ -170,8 +219,12 @@ impl Presence {
 
     /// Ends what was logged of its absence: the locker uses the server no longer.
     pub(crate) fn is_out_of_use(&self) {
-        let was_told =
-            self.roll.servers.lock().entry(self.number).is_some_and(|entry| std::mem::take(&mut entry.is_told));
+        let was_told = self
+            .roll
+            .servers
+            .lock()
+            .entry(self.number)
+            .is_some_and(|entry| std::mem::take(&mut entry.is_told));
         if was_told {
             let node = &self.name;
             log!(info, %node, "a master that was away has no slots any more: it is not used");
@@ -181,7 +234,9 @@ impl Presence {
     /// Notes whether the server's vote counts while it is there.
     pub(crate) fn votes(&self, votes: bool) {
         let mut servers = self.roll.servers.lock();
-        let Some(entry) = servers.entry(self.number) else { return };
+        let Some(entry) = servers.entry(self.number) else {
+            return;
+        };
         let changes = std::mem::replace(&mut entry.votes, votes) != votes;
         drop(servers);
         if changes {
@@ -199,23 +254,35 @@ impl Presence {
     fn log(&self, change: &PresenceChange, reason: &str) {
         let node = &self.name;
         match *change {
-            PresenceChange::Back { voting, servers, lasted } => log!(
+            PresenceChange::Back {
+                voting,
+                servers,
+                lasted,
+            } => log!(
                 info, %node, away = ?lasted, voting, servers, "a server is back"
             ),
-            PresenceChange::Away { part: Part::Master, .. } => log!(
+            PresenceChange::Away {
+                part: Part::Master, ..
+            } => log!(
                 warn, %node, reason,
                 "a master of the cluster is away: callers wait for the locks of its slots"
             ),
             PresenceChange::Away { servers: 1, .. } => log!(
                 warn, %node, reason, "the server is away: callers wait, and no lease is renewed"
             ),
-            PresenceChange::Away { voting, servers, .. } if voting > majority(servers) => log!(
+            PresenceChange::Away {
+                voting, servers, ..
+            } if voting > majority(servers) => log!(
                 warn, %node, reason, voting, servers, "a server is away: the others go on without it"
             ),
-            PresenceChange::Away { voting, servers, .. } if voting == majority(servers) => log!(
+            PresenceChange::Away {
+                voting, servers, ..
+            } if voting == majority(servers) => log!(
                 warn, %node, reason, voting, servers, "a server is away: one more failure stops locking"
             ),
-            PresenceChange::Away { voting, servers, .. } => log!(
+            PresenceChange::Away {
+                voting, servers, ..
+            } => log!(
                 warn, %node, reason, voting, servers, "a server is away: too few are left to lock"
             ),
         }
@@ -224,7 +291,11 @@ impl Presence {
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.roll.servers.lock().entries.retain(|entry| entry.number != self.number);
+        self.roll
+            .servers
+            .lock()
+            .entries
+            .retain(|entry| entry.number != self.number);
         self.roll.tell_levels();
     }
 }
@@ -237,11 +308,20 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn states(roll: &Roll) -> Vec<(bool, bool)> {
-        roll.nodes(Instant::now()).iter().map(|node| (node.up, node.votes)).collect()
+        roll.nodes(Instant::now())
+            .iter()
+            .map(|node| (node.up, node.votes))
+            .collect()
     }
 
     fn is_told(presence: &Presence) -> bool {
-        presence.roll.servers.lock().entry(presence.number).expect("it counts").is_told
+        presence
+            .roll
+            .servers
+            .lock()
+            .entry(presence.number)
+            .expect("it counts")
+            .is_told
     }
 
     #[test]
@@ -273,6 +353,9 @@ mod tests {
         other.seen(true, Instant::now(), BLIP, String::new);
         assert_eq!(states(&roll), [(true, false), (true, true)]);
         drop(one);
-        assert_eq!((states(&roll), roll.levels.told()), (vec![(true, true)], [1, 1]));
+        assert_eq!(
+            (states(&roll), roll.levels.told()),
+            (vec![(true, true)], [1, 1])
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Random names and times. In a runtime that hosts lockers they come from the generator of its thread, which a
-//! simulation seeds.
+//! Random names and times. In a runtime that hosts lockers they come from the generator of its
+//! thread, which a simulation seeds.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -20,7 +20,11 @@ pub(crate) fn uuid() -> Uuid {
 pub(crate) fn duration(range: &RangeInclusive<Duration>) -> Duration {
     let least = *range.start();
     let most = *range.end();
-    if least == most { least } else { least + (most - least).mul_f64(fastrand::f64()) }
+    if least == most {
+        least
+    } else {
+        least + (most - least).mul_f64(fastrand::f64())
+    }
 }
 
 #[cfg(test)]
@@ -35,7 +39,12 @@ mod tests {
     #[test]
     fn names_are_unique() {
         let names = [seeded(), seeded()].concat();
-        assert!(names.iter().all(|name| names.iter().filter(|other| *other == name).count() == 1), "{names:?}");
+        assert!(
+            names
+                .iter()
+                .all(|name| names.iter().filter(|other| *other == name).count() == 1),
+            "{names:?}"
+        );
     }
 
     #[cfg(feature = "testing")]
@@ -44,6 +53,9 @@ mod tests {
         clock::Clock::of(&tokio::runtime::Handle::current());
         let names = seeded();
         assert_eq!(names, seeded());
-        assert!(names[0] != names[1] && names[0].get_version_num() == 4, "{names:?}");
+        assert!(
+            names[0] != names[1] && names[0].get_version_num() == 4,
+            "{names:?}"
+        );
     }
 }

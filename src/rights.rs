@@ -1,5 +1,6 @@
-//! The rights that the user of a server needs: each command that a locker sends or lets a script call, with each kind
-//! of key and channel. A kind of lock has a list of its own. The guide has the same rights; a test compares the two.
+//! The rights that the user of a server needs: each command that a locker sends or lets a script
+//! call, with each kind of key and channel. A kind of lock has a list of its own. The guide has the
+//! same rights; a test compares the two.
 
 use crate::key::{Key, MEMORY, WAKE};
 use crate::kind::CommandsOfKind;
@@ -53,8 +54,8 @@ pub enum Need {
     Inspection,
 }
 
-/// Commands that a locker uses in one way and for one reason. In their words LOCK, CHANNEL and others stand for a name:
-/// see [`name`].
+/// Commands that a locker uses in one way and for one reason. In their words LOCK, CHANNEL and
+/// others stand for a name: see [`name`].
 struct Row(Usage, &'static [Need], &'static [&'static str]);
 
 const NOTHING: &[Need] = &[];
@@ -72,27 +73,47 @@ const CONNECTION: &[Row] = &[
     Row(Sent, LOCKING, &["HELLO"]),
     Row(Sent, WAKEUPS, &["PING"]),
     Row(Sent, LOCKS, &["EVAL return 0"]),
-    Row(Sent, NOTHING, &["CLIENT SETNAME lockhound:visitor", "CLIENT ID"]),
+    Row(
+        Sent,
+        NOTHING,
+        &["CLIENT SETNAME lockhound:visitor", "CLIENT ID"],
+    ),
 ];
 
 const REPLICAS: &[Row] = &[Row(Sent, LOCKING, &["WAIT 0 1"])];
 
-/// Without CLUSTER INFO, the locker may trust a master for longer that was replaced while it was stopped.
-const CLUSTER: &[Row] = &[Row(Sent, LOCKING, &["CLUSTER SLOTS", "ASKING"]), Row(Sent, EXCLUSION, &["CLUSTER INFO"])];
+/// Without CLUSTER INFO, the locker may trust a master for longer that was replaced while it was
+/// stopped.
+const CLUSTER: &[Row] = &[
+    Row(Sent, LOCKING, &["CLUSTER SLOTS", "ASKING"]),
+    Row(Sent, EXCLUSION, &["CLUSTER INFO"]),
+];
 
 /// The marks, unless each lock has a counter of its own.
-const MARKS: &[Row] =
-    &[Row(Sent, LOCKING, &["EVALSHA NO-SCRIPT 1 MARK"]), Row(Called, LOCKING, &["INCR MARK", "SET MARK 0", "TIME"])];
+const MARKS: &[Row] = &[
+    Row(Sent, LOCKING, &["EVALSHA NO-SCRIPT 1 MARK"]),
+    Row(Called, LOCKING, &["INCR MARK", "SET MARK 0", "TIME"]),
+];
 
 const MARKS_OF_SEVERAL: &[Row] = &[Row(Called, LOCKING, &["SET MARK 0 GET", "GET MARK"])];
 
 const REMEMBERED_MARKS: &[Row] = &[Row(Called, LOCKING, &["MGET MARK"])];
 
-const TOKENS: &[Row] = &[Row(Sent, LOCKING, &["EVALSHA NO-SCRIPT 1 TOKEN"]), Row(Called, LOCKING, &["INCR TOKEN"])];
+const TOKENS: &[Row] = &[
+    Row(Sent, LOCKING, &["EVALSHA NO-SCRIPT 1 TOKEN"]),
+    Row(Called, LOCKING, &["INCR TOKEN"]),
+];
 
 /// A lock of any kind.
 const ANY: &[Row] = &[
-    Row(Sent, LOCKS, &["EVALSHA NO-SCRIPT 1 LOCK", "EVALSHA NO-SCRIPT 1 CHANNEL-KEY"]),
+    Row(
+        Sent,
+        LOCKS,
+        &[
+            "EVALSHA NO-SCRIPT 1 LOCK",
+            "EVALSHA NO-SCRIPT 1 CHANNEL-KEY",
+        ],
+    ),
     Row(Called, LOCKS, &["DEL LOCK", "PTTL LOCK"]),
     Row(Called, LOCKING, &["PEXPIRE LOCK 1", "SET LOCK 0 PX 1"]),
     Row(Called, INSPECTION, &["TYPE LOCK"]),
@@ -100,36 +121,81 @@ const ANY: &[Row] = &[
 
 /// The list of the lockers that wait for a lock.
 const LIST: &[Row] = &[
-    Row(Called, NOTHING, &["ZADD LIST 1 m", "ZCARD LIST", "ZRANGE LIST 0 1", "ZRANK LIST m", "ZREM LIST m"]),
+    Row(
+        Called,
+        NOTHING,
+        &[
+            "ZADD LIST 1 m",
+            "ZCARD LIST",
+            "ZRANGE LIST 0 1",
+            "ZRANK LIST m",
+            "ZREM LIST m",
+        ],
+    ),
     Row(Called, NOTHING, &["PUBSUB NUMSUB"]),
 ];
 
 const MESSAGES: &[Row] = &[
     Row(Called, WAKEUPS, &["PUBLISH CHANNEL 0"]),
-    Row(Subscribed, WAKEUPS, &["SUBSCRIBE CHANNEL", "UNSUBSCRIBE CHANNEL"]),
+    Row(
+        Subscribed,
+        WAKEUPS,
+        &["SUBSCRIBE CHANNEL", "UNSUBSCRIBE CHANNEL"],
+    ),
 ];
 
 const SHARDED_MESSAGES: &[Row] = &[
     Row(Called, WAKEUPS, &["SPUBLISH CHANNEL 0"]),
-    Row(Subscribed, WAKEUPS, &["SSUBSCRIBE CHANNEL", "SUNSUBSCRIBE CHANNEL"]),
+    Row(
+        Subscribed,
+        WAKEUPS,
+        &["SSUBSCRIBE CHANNEL", "SUNSUBSCRIBE CHANNEL"],
+    ),
 ];
 
 /// What wakes this locker alone.
-const WAKE_UPS: &[Row] =
-    &[Row(Called, NOTHING, &["PUBLISH WAKE 0"]), Row(Subscribed, NOTHING, &["SUBSCRIBE WAKE", "UNSUBSCRIBE WAKE"])];
+const WAKE_UPS: &[Row] = &[
+    Row(Called, NOTHING, &["PUBLISH WAKE 0"]),
+    Row(Subscribed, NOTHING, &["SUBSCRIBE WAKE", "UNSUBSCRIBE WAKE"]),
+];
 
 const LABEL: &[Row] = &[Row(Sent, NOTHING, &["EVALSHA NO-SCRIPT 1 LABEL"])];
 
 const MEMORIES: &[Row] = &[
     Row(Sent, LOCKING, &["EVALSHA NO-SCRIPT 1 MEMORY"]),
-    Row(Called, LOCKING, &["HEXISTS MEMORY id", "HMGET MEMORY id", "DEL MEMORY", "HSET MEMORY id 0", "TIME"]),
+    Row(
+        Called,
+        LOCKING,
+        &[
+            "HEXISTS MEMORY id",
+            "HMGET MEMORY id",
+            "DEL MEMORY",
+            "HSET MEMORY id 0",
+            "TIME",
+        ],
+    ),
 ];
 
-/// Returns the rights that a locker with these settings needs on each of its servers, for these locks.
-pub(crate) fn rights(settings: &Settings, nodes: usize, in_cluster: bool, locks: &[Key]) -> Vec<Right> {
+/// Returns the rights that a locker with these settings needs on each of its servers, for these
+/// locks.
+pub(crate) fn rights(
+    settings: &Settings,
+    nodes: usize,
+    in_cluster: bool,
+    locks: &[Key],
+) -> Vec<Right> {
     let remembers = !settings.restart_quarantine.is_zero();
-    let CommandsOfKind { to_lock, to_inspect, to_do_both, to_retake } = settings.kind.calls;
-    let of_kind = [Row(Called, LOCKS, to_do_both), Row(Called, INSPECTION, to_inspect), Row(Called, LOCKING, to_lock)];
+    let CommandsOfKind {
+        to_lock,
+        to_inspect,
+        to_do_both,
+        to_retake,
+    } = settings.kind.calls;
+    let of_kind = [
+        Row(Called, LOCKS, to_do_both),
+        Row(Called, INSPECTION, to_inspect),
+        Row(Called, LOCKING, to_lock),
+    ];
     let of_kind_of_several = [Row(Called, TOLERANCE, to_retake)];
     let tokens = settings.fencing == Fencing::Redisson;
     let has_lists = nodes == 1 && !in_cluster;
@@ -156,14 +222,23 @@ pub(crate) fn rights(settings: &Settings, nodes: usize, in_cluster: bool, locks:
         (in_cluster, SHARDED_MESSAGES),
         (true, MESSAGES),
     ];
-    let shared = [(has_lists, WAKE_UPS), (settings.kind.labelled, LABEL), (remembers, MEMORIES)];
+    let shared = [
+        (has_lists, WAKE_UPS),
+        (settings.kind.labelled, LABEL),
+        (remembers, MEMORIES),
+    ];
     let any = Key::from("any");
     let add = |used: &[(bool, &[Row])], key: &Key| {
-        let rows = used.iter().filter(|(is_used, _)| *is_used).flat_map(|(_, rows)| *rows);
+        let rows = used
+            .iter()
+            .filter(|(is_used, _)| *is_used)
+            .flat_map(|(_, rows)| *rows);
         rows.flat_map(|row| row.rights(key)).collect::<Vec<_>>()
     };
     let mut rights = add(&of_locker, &any);
-    locks.iter().for_each(|key| rights.extend(add(&of_lock, key)));
+    locks
+        .iter()
+        .for_each(|key| rights.extend(add(&of_lock, key)));
     rights.extend(add(&shared, &any));
     rights
 }
@@ -172,7 +247,9 @@ impl Row {
     /// Returns the rights that it stands for, for this lock.
     fn rights(&self, key: &Key) -> impl Iterator<Item = Right> {
         let Self(usage, needed_for, commands) = *self;
-        commands.iter().map(move |command| right(usage, needed_for, command, key))
+        commands
+            .iter()
+            .map(move |command| right(usage, needed_for, command, key))
     }
 }
 
@@ -180,19 +257,33 @@ fn right(usage: Usage, needed_for: &'static [Need], command: &str, key: &Key) ->
     let mut names = None;
     let mut is_of_lock = false;
     let mut word = |word: &str| {
-        let Some((name, rule)) = name(word, key) else { return word.replace("NO-SCRIPT", NO_SCRIPT) };
+        let Some((name, rule)) = name(word, key) else {
+            return word.replace("NO-SCRIPT", NO_SCRIPT);
+        };
         is_of_lock = rule.is_none();
         let sign = if word == "CHANNEL" { '&' } else { '~' };
         names = Some(rule.map_or_else(|| format!("{sign}{}", pattern(&name)), str::to_owned));
         name
     };
     let words: Vec<String> = command.split(' ').map(&mut word).collect();
-    let parts = if ["CLIENT", "CLUSTER", "PUBSUB"].contains(&&*words[0]) { 2 } else { 1 };
+    let parts = if ["CLIENT", "CLUSTER", "PUBSUB"].contains(&&*words[0]) {
+        2
+    } else {
+        1
+    };
     let rule = format!("+{}", words[..parts].join("|").to_lowercase());
-    Right { rule, names, is_of_lock, words, usage, needed_for }
+    Right {
+        rule,
+        names,
+        is_of_lock,
+        words,
+        usage,
+        needed_for,
+    }
 }
 
-/// Returns the key or channel that a word stands for, and the rule for it unless it is a name of the lock.
+/// Returns the key or channel that a word stands for, and the rule for it unless it is a name of
+/// the lock.
 fn name(word: &str, key: &Key) -> Option<(String, Option<&'static str>)> {
     Some(match word {
         "LOCK" => (key.stored().into_owned(), None),
@@ -231,47 +322,94 @@ mod tests {
     use crate::kind::Format;
     use crate::options::{Options, Replicas};
 
-    fn rights_of(servers: usize, in_cluster: bool, change: impl FnOnce(&mut Options)) -> Vec<Right> {
+    fn rights_of(
+        servers: usize,
+        in_cluster: bool,
+        change: impl FnOnce(&mut Options),
+    ) -> Vec<Right> {
         let mut options = Options::default();
         change(&mut options);
-        rights(&options.validate(servers).expect("valid"), servers, in_cluster, &["app:42".into()])
+        rights(
+            &options.validate(servers).expect("valid"),
+            servers,
+            in_cluster,
+            &["app:42".into()],
+        )
     }
 
     /// Returns the rules that are needed, or those that are only a convenience.
     fn rules(rights: &[Right], is_needed: bool) -> BTreeSet<String> {
-        let rights = rights.iter().filter(|right| right.needed_for.is_empty() != is_needed);
-        rights.flat_map(|right| right.names.iter().cloned().chain([right.rule.clone()])).collect()
+        let rights = rights
+            .iter()
+            .filter(|right| right.needed_for.is_empty() != is_needed);
+        rights
+            .flat_map(|right| right.names.iter().cloned().chain([right.rule.clone()]))
+            .collect()
     }
 
     fn needed(servers: usize, change: impl FnOnce(&mut Options)) -> BTreeSet<String> {
         rules(&rights_of(servers, false, change), true)
     }
 
-    /// Returns the rules of the nth ACL SETUSER in the guide, its comments left out, for the name `app:42`.
+    /// Returns the rules of the nth ACL SETUSER in the guide, its comments left out, for the name
+    /// `app:42`.
     fn documented(nth: usize) -> BTreeSet<String> {
         let text = include_str!("../docs/guide/operating.md");
-        let block = text.split("```").filter(|block| block.contains("ACL SETUSER app")).nth(nth).expect("a block");
-        let lines = block.lines().map(|line| line.split('#').next().unwrap_or_default());
-        let words: Vec<String> =
-            lines.flat_map(str::split_whitespace).map(|word| word.trim_matches('\'').to_owned()).collect();
-        let words = words.into_iter().filter(|word| word.starts_with(['+', '~', '&']));
-        words.map(|word| word.replace("{app:*", "{app:42}").replace("~app:*", "~app:42")).collect()
+        let block = text
+            .split("```")
+            .filter(|block| block.contains("ACL SETUSER app"))
+            .nth(nth)
+            .expect("a block");
+        let lines = block
+            .lines()
+            .map(|line| line.split('#').next().unwrap_or_default());
+        let words: Vec<String> = lines
+            .flat_map(str::split_whitespace)
+            .map(|word| word.trim_matches('\'').to_owned())
+            .collect();
+        let words = words
+            .into_iter()
+            .filter(|word| word.starts_with(['+', '~', '&']));
+        words
+            .map(|word| {
+                word.replace("{app:*", "{app:42}")
+                    .replace("~app:*", "~app:42")
+            })
+            .collect()
     }
 
     #[test]
     fn the_rights_that_are_checked_are_the_documented_ones() {
         assert_eq!(needed(1, |_| {}), documented(0));
-        let optional = ["+info", "+client|setname", "+client|id", "~lockhound_label:*"].map(str::to_owned);
-        // The lists of waiting lockers, and labels: a publish to any channel, and a script, are among the first.
+        let optional = [
+            "+info",
+            "+client|setname",
+            "+client|id",
+            "~lockhound_label:*",
+        ]
+        .map(str::to_owned);
+        // The lists of waiting lockers, and labels: a publish to any channel, and a script, are
+        // among the first.
         let lists: BTreeSet<String> = documented(1);
         let shared = ["+subscribe", "+unsubscribe", "+publish", "+evalsha"].map(str::to_owned);
-        let all: BTreeSet<String> = lists.iter().cloned().chain(optional.clone()).chain(shared).collect();
+        let all: BTreeSet<String> = lists
+            .iter()
+            .cloned()
+            .chain(optional.clone())
+            .chain(shared)
+            .collect();
         assert_eq!(rules(&rights_of(1, false, |_| {}), false), all);
         // Those after the fourth depend on options.
         let mut left_out = documented(6);
-        assert!(left_out.remove("+select"), "a connection to a database has it already");
+        assert!(
+            left_out.remove("+select"),
+            "a connection to a database has it already"
+        );
         for of_preflight in ["+config|get", "+acl|whoami", "+acl|dryrun"] {
-            assert!(left_out.remove(of_preflight), "it reports what it may not ask for as unknown");
+            assert!(
+                left_out.remove(of_preflight),
+                "it reports what it may not ask for as unknown"
+            );
         }
         assert_eq!(left_out, BTreeSet::from(optional));
         let both: BTreeSet<String> = documented(0).union(&documented(2)).cloned().collect();
@@ -283,17 +421,32 @@ mod tests {
 
     #[test]
     fn options_add_and_remove_rights() {
-        let replicas = Replicas { count: 1, timeout: Duration::from_millis(100) };
+        let replicas = Replicas {
+            count: 1,
+            timeout: Duration::from_millis(100),
+        };
         assert!(needed(1, |o| o.replicas = replicas).contains("+wait"));
         let at_once = needed(3, |o| o.restart_quarantine = Some(Duration::ZERO));
-        assert!(at_once.contains("+exists") && at_once.contains("+info"), "{at_once:?}");
-        assert!(!at_once.contains("~lockhound_vote") && !at_once.contains("+hmget"), "{at_once:?}");
+        assert!(
+            at_once.contains("+exists") && at_once.contains("+info"),
+            "{at_once:?}"
+        );
+        assert!(
+            !at_once.contains("~lockhound_vote") && !at_once.contains("+hmget"),
+            "{at_once:?}"
+        );
         let tokens = needed(1, |o| o.fencing = Fencing::Redisson);
-        assert!(tokens.contains("~redisson_lock_token:{app:42}") && tokens.contains("+incr"), "{tokens:?}");
+        assert!(
+            tokens.contains("~redisson_lock_token:{app:42}") && tokens.contains("+incr"),
+            "{tokens:?}"
+        );
         assert!(!tokens.contains("~lockhound_fence:*"), "{tokens:?}");
         let plain = needed(1, |o| o.kind = Format::Plain.kind());
         assert!(
-            !plain.iter().any(|rule| rule.starts_with("+h") && rule != "+hello") && plain.contains("+get"),
+            !plain
+                .iter()
+                .any(|rule| rule.starts_with("+h") && rule != "+hello")
+                && plain.contains("+get"),
             "{plain:?}"
         );
     }

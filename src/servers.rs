@@ -1,8 +1,9 @@
 //! What a tool can ask about the servers of a locker: [`Locker::servers`](crate::Locker::servers).
 //!
-//! This is for tools that report on a deployment, such as the crate `lockhound-doctor`. A program that takes locks
-//! needs nothing of it. A tool gets a [`Visit`] to each server: a connection of its own, with the address, the user and
-//! the certificates of the locker, on which it sends plain commands.
+//! This is for tools that report on a deployment, such as the crate `lockhound-doctor`. A program
+//! that takes locks needs nothing of it. A tool gets a [`Visit`] to each server: a connection of
+//! its own, with the address, the user and the certificates of the locker, on which it sends plain
+//! commands.
 //!
 //! # Examples
 //! ```no_run
@@ -38,7 +39,11 @@ pub struct ServerHandle {
 
 impl ServerHandle {
     pub(crate) fn new(shared: &Arc<SharedSession>, (place, door): (NodeIndex, Door)) -> Self {
-        Self { shared: Arc::clone(shared), door, place }
+        Self {
+            shared: Arc::clone(shared),
+            door,
+            place,
+        }
     }
 
     /// Returns its address, its password as `***`.
@@ -51,10 +56,13 @@ impl ServerHandle {
         self.shared.session().quorum().is_cluster()
     }
 
-    /// Returns the Sentinels of the locker's address that name this server, in the order of their addresses.
+    /// Returns the Sentinels of the locker's address that name this server, in the order of their
+    /// addresses.
     pub fn sentinels(&self) -> Vec<Self> {
         let sentinels = self.door.sentinels.iter().cloned();
-        sentinels.map(|door| Self::new(&self.shared, (self.place, door))).collect()
+        sentinels
+            .map(|door| Self::new(&self.shared, (self.place, door)))
+            .collect()
     }
 
     /// Returns the name that Sentinels know the master by, if this is a Sentinel.
@@ -67,9 +75,9 @@ impl ServerHandle {
         self.shared.session().why_no_vote(self.place)
     }
 
-    /// Connects to it, within [`connect_timeout`](crate::LockerBuilder::connect_timeout). The connection is
-    /// `lockhound:visitor:<label>:<uuid>` in `CLIENT LIST`, and of a Sentinel `lockhound:sentinel:..`. It ends with the
-    /// visit.
+    /// Connects to it, within [`connect_timeout`](crate::LockerBuilder::connect_timeout). The
+    /// connection is `lockhound:visitor:<label>:<uuid>` in `CLIENT LIST`, and of a Sentinel
+    /// `lockhound:sentinel:..`. It ends with the visit.
     ///
     /// # Errors
     /// [`Unanswered::Silent`] if there is no connection: the reason names no server.
@@ -80,9 +88,14 @@ impl ServerHandle {
         let session = self.shared.session();
         let door = self.door.clone();
         let settings = session.settings().clone();
-        let opened = session.run_for_tool(async move { door.open(&settings).await.map(Arc::new) }).await;
+        let opened = session
+            .run_for_tool(async move { door.open(&settings).await.map(Arc::new) })
+            .await;
         match opened.unwrap_or_else(|error| Err(error.to_string())) {
-            Ok(asker) => Ok(Visit { shared: Arc::clone(&self.shared), asker }),
+            Ok(asker) => Ok(Visit {
+                shared: Arc::clone(&self.shared),
+                asker,
+            }),
             Err(why) => Err(Unanswered::Silent(why)),
         }
     }
@@ -99,8 +112,8 @@ impl Visit {
     /// [`command_timeout`](crate::LockerBuilder::command_timeout). A visit that is older than the
     /// [`connect_timeout`](crate::LockerBuilder::connect_timeout) sends nothing any more.
     ///
-    /// Commands after which the server sends messages (`SUBSCRIBE`, `MONITOR`) or does not answer (`CLIENT REPLY`) are
-    /// not for it.
+    /// Commands after which the server sends messages (`SUBSCRIBE`, `MONITOR`) or does not answer
+    /// (`CLIENT REPLY`) are not for it.
     ///
     /// # Errors
     /// [`Unanswered`].
@@ -110,22 +123,39 @@ impl Visit {
     pub async fn ask(&self, words: &[&str]) -> Result<Answered, Unanswered> {
         let words = words.iter().map(|&word| word.to_owned()).collect();
         let asker = Arc::clone(&self.asker);
-        let asked = self.shared.session().run_for_tool(async move { asker.ask(words).await }).await;
-        let Response { outcome, sent_us, took } = asked.map_err(|error| Unanswered::Silent(error.to_string()))?;
+        let asked = self
+            .shared
+            .session()
+            .run_for_tool(async move { asker.ask(words).await })
+            .await;
+        let Response {
+            outcome,
+            sent_us,
+            took,
+        } = asked.map_err(|error| Unanswered::Silent(error.to_string()))?;
         match outcome {
             Outcome::Done(reply) => {
                 let sent = SystemTime::UNIX_EPOCH + Duration::from_micros(sent_us);
-                Ok(Answered { reply: reply.into(), sent, took })
+                Ok(Answered {
+                    reply: reply.into(),
+                    sent,
+                    took,
+                })
             }
-            Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => {
-                Err(Unanswered::Forbidden(source.message))
+            Outcome::Refused(Error::Server {
+                kind: ServerErrorKind::NoPermission,
+                source,
+            }) => Err(Unanswered::Forbidden(source.message)),
+            Outcome::Refused(Error::Server { source, .. }) => {
+                Err(Unanswered::Refused(source.message))
             }
-            Outcome::Refused(Error::Server { source, .. }) => Err(Unanswered::Refused(source.message)),
             Outcome::Refused(error) => Err(Unanswered::Refused(error.to_string())),
             Outcome::NotExecuted(failure) if node::is_of_server(&failure.reason) => {
                 Err(Unanswered::Refused(failure.reason))
             }
-            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Err(Unanswered::Silent(failure.reason)),
+            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
+                Err(Unanswered::Silent(failure.reason))
+            }
         }
     }
 }
@@ -184,7 +214,9 @@ pub enum Unanswered {
 
 impl fmt::Debug for ServerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerHandle").field("name", self.name()).finish_non_exhaustive()
+        f.debug_struct("ServerHandle")
+            .field("name", self.name())
+            .finish_non_exhaustive()
     }
 }
 

@@ -4,8 +4,8 @@
 
 use std::fmt::{self, Write as _};
 
-/// Displays text with its control characters escaped, a line feed as `\n`. Ordinary text, and text that is escaped
-/// already, stays as it is.
+/// Displays text with its control characters escaped, a line feed as `\n`. Ordinary text, and text
+/// that is escaped already, stays as it is.
 #[derive(Clone, Copy)]
 pub(crate) struct Shown<'a>(pub(crate) &'a str);
 
@@ -53,7 +53,11 @@ struct Truncated(String);
 impl fmt::Write for Truncated {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0.extend(text.chars().take(MOST + 1));
-        if self.0.len() > 4 * MOST + 4 { Err(fmt::Error) } else { Ok(()) }
+        if self.0.len() > 4 * MOST + 4 {
+            Err(fmt::Error)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -63,7 +67,12 @@ mod tests {
 
     #[test]
     fn ordinary_text_is_shown_as_it_is() {
-        for text in ["", "orders:42", "{a}:\\n \"b\" 'c'", "Grüße 日本語 \u{1f512}"] {
+        for text in [
+            "",
+            "orders:42",
+            "{a}:\\n \"b\" 'c'",
+            "Grüße 日本語 \u{1f512}",
+        ] {
             assert_eq!(Shown(text).to_string(), text);
         }
     }
@@ -72,7 +81,10 @@ mod tests {
     fn line_ends_and_control_characters_are_escaped() {
         let text = "a\nb\r\tc\u{1b}[31m\0\u{7f}\u{85}\u{2028}\u{202e}d";
         let shown = Shown(text).to_string();
-        assert_eq!(shown, "a\\nb\\r\\tc\\u{1b}[31m\\u{0}\\u{7f}\\u{85}\\u{2028}\\u{202e}d");
+        assert_eq!(
+            shown,
+            "a\\nb\\r\\tc\\u{1b}[31m\\u{0}\\u{7f}\\u{85}\\u{2028}\\u{202e}d"
+        );
         assert_eq!(Shown(&shown).to_string(), shown, "once is enough");
     }
 

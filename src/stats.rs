@@ -1,7 +1,7 @@
 //! The counters and distributions of one locker, for operators.
 //!
-//! Counting is cheap and always on. With the feature `metrics`, each count and each time also goes to the recorder that
-//! the program has installed for the `metrics` facade.
+//! Counting is cheap and always on. With the feature `metrics`, each count and each time also goes
+//! to the recorder that the program has installed for the `metrics` facade.
 
 mod attempts;
 mod levels;
@@ -31,14 +31,16 @@ pub struct Stats {
     pub holds: usize,
     /// Callers that wait for a lock.
     pub waiters: usize,
-    /// Calls that lock, by how they ended: `lock`, `try_lock`, `run` and the others, one for each call, however many
-    /// locks it takes. How many locks were taken is `holds` and the count of `hold_time` together.
+    /// Calls that lock, by how they ended: `lock`, `try_lock`, `run` and the others, one for each
+    /// call, however many locks it takes. How many locks were taken is `holds` and the count of
+    /// `hold_time` together.
     pub attempts: Attempts,
-    /// Re-entries that look like a mistake: branches of one task, or tasks to which guards were moved, that are inside
-    /// at the same time; see [`Lock`](crate::Lock).
+    /// Re-entries that look like a mistake: branches of one task, or tasks to which guards were
+    /// moved, that are inside at the same time; see [`Lock`](crate::Lock).
     ///
-    /// It also counts re-entries that were polled with a different waker than the first guard, as in
-    /// `FuturesUnordered`; some of those are correct code. Alert on the warning instead, which those do not log.
+    /// It also counts re-entries that were polled with a different waker than the first guard, as
+    /// in `FuturesUnordered`; some of those are correct code. Alert on the warning instead, which
+    /// those do not log.
     pub suspicious_reentries: u64,
     /// Leases that were renewed, counted for each lock.
     pub renewals: u64,
@@ -47,33 +49,37 @@ pub struct Stats {
     pub renewal_errors: u64,
     /// Acquires that were undone because their answer never came or because nobody took the grant.
     pub undone: u64,
-    /// Answers that belonged to a different command. The locker believed none of them, and gave up each connection that
-    /// delivered one.
+    /// Answers that belonged to a different command. The locker believed none of them, and gave up
+    /// each connection that delivered one.
     ///
-    /// Alert on it: the server, or something between it and the locker, loses, repeats or swaps replies.
+    /// Alert on it: the server, or something between it and the locker, loses, repeats or swaps
+    /// replies.
     pub misplaced_answers: u64,
-    /// Log events of the locker that were dropped, since the program's `tracing` subscriber did not keep up.
+    /// Log events of the locker that were dropped, since the program's `tracing` subscriber did not
+    /// keep up.
     pub dropped_events: u64,
     /// Operations, releases and undos that wait for an answer.
     pub pending: usize,
-    /// The undos among [`pending`](Self::pending). For a server that does not answer, these are at most the undos of
-    /// commands that were in flight when it stopped answering, and undos that end with their lease.
+    /// The undos among [`pending`](Self::pending). For a server that does not answer, these are at
+    /// most the undos of commands that were in flight when it stopped answering, and undos that end
+    /// with their lease.
     pub pending_undos: usize,
     /// Losses, by reason.
     pub losses: Losses,
-    /// How long calls that may wait took, whatever their outcome, however many locks each takes: all except `try_lock`,
-    /// and calls that found their own owner inside.
+    /// How long calls that may wait took, whatever their outcome, however many locks each takes:
+    /// all except `try_lock`, and calls that found their own owner inside.
     pub wait_time: Distribution,
     /// How long locks were held, from the send of the acquire to the end of the last guard.
     pub hold_time: Distribution,
-    /// How much later than planned renewals began. The wait of a batch for other batches that are due at the same
-    /// moment does not count, since those are spread on purpose.
+    /// How much later than planned renewals began. The wait of a batch for other batches that are
+    /// due at the same moment does not count, since those are spread on purpose.
     pub renewal_lateness: Distribution,
     /// How many locks each renewal script to one node carried.
     pub renewal_batches: Sizes,
     /// Each server: of a cluster, each master.
     pub nodes: Vec<NodeState>,
-    /// The node whose answers to renewals take the longest, by the p99, or `None` before the first answer.
+    /// The node whose answers to renewals take the longest, by the p99, or `None` before the first
+    /// answer.
     pub slowest_node: Option<NodeTimes>,
 }
 
@@ -98,7 +104,12 @@ pub struct Losses {
 impl Losses {
     /// Returns the number of all losses.
     pub const fn total(&self) -> u64 {
-        self.not_owner + self.renewal_failed + self.expired + self.max_hold + self.force_unlocked + self.closed
+        self.not_owner
+            + self.renewal_failed
+            + self.expired
+            + self.max_hold
+            + self.force_unlocked
+            + self.closed
     }
 }
 
@@ -136,9 +147,10 @@ pub struct Sizes {
 pub struct NodeState {
     /// The address of the server, its password as `***`.
     pub node: Arc<str>,
-    /// Whether it is connected and answers. A server that stops answering without closing its connections is noticed
-    /// within two [`command_timeout`](crate::LockerBuilder::command_timeout)s, also while the locker is idle; one in
-    /// memory when the locker next asks it.
+    /// Whether it is connected and answers. A server that stops answering without closing its
+    /// connections is noticed within two
+    /// [`command_timeout`](crate::LockerBuilder::command_timeout)s, also while the locker is idle;
+    /// one in memory when the locker next asks it.
     pub up: bool,
     /// For how long it has been up, or away.
     pub lasts: Duration,
@@ -193,18 +205,29 @@ impl Counters {
             hold_time: Times::new("lockhound_hold_seconds"),
             renewal_lateness: Times::new("lockhound_renewal_lateness_seconds"),
             renewal_batches: Numbers::new("lockhound_renewal_batch_locks", MOST_LOCKS),
-            round_trips: names.iter().map(|name| (Arc::clone(name), Times::of_node(name))).collect(),
+            round_trips: names
+                .iter()
+                .map(|name| (Arc::clone(name), Times::of_node(name)))
+                .collect(),
             unrenewed: Mutex::default(),
         }
     }
 
     /// Counts a call that has ended, and records how long it waited if it may wait.
-    pub(crate) fn call_ended(&self, outcome: CallOutcome, waited: Option<Duration>, class: Option<&'static str>) {
+    pub(crate) fn call_ended(
+        &self,
+        outcome: CallOutcome,
+        waited: Option<Duration>,
+        class: Option<&'static str>,
+    ) {
         self.calls.ended(outcome, waited, class);
     }
 
     pub(crate) fn suspicious_reentry(&self) {
-        count(&self.suspicious_reentries, "lockhound_suspicious_reentries_total");
+        count(
+            &self.suspicious_reentries,
+            "lockhound_suspicious_reentries_total",
+        );
     }
 
     /// Records how long a lock was held that was taken by a handle of this class.
@@ -218,7 +241,8 @@ impl Counters {
         count_many(&self.renewals, "lockhound_renewals_total", as_u64(locks));
     }
 
-    /// Counts here only; [`tell_renewal_failed`](Self::tell_renewal_failed) tells the recorder afterwards.
+    /// Counts here only; [`tell_renewal_failed`](Self::tell_renewal_failed) tells the recorder
+    /// afterwards.
     pub(crate) fn renewal_failed(&self) {
         self.renewal_errors.fetch_add(1, Ordering::Relaxed);
     }
@@ -235,7 +259,11 @@ impl Counters {
 
     pub(crate) fn batch_sent(&self, locks: usize) {
         // A double holds every number that a script can carry.
-        self.renewal_batches.record(as_u64(locks), f64::from(u32::try_from(locks).unwrap_or(u32::MAX)), 1);
+        self.renewal_batches.record(
+            as_u64(locks),
+            f64::from(u32::try_from(locks).unwrap_or(u32::MAX)),
+            1,
+        );
     }
 
     pub(crate) fn batch_answered(&self, node: usize, round_trip: Duration) {
@@ -247,21 +275,32 @@ impl Counters {
 
     /// Notes that this node did not renew a batch, or a part of it.
     pub(crate) fn batch_failed(&self, node: usize, name: &Arc<str>, reason: &str) {
-        let failure = NodeFailure { node: Arc::clone(name), reason: reason.to_owned() };
+        let failure = NodeFailure {
+            node: Arc::clone(name),
+            reason: reason.to_owned(),
+        };
         lock(&self.unrenewed).insert(node, failure);
     }
 
     /// Returns why renewals fail: the last reason of each node that has one.
     pub(crate) fn why_unrenewed(&self) -> String {
-        let reasons: Vec<String> = lock(&self.unrenewed).values().map(ToString::to_string).collect();
-        if reasons.is_empty() { "no answer yet".to_owned() } else { reasons.join("; ") }
+        let reasons: Vec<String> = lock(&self.unrenewed)
+            .values()
+            .map(ToString::to_string)
+            .collect();
+        if reasons.is_empty() {
+            "no answer yet".to_owned()
+        } else {
+            reasons.join("; ")
+        }
     }
 
     pub(crate) fn undone(&self) {
         count(&self.undone, "lockhound_undone_total");
     }
 
-    /// Counts here only, since tokens wait for it; [`tell_lost`](Self::tell_lost) tells the recorder afterwards.
+    /// Counts here only, since tokens wait for it; [`tell_lost`](Self::tell_lost) tells the
+    /// recorder afterwards.
     pub(crate) fn lost(&self, loss: Loss) {
         if let Some(place) = place_of(loss) {
             self.losses[place].fetch_add(1, Ordering::Relaxed);
@@ -275,8 +314,15 @@ impl Counters {
         }
     }
 
-    /// Returns the statistics, with these counts of other modules. The caller adds what the nodes know.
-    pub(crate) fn stats(&self, holds: usize, waiters: usize, pending: usize, pending_undos: usize) -> Stats {
+    /// Returns the statistics, with these counts of other modules. The caller adds what the nodes
+    /// know.
+    pub(crate) fn stats(
+        &self,
+        holds: usize,
+        waiters: usize,
+        pending: usize,
+        pending_undos: usize,
+    ) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
             holds,
@@ -302,14 +348,36 @@ impl Counters {
 
     pub(crate) fn losses(&self) -> Losses {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let [not_owner, renewal_failed, expired, max_hold, force_unlocked, closed] = self.losses.each_ref().map(read);
-        Losses { not_owner, renewal_failed, expired, max_hold, force_unlocked, closed }
+        let [
+            not_owner,
+            renewal_failed,
+            expired,
+            max_hold,
+            force_unlocked,
+            closed,
+        ] = self.losses.each_ref().map(read);
+        Losses {
+            not_owner,
+            renewal_failed,
+            expired,
+            max_hold,
+            force_unlocked,
+            closed,
+        }
     }
 
     fn slowest_node(&self) -> Option<NodeTimes> {
-        let nodes = self.round_trips.iter().map(|(node, times)| (node, times.distribution()));
-        let slowest = nodes.filter(|(_, times)| times.count > 0).max_by_key(|(_, times)| (times.p99, times.max));
-        slowest.map(|(node, round_trip)| NodeTimes { node: Arc::clone(node), round_trip })
+        let nodes = self
+            .round_trips
+            .iter()
+            .map(|(node, times)| (node, times.distribution()));
+        let slowest = nodes
+            .filter(|(_, times)| times.count > 0)
+            .max_by_key(|(_, times)| (times.p99, times.max));
+        slowest.map(|(node, round_trip)| NodeTimes {
+            node: Arc::clone(node),
+            round_trip,
+        })
     }
 }
 
@@ -346,8 +414,8 @@ fn tell_losses(_reason: &'static str, _n: u64) {
     contained(|| metrics::counter!("lockhound_losses_total", "reason" => _reason).increment(_n));
 }
 
-/// Tells the recorder of all counters before anything is counted: a rate over a series that begins with its first event
-/// misses that event.
+/// Tells the recorder of all counters before anything is counted: a rate over a series that begins
+/// with its first event misses that event.
 fn register_counters() {
     COUNTERS.iter().for_each(|name| tell(name, 0));
     LOSSES.iter().for_each(|(_, reason)| tell_losses(reason, 0));
@@ -373,8 +441,8 @@ const LOSSES: [(Loss, &str); 6] = [
     (Loss::Closed, "closed"),
 ];
 
-/// Returns the place of a loss in [`LOSSES`]. A guard that says that it was released, or that its process was forked,
-/// reports no loss.
+/// Returns the place of a loss in [`LOSSES`]. A guard that says that it was released, or that its
+/// process was forked, reports no loss.
 fn place_of(loss: Loss) -> Option<usize> {
     LOSSES.iter().position(|(counted, _)| *counted == loss)
 }
@@ -416,7 +484,12 @@ impl Times {
     fn distribution(&self) -> Distribution {
         let sizes = self.0.sizes();
         let time = Duration::from_micros;
-        Distribution { count: sizes.count, p50: time(sizes.p50), p99: time(sizes.p99), max: time(sizes.max) }
+        Distribution {
+            count: sizes.count,
+            p50: time(sizes.p50),
+            p99: time(sizes.p99),
+            max: time(sizes.max),
+        }
     }
 }
 
@@ -438,10 +511,15 @@ impl fmt::Debug for Numbers {
 impl Numbers {
     fn new(name: &'static str, most: u64) -> Self {
         // These bounds are valid, so there is always a histogram.
-        Self { histogram: Histogram::new_with_bounds(1, most, 2).ok().map(Mutex::new), _name: name, _node: None }
+        Self {
+            histogram: Histogram::new_with_bounds(1, most, 2).ok().map(Mutex::new),
+            _name: name,
+            _node: None,
+        }
     }
 
-    /// Counts a number this many times; the program's recorder gets `_told`, the number in the recorder's unit.
+    /// Counts a number this many times; the program's recorder gets `_told`, the number in the
+    /// recorder's unit.
     fn record(&self, number: u64, _told: f64, times: usize) {
         if times == 0 {
             return;
@@ -449,7 +527,8 @@ impl Numbers {
         self.note(number, times);
         #[cfg(feature = "metrics")]
         contained(|| match &self._node {
-            Some(node) => metrics::histogram!(self._name, "node" => Arc::clone(node)).record_many(_told, times),
+            Some(node) => metrics::histogram!(self._name, "node" => Arc::clone(node))
+                .record_many(_told, times),
             None => metrics::histogram!(self._name).record_many(_told, times),
         });
     }
@@ -462,7 +541,9 @@ impl Numbers {
     }
 
     fn sizes(&self) -> Sizes {
-        let Some(histogram) = &self.histogram else { return Sizes::default() };
+        let Some(histogram) = &self.histogram else {
+            return Sizes::default();
+        };
         let histogram = lock(histogram);
         Sizes {
             count: histogram.len(),
@@ -504,31 +585,59 @@ mod tests {
         counters.renewals_begun(0, Duration::from_secs(1));
         let stats = counters.stats(3, 2, 1, 1);
         assert_eq!((stats.holds, stats.waiters, stats.pending), (3, 2, 1));
-        assert_eq!((stats.losses.expired, stats.losses.closed, stats.losses.total()), (2, 1, 3));
-        let close = |time: Duration, ms: u64| time.abs_diff(Duration::from_millis(ms)) < Duration::from_millis(2);
-        assert!(close(stats.wait_time.p50, 50) && close(stats.wait_time.p99, 99), "{stats:?}");
+        assert_eq!(
+            (
+                stats.losses.expired,
+                stats.losses.closed,
+                stats.losses.total()
+            ),
+            (2, 1, 3)
+        );
+        let close = |time: Duration, ms: u64| {
+            time.abs_diff(Duration::from_millis(ms)) < Duration::from_millis(2)
+        };
+        assert!(
+            close(stats.wait_time.p50, 50) && close(stats.wait_time.p99, 99),
+            "{stats:?}"
+        );
         assert_eq!(stats.wait_time.count, 100);
         let of = |outcome| stats.attempts.of(outcome);
-        assert_eq!((of(CallOutcome::TimedOut), of(CallOutcome::Busy), stats.attempts.total()), (100, 1, 101));
-        assert!(stats.hold_time.max >= Duration::from_secs(86_000), "{stats:?}");
+        assert_eq!(
+            (
+                of(CallOutcome::TimedOut),
+                of(CallOutcome::Busy),
+                stats.attempts.total()
+            ),
+            (100, 1, 101)
+        );
+        assert!(
+            stats.hold_time.max >= Duration::from_secs(86_000),
+            "{stats:?}"
+        );
         assert_eq!(stats.renewal_lateness, Distribution::default());
     }
 
     #[test]
     fn the_slowest_node_is_named_and_batches_are_numbers() {
-        let counters = Counters::of_nodes(&["redis://a".into(), "redis://b".into(), "redis://c".into()]);
+        let counters =
+            Counters::of_nodes(&["redis://a".into(), "redis://b".into(), "redis://c".into()]);
         assert_eq!(counters.stats(0, 0, 0, 0).slowest_node, None);
         for (node, ms) in [(0, 3), (1, 90), (0, 5), (9, 1_000)] {
             counters.batch_answered(node, Duration::from_millis(ms));
         }
-        [100, 100, 7].iter().for_each(|locks| counters.batch_sent(*locks));
+        [100, 100, 7]
+            .iter()
+            .for_each(|locks| counters.batch_sent(*locks));
         counters.renewals_begun(100, Duration::from_millis(2));
         counters.renewed(99);
         let stats = counters.stats(0, 0, 0, 0);
         let slowest = stats.slowest_node.expect("answers");
         assert_eq!((&*slowest.node, slowest.round_trip.count), ("redis://b", 1));
         let batches = stats.renewal_batches;
-        assert_eq!((batches.count, batches.p50, batches.p99, batches.max), (3, 100, 100, 100));
+        assert_eq!(
+            (batches.count, batches.p50, batches.p99, batches.max),
+            (3, 100, 100, 100)
+        );
         assert_eq!((stats.renewal_lateness.count, stats.renewals), (100, 99));
     }
 }

@@ -1,10 +1,11 @@
 //! What threads share, as in `std::sync`, with a mutex that is never poisoned.
 //!
-//! A panic while a mutex is held is a bug of ours. It ends what panicked, which is reported, and nothing else: behind a
-//! mutex is plain data that each step leaves whole, and the others go on with it.
+//! A panic while a mutex is held is a bug of ours. It ends what panicked, which is reported, and
+//! nothing else: behind a mutex is plain data that each step leaves whole, and the others go on
+//! with it.
 //!
-//! `parking_lot` has such a mutex too, but all mutexes of a process share its queues: a fork may copy one of them
-//! locked, and then a locker that the copy connects could wait forever.
+//! `parking_lot` has such a mutex too, but all mutexes of a process share its queues: a fork may
+//! copy one of them locked, and then a locker that the copy connects could wait forever.
 
 use std::sync;
 pub(crate) use std::sync::{Arc, Condvar, MutexGuard, OnceLock, PoisonError, Weak};

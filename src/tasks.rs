@@ -1,4 +1,5 @@
-//! The tasks of an engine: a task that one of them spawns belongs to the engine too, and ends with it.
+//! The tasks of an engine: a task that one of them spawns belongs to the engine too, and ends with
+//! it.
 
 use std::future::Future;
 

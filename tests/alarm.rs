@@ -1,5 +1,6 @@
-//! Tokens fire before others can enter, whatever a log writer, a recorder, the engine or a waker does. Subscribers and
-//! recorders are global to a process, so each kind of them has a child process.
+//! Tokens fire before others can enter, whatever a log writer, a recorder, the engine or a waker
+//! does. Subscribers and recorders are global to a process, so each kind of them has a child
+//! process.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,7 +27,8 @@ use tokio::sync::RwLock;
 /// Its hundredth, the drift, is the margin by which a busy machine may be late.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// Write-locked by tests that keep every core busy for a while, read-locked by those that measure time.
+/// Write-locked by tests that keep every core busy for a while, read-locked by those that measure
+/// time.
 static CORES: RwLock<()> = RwLock::const_new(());
 
 /// The body of a child process. Run as an ordinary test it has nothing to do.
@@ -96,12 +98,15 @@ async fn endures_silence(culprit: &str, holds: usize) {
 async fn endures_reply(culprit: &str, reply: Flood) {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    endures(culprit, &proxy.url(), 1_000, || proxy.set(Mode::Flood(reply))).await;
+    endures(culprit, &proxy.url(), 1_000, || {
+        proxy.set(Mode::Flood(reply))
+    })
+    .await;
     assert!(proxy.flooded());
 }
 
-/// A child takes `holds` locks, half of them for a fixed time. The server falls silent, and the culprit misbehaves in
-/// the child.
+/// A child takes `holds` locks, half of them for a fixed time. The server falls silent, and the
+/// culprit misbehaves in the child.
 async fn endures(culprit: &str, url: &str, holds: usize, fall_silent: impl FnOnce()) {
     let out = children::scratch("alarm");
     let mut child = children::spawn_child(culprit, url, &["-"], holds, &out);
@@ -121,7 +126,8 @@ async fn endures(culprit: &str, url: &str, holds: usize, fall_silent: impl FnOnc
     assert!(report.starts_with("fired: 0 late"), "{culprit}: {report}");
 }
 
-/// Takes locks, has something go wrong while the server is silent, and reports how many tokens were late.
+/// Takes locks, has something go wrong while the server is silent, and reports how many tokens were
+/// late.
 async fn endure(culprit: &str, url: &str, holds: usize, out: &Path) {
     let go_wrong = prepare(culprit);
     // Measured before this process keeps the cores busy itself.
@@ -133,9 +139,13 @@ async fn endure(culprit: &str, url: &str, holds: usize, out: &Path) {
     }
     // An answer that was on its way may still count. After that nothing extends the validity.
     tokio::time::sleep(ms(200)).await;
-    let bound =
-        |(guard, end): &(Guard, Option<Instant>)| end.unwrap_or_else(|| Instant::now() + guard.remaining() + drift);
-    let tokens: Vec<_> = held.iter().map(|held| (held.0.lost(), bound(held))).collect();
+    let bound = |(guard, end): &(Guard, Option<Instant>)| {
+        end.unwrap_or_else(|| Instant::now() + guard.remaining() + drift)
+    };
+    let tokens: Vec<_> = held
+        .iter()
+        .map(|held| (held.0.lost(), bound(held)))
+        .collect();
     let (fired, stats) = (watch(tokens), locks.clone());
     // Dropping may block like everything else.
     std::mem::forget(held);
@@ -143,7 +153,8 @@ async fn endure(culprit: &str, url: &str, holds: usize, out: &Path) {
     let probing = probe(&locks);
     let (mut late, mut uncounted, mut latest) = (0, 0, Duration::ZERO);
     for n in 1..=holds {
-        let (at, bound) = tokio::task::block_in_place(|| fired.recv_timeout(ms(100_000))).expect("every token fires");
+        let (at, bound) = tokio::task::block_in_place(|| fired.recv_timeout(ms(100_000)))
+            .expect("every token fires");
         uncounted += usize::from(stats.stats().losses.total() < u64::try_from(n).unwrap());
         late += usize::from(at > bound + grace);
         latest = latest.max(at.saturating_duration_since(bound));
@@ -153,7 +164,10 @@ async fn endure(culprit: &str, url: &str, holds: usize, out: &Path) {
         (_, Some(crowd)) => crowd.all_answered().await,
         ("array", _) => {
             let late = probing.try_iter().max();
-            assert!(late.is_some_and(|late| late > ms(20)), "the engine is kept busy: {late:?}");
+            assert!(
+                late.is_some_and(|late| late > ms(20)),
+                "the engine is kept busy: {late:?}"
+            );
         }
         _ => {}
     }
@@ -162,12 +176,17 @@ async fn endure(culprit: &str, url: &str, holds: usize, out: &Path) {
 
 type Held = Vec<(Guard, Option<Instant>)>;
 
-/// Connects a locker with `holds` locks in time for the server to fall silent. Returns its drift allowance as well.
+/// Connects a locker with `holds` locks in time for the server to fall silent. Returns its drift
+/// allowance as well.
 async fn take(culprit: &str, url: &str, holds: usize) -> (Locker, Held, Option<Crowd>, Duration) {
     let mut lease = LEASE;
     loop {
         // A busy machine may be slow to answer.
-        let locks = builder(url, lease).outage_tolerance(LEASE * 10).connect().await.unwrap();
+        let locks = builder(url, lease)
+            .outage_tolerance(LEASE * 10)
+            .connect()
+            .await
+            .unwrap();
         let (drift, began) = (lease / 100 + ms(2), Instant::now());
         if culprit == "answers" {
             let (held, crowd) = hold_beside_a_crowd(&locks, holds).await;
@@ -181,7 +200,8 @@ async fn take(culprit: &str, url: &str, holds: usize) -> (Locker, Held, Option<C
     }
 }
 
-/// Takes `holds` locks. Every second one is not renewed, and has the lease that `lease` returns at that moment.
+/// Takes `holds` locks. Every second one is not renewed, and has the lease that `lease` returns at
+/// that moment.
 async fn hold(locks: &Locker, holds: usize, lease: impl Fn() -> Duration) -> Held {
     let mut held = Vec::new();
     for n in 0..holds {
@@ -235,7 +255,8 @@ fn prepare(culprit: &str) -> Box<dyn Fn()> {
         "pipe" => {
             let (unread, writer) = std::io::pipe().unwrap();
             let filling = writer.try_clone().unwrap();
-            let log = tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::WARN);
+            let log = tracing_subscriber::fmt()
+                .with_max_level(tracing_subscriber::filter::LevelFilter::WARN);
             log.with_writer(Mutex::new(writer)).init();
             Box::new(move || {
                 // Nothing reads the pipe while the process lives.
@@ -246,8 +267,12 @@ fn prepare(culprit: &str) -> Box<dyn Fn()> {
             })
         }
         "panic" => {
-            let log = tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::WARN);
-            log.with_writer(|| -> std::io::Sink { std::panic::resume_unwind(Box::new("sick of logs")) }).init();
+            let log = tracing_subscriber::fmt()
+                .with_max_level(tracing_subscriber::filter::LevelFilter::WARN);
+            log.with_writer(|| -> std::io::Sink {
+                std::panic::resume_unwind(Box::new("sick of logs"))
+            })
+            .init();
             Box::new(|| {})
         }
         #[cfg(feature = "metrics")]
@@ -268,10 +293,20 @@ impl Crowd {
     /// Queues all callers, if there is enough time.
     async fn gather(locks: &Locker, end: Instant) -> Self {
         let wanted = key();
-        std::mem::forget(locks.get(&wanted).owned_by(Owner::new()).lock().await.unwrap());
+        std::mem::forget(
+            locks
+                .get(&wanted)
+                .owned_by(Owner::new())
+                .lock()
+                .await
+                .unwrap(),
+        );
         let wait = |_| {
             let lock = locks.get(&wanted).owned_by(Owner::new());
-            tokio::spawn(async move { lock.try_lock_for(end.saturating_duration_since(Instant::now())).await })
+            tokio::spawn(async move {
+                lock.try_lock_for(end.saturating_duration_since(Instant::now()))
+                    .await
+            })
         };
         let crowd = Self((0..Self::MANY).map(wait).collect());
         while locks.stats().waiters < Self::MANY && Instant::now() < end {
@@ -283,20 +318,29 @@ impl Crowd {
     /// Checks that each caller was answered: the lock is held, or no server answers.
     async fn all_answered(self) {
         for waiting in self.0 {
-            assert!(matches!(waiting.await.unwrap(), Ok(None) | Err(Error::Unavailable { .. })));
+            assert!(matches!(
+                waiting.await.unwrap(),
+                Ok(None) | Err(Error::Unavailable { .. })
+            ));
         }
     }
 }
 
 /// Takes `holds` locks that end just after the wait times of very many callers.
 async fn hold_beside_a_crowd(locks: &Locker, holds: usize) -> (Held, Crowd) {
-    // Holds that are renewed until the server falls silent end between two thirds of a lease and a lease after that.
+    // Holds that are renewed until the server falls silent end between two thirds of a lease and a
+    // lease after that.
     let silence = LEASE * 4 / 5;
     let mut time = silence + ms(3_000);
     loop {
         let end = Instant::now() + time;
         let crowd = Crowd::gather(locks, end).await;
-        let held = hold(locks, holds, || (end + ms(20)).saturating_duration_since(Instant::now()).max(ms(100))).await;
+        let held = hold(locks, holds, || {
+            (end + ms(20))
+                .saturating_duration_since(Instant::now())
+                .max(ms(100))
+        })
+        .await;
         if let Some(left) = end.checked_duration_since(Instant::now() + silence) {
             tokio::time::sleep(left).await;
             return (held, crowd);
@@ -384,7 +428,12 @@ impl Wake for Blocks {
 /// Waits for a token with this waker, for as long as the process lives.
 fn wait_with(waker: Arc<impl Wake + Send + Sync + 'static>, token: CancellationToken) {
     let mut waiting = Box::pin(token.cancelled_owned());
-    assert_eq!(waiting.as_mut().poll(&mut Context::from_waker(&waker.into())), Poll::Pending);
+    assert_eq!(
+        waiting
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker.into())),
+        Poll::Pending
+    );
     std::mem::forget(waiting);
 }
 
@@ -392,10 +441,18 @@ fn wait_with(waker: Arc<impl Wake + Send + Sync + 'static>, token: CancellationT
 fn late(fired: &Receiver<(Instant, Instant)>, many: usize) -> usize {
     let end = Instant::now() + ms(5_000);
     let next = || fired.recv_timeout(end.saturating_duration_since(Instant::now()));
-    let late_by = |_| next().map_or(Duration::MAX, |(at, bound)| at.saturating_duration_since(bound));
+    let late_by = |_| {
+        next().map_or(Duration::MAX, |(at, bound)| {
+            at.saturating_duration_since(bound)
+        })
+    };
     let late: Vec<Duration> =
         tokio::task::block_in_place(|| (0..many).map(late_by).filter(|by| !by.is_zero()).collect());
-    let grace = if late.is_empty() { Duration::ZERO } else { machine::grace() };
+    let grace = if late.is_empty() {
+        Duration::ZERO
+    } else {
+        machine::grace()
+    };
     late.into_iter().filter(|by| *by > grace).count()
 }
 
@@ -405,7 +462,12 @@ async fn a_waker_that_panics_delays_no_other_waker() {
     let server = Server::start();
     let locks = locker_with(&server, ms(3_000)).await;
     let guard = locks.get(key()).fixed_lease(ms(500)).lock().await.unwrap();
-    let multi = locks.all([key(), key()]).fixed_lease(ms(500)).lock().await.unwrap();
+    let multi = locks
+        .all([key(), key()])
+        .fixed_lease(ms(500))
+        .lock()
+        .await
+        .unwrap();
     let end = Instant::now() + ms(500);
     let mut tokens = Vec::new();
     for n in 0..16 {
@@ -419,7 +481,10 @@ async fn a_waker_that_panics_delays_no_other_waker() {
     let many = tokens.len();
     let fired = watch(tokens);
     assert_eq!(late(&fired, many), 0);
-    assert_eq!((guard.loss(), multi.loss()), (Some(Loss::Expired), Some(Loss::Expired)));
+    assert_eq!(
+        (guard.loss(), multi.loss()),
+        (Some(Loss::Expired), Some(Loss::Expired))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -428,12 +493,22 @@ async fn a_waker_that_blocks_delays_no_other_hold() {
     let server = Server::start();
     let locks = locker_with(&server, ms(3_000)).await;
     let blocks = Arc::new(AtomicBool::new(true));
-    let first = locks.get(key()).fixed_lease(ms(1_000)).lock().await.unwrap();
+    let first = locks
+        .get(key())
+        .fixed_lease(ms(1_000))
+        .lock()
+        .await
+        .unwrap();
     wait_with(Arc::new(Blocks(Arc::clone(&blocks))), first.lost());
     let mut held = Vec::new();
     for _ in 0..100 {
         let called = Instant::now();
-        let guard = locks.get(key()).fixed_lease(ms(2_000)).lock().await.unwrap();
+        let guard = locks
+            .get(key())
+            .fixed_lease(ms(2_000))
+            .lock()
+            .await
+            .unwrap();
         held.push((guard, called + ms(2_000)));
     }
     // Another waiter for the same hold is told of the loss too.
@@ -455,13 +530,27 @@ async fn a_token_that_is_cancelled_by_its_owner_cancels_nothing_else() {
     let tokens = || (0..100).flat_map(|_| [guard.lost(), again.lost(), both.lost()]);
     let (kept, cancelled): (Vec<_>, Vec<_>) = (tokens().collect(), tokens().collect());
     cancelled.iter().for_each(CancellationToken::cancel);
-    assert!(kept.iter().chain(&tokens().collect::<Vec<_>>()).all(|token| !token.is_cancelled()));
+    assert!(
+        kept.iter()
+            .chain(&tokens().collect::<Vec<_>>())
+            .all(|token| !token.is_cancelled())
+    );
     guard.check().unwrap();
     both.check().unwrap();
     locks.get(lock.key()).force_unlock().await.unwrap();
-    locks.get(both.keys().next().unwrap()).force_unlock().await.unwrap();
-    assert!(kept.iter().all(CancellationToken::is_cancelled), "the loss fires the tokens that were not cancelled");
-    assert!(tokens().all(|token| token.is_cancelled()), "a token that is asked for after the loss has fired");
+    locks
+        .get(both.keys().next().unwrap())
+        .force_unlock()
+        .await
+        .unwrap();
+    assert!(
+        kept.iter().all(CancellationToken::is_cancelled),
+        "the loss fires the tokens that were not cancelled"
+    );
+    assert!(
+        tokens().all(|token| token.is_cancelled()),
+        "a token that is asked for after the loss has fired"
+    );
 }
 
 #[tokio::test]

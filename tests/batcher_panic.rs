@@ -1,5 +1,5 @@
-//! The task that sends the steps of all locks cannot die silently. This target has one test, since the logger that
-//! panics is global to the process.
+//! The task that sends the steps of all locks cannot die silently. This target has one test, since
+//! the logger that panics is global to the process.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,7 +25,9 @@ impl log::Log for Sick {
     fn log(&self, record: &log::Record<'_>) {
         let message = record.args().to_string();
         if message.contains("Sending command EVALSHA") {
-            let once = PANICS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            let once = PANICS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(1)
+            });
             assert!(once.is_err(), "sick of {message}");
         }
     }
@@ -46,5 +48,8 @@ async fn a_panic_on_the_way_to_the_server_ends_no_other_lock() {
     assert!(matches!(sick, Ok(Err(_))), "told in time: {sick:?}");
     assert_eq!(PANICS.load(Ordering::Relaxed), 0);
     let next = timeout(ms(5_000), lock().try_lock()).await;
-    assert!(matches!(next, Ok(Ok(Some(_)))), "the next is served: {next:?}");
+    assert!(
+        matches!(next, Ok(Ok(Some(_)))),
+        "the next is served: {next:?}"
+    );
 }

@@ -90,11 +90,17 @@ macro_rules! on_every_deployment {
 
 with_every_behaviour!(on_every_deployment!);
 
-/// The commands are those of the page, on a server that has just started. Redis 6.2 gives a new user all channels.
+/// The commands are those of the page, on a server that has just started. Redis 6.2 gives a new
+/// user all channels.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_with_the_guides_list_of_rights_can_lock() {
     let server = Server::start();
-    for list in ["Always", "One server", "Several servers", "The option `replicas`"] {
+    for list in [
+        "Always",
+        "One server",
+        "Several servers",
+        "The option `replicas`",
+    ] {
         let commands = common::rights::commands(list);
         assert_eq!(commands.len(), 1, "{list}");
         for command in commands {
@@ -102,7 +108,13 @@ async fn a_user_with_the_guides_list_of_rights_can_lock() {
         }
     }
     let url = format!("redis://app:PASSWORD@127.0.0.1:{}", server.port());
-    let connect = || Locker::builder().node(&url).lease(ms(6_000)).restart_quarantine(ms(6_000)).connect();
+    let connect = || {
+        Locker::builder()
+            .node(&url)
+            .lease(ms(6_000))
+            .restart_quarantine(ms(6_000))
+            .connect()
+    };
     let (locks, other) = (connect().await.unwrap(), connect().await.unwrap());
     let name = format!("app:{}", key());
     // A server that has just started has no vote for its quarantine.
@@ -117,5 +129,8 @@ async fn a_user_with_the_guides_list_of_rights_can_lock() {
     let guard = waiting.await.unwrap().unwrap();
     assert!(locks.get(&name).force_unlock().await.unwrap());
     drop(guard);
-    assert!(locks.get("other").try_lock().await.is_err(), "it has no other rights");
+    assert!(
+        locks.get("other").try_lock().await.is_err(),
+        "it has no other rights"
+    );
 }

@@ -1,5 +1,5 @@
-//! How much memory connections, holders and waiters take. It is measured over the whole process, so these tests have a
-//! target of their own, and take turns.
+//! How much memory connections, holders and waiters take. It is measured over the whole process, so
+//! these tests have a target of their own, and take turns.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
@@ -27,12 +27,25 @@ fn resident() -> usize {
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4_096
 }
 
-/// Connects lockers, and takes and releases a lock with each. Returns by how much the memory has grown.
+/// Connects lockers, and takes and releases a lock with each. Returns by how much the memory has
+/// grown.
 async fn grown(url: &str, count: usize) -> usize {
     let before = resident();
     let connect = (0..count).map(|_| async {
-        let locks = Locker::builder().node(url).connect_timeout(ms(60_000)).connect().await.unwrap();
-        locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+        let locks = Locker::builder()
+            .node(url)
+            .connect_timeout(ms(60_000))
+            .connect()
+            .await
+            .unwrap();
+        locks
+            .get(key())
+            .lock()
+            .await
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
         locks
     });
     let lockers = join_all(connect).await;
@@ -50,8 +63,14 @@ async fn neither_a_locker_nor_a_master_takes_megabytes() {
     grown(&server.url(), 1).await;
     let of_twelve_masters = grown(&cluster.url(), 1).await;
     let of_hundred = grown(&server.url(), 100).await;
-    assert!(of_twelve_masters <= 15 * MEGABYTE, "a cluster of 12 masters: {of_twelve_masters} bytes");
-    assert!(of_hundred <= 150 * MEGABYTE, "100 lockers: {of_hundred} bytes");
+    assert!(
+        of_twelve_masters <= 15 * MEGABYTE,
+        "a cluster of 12 masters: {of_twelve_masters} bytes"
+    );
+    assert!(
+        of_hundred <= 150 * MEGABYTE,
+        "100 lockers: {of_hundred} bytes"
+    );
 }
 
 /// Each is a part of the task that awaits it, for as long as the task lives.
@@ -99,7 +118,10 @@ async fn neither_a_task_that_holds_a_lock_nor_one_that_waits_is_large() {
     join_all(holders).await;
     eventually(ms(60_000), "all are released", || locks.stats().holds == 0).await;
     // It sees to its tables with its heartbeats.
-    eventually(ms(60_000), "the tables shrink after the peak", || each() < 300).await;
+    eventually(ms(60_000), "the tables shrink after the peak", || {
+        each() < 300
+    })
+    .await;
     stop.send_replace(false);
     let before = ALLOCATED.current_usage();
     let waiters: Vec<_> = (0..=TASKS).map(|_| spawn("w".to_owned())).collect();
@@ -107,5 +129,8 @@ async fn neither_a_task_that_holds_a_lock_nor_one_that_waits_is_large() {
     let of_waiter = ALLOCATED.current_usage().saturating_sub(before) / TASKS;
     waiters.iter().for_each(tokio::task::JoinHandle::abort);
     println!("a task that holds a lock: {of_holder} bytes; one that waits: {of_waiter}");
-    assert!(of_holder <= 2_000 && of_waiter <= 1_600, "{of_holder} {of_waiter}");
+    assert!(
+        of_holder <= 2_000 && of_waiter <= 1_600,
+        "{of_holder} {of_waiter}"
+    );
 }

@@ -1,7 +1,8 @@
-//! A subscriber, a recorder or a waker that panics harms only itself: no waiter and no hold is left behind, no
-//! connection goes deaf, and the process does not abort. A scenario (`foreign_panics/scenarios.rs`) is a child process
-//! with servers of its own, in which foreign code panics at one event or call, or at all of them. The events are read
-//! from src/: a new one has to occur in some scenario, or to be listed in [`UNPROVOKED`] with the reason.
+//! A subscriber, a recorder or a waker that panics harms only itself: no waiter and no hold is left
+//! behind, no connection goes deaf, and the process does not abort. A scenario
+//! (`foreign_panics/scenarios.rs`) is a child process with servers of its own, in which foreign
+//! code panics at one event or call, or at all of them. The events are read from src/: a new one
+//! has to occur in some scenario, or to be listed in [`UNPROVOKED`] with the reason.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -22,15 +23,18 @@ use std::time::{Duration, Instant};
 use self::events::Place;
 
 /// Each scenario runs dozens of times, and a cluster or Sentinels take seconds to start.
-const SLOW: &str = "it needs a cluster or Sentinels; tests/architecture.rs checks that it is contained";
+const SLOW: &str =
+    "it needs a cluster or Sentinels; tests/architecture.rs checks that it is contained";
 
 /// Each takes more than two command timeouts.
 const LONG: &str = "a server has to be away for long: tests/logs.rs; tests/architecture.rs checks that it is contained";
 
 /// A label is written beside the locks: before the end of a scenario, or not.
-const BESIDE: &str = "tests/logs.rs and tests/locks/labels.rs; tests/architecture.rs checks that it is contained";
+const BESIDE: &str =
+    "tests/logs.rs and tests/locks/labels.rs; tests/architecture.rs checks that it is contained";
 
-/// Events that no scenario provokes, by their messages, and why. Those that are [`LONG`] or [`BESIDE`] may occur.
+/// Events that no scenario provokes, by their messages, and why. Those that are [`LONG`] or
+/// [`BESIDE`] may occur.
 const UNPROVOKED: [(&str, &str); 23] = [
     (
         "a server votes again though not enough others could be asked: fences may repeat",
@@ -48,35 +52,79 @@ const UNPROVOKED: [(&str, &str); 23] = [
         "log events were dropped: the program's subscriber does not keep up",
         "a subscriber has to block: tests/stalls.rs has one; tests/architecture.rs checks that it is contained",
     ),
-    ("a master of the cluster is away: it is connected once it is back", SLOW),
-    ("a master of the cluster is away: callers wait for the locks of its slots", SLOW),
-    ("a master that was away has no slots any more: it is not used", SLOW),
-    ("the server is away: callers wait, and no lease is renewed", LONG),
+    (
+        "a master of the cluster is away: it is connected once it is back",
+        SLOW,
+    ),
+    (
+        "a master of the cluster is away: callers wait for the locks of its slots",
+        SLOW,
+    ),
+    (
+        "a master that was away has no slots any more: it is not used",
+        SLOW,
+    ),
+    (
+        "the server is away: callers wait, and no lease is renewed",
+        LONG,
+    ),
     ("a server is away: the others go on without it", LONG),
     ("a server is away: one more failure stops locking", LONG),
     ("a server is away: too few are left to lock", LONG),
     ("a label is neither written nor read this time", BESIDE),
-    ("labels are off: the user has no right to ~lockhound_label:*", BESIDE),
-    ("a master sends no unlock messages: waiters look every sixth of a lease", SLOW),
+    (
+        "labels are off: the user has no right to ~lockhound_label:*",
+        BESIDE,
+    ),
+    (
+        "a master sends no unlock messages: waiters look every sixth of a lease",
+        SLOW,
+    ),
     ("no server tells the slots", SLOW),
-    ("this server belongs to another cluster: nothing is sent to it, and its connections are closed", SLOW),
-    ("no node of the cluster answers: the servers of its address have been made a new one", SLOW),
+    (
+        "this server belongs to another cluster: nothing is sent to it, and its connections are closed",
+        SLOW,
+    ),
+    (
+        "no node of the cluster answers: the servers of its address have been made a new one",
+        SLOW,
+    ),
     ("the Sentinels name another master: connecting to it", SLOW),
     ("the Sentinels name a master again", SLOW),
-    ("the Sentinels have named no master for a while: no lock is granted", SLOW),
+    (
+        "the Sentinels have named no master for a while: no lock is granted",
+        SLOW,
+    ),
     ("this Sentinel has no say in who is the master", SLOW),
     ("this Sentinel names a master again", SLOW),
-    ("this Sentinel is in TILT mode: its clock or its machine stood still", SLOW),
+    (
+        "this Sentinel is in TILT mode: its clock or its machine stood still",
+        SLOW,
+    ),
 ];
 
-/// The calls of a subscriber besides events. If one of the first two panics, no event is seen: a scenario must not wait
-/// for one.
-const CALLS: [&str; 6] = ["enabled", "register_callsite", "new_span", "enter", "exit", "try_close"];
+/// The calls of a subscriber besides events. If one of the first two panics, no event is seen: a
+/// scenario must not wait for one.
+const CALLS: [&str; 6] = [
+    "enabled",
+    "register_callsite",
+    "new_span",
+    "enter",
+    "exit",
+    "try_close",
+];
 /// The calls of a recorder.
 #[cfg(feature = "metrics")]
-const RECORDER: [&str; 5] = ["register_counter", "register_histogram", "increment", "record_value", "drop_meter"];
+const RECORDER: [&str; 5] = [
+    "register_counter",
+    "register_histogram",
+    "increment",
+    "record_value",
+    "drop_meter",
+];
 
-/// The environment variable of a child process: the scenario, the poison, and where to write what happened.
+/// The environment variable of a child process: the scenario, the poison, and where to write what
+/// happened.
 const CHILD: &str = "LOCKHOUND_TEST_CHILD";
 
 /// More scenarios at once than there are CPUs, since they mostly wait.
@@ -87,13 +135,23 @@ fn a_subscriber_that_panics_at_any_call_leaves_nothing_behind() {
     let events = events::listed();
     let known = |message: &str| events.values().any(|other| other == message);
     let stale = UNPROVOKED.iter().find(|(message, _)| !known(message));
-    assert_eq!(stale, None, "is listed in UNPROVOKED, and no longer an event: remove it");
+    assert_eq!(
+        stale, None,
+        "is listed in UNPROVOKED, and no longer an event: remove it"
+    );
     // First with a panic at everything, which also shows which scenario provokes what.
-    let mut stories = run(scenarios::NAMES.map(|scenario| Job::new(scenario, "all")).into());
+    let mut stories = run(scenarios::NAMES
+        .map(|scenario| Job::new(scenario, "all"))
+        .into());
     stories.sort_by_key(|story| story.took);
     let happened: BTreeSet<&String> = stories.iter().flat_map(|story| &story.happened).collect();
-    let unlisted = happened.iter().find(|place| place.starts_with("src/") && !events.contains_key(**place));
-    assert_eq!(unlisted, None, "happened, but was not found in src/: see tests/foreign_panics/events.rs");
+    let unlisted = happened
+        .iter()
+        .find(|place| place.starts_with("src/") && !events.contains_key(**place));
+    assert_eq!(
+        unlisted, None,
+        "happened, but was not found in src/: see tests/foreign_panics/events.rs"
+    );
     assert_provoked(&events, &happened);
     let quickest = |poison: &str| {
         let story = stories.iter().find(|story| story.happened.contains(poison));
@@ -101,31 +159,54 @@ fn a_subscriber_that_panics_at_any_call_leaves_nothing_behind() {
     };
     let sure = events.iter().filter(|(_, message)| !may_occur(message));
     let one_by_one = sure.filter_map(|(place, _)| quickest(place));
-    let unwinding = CALLS.iter().map(|call| Job::new("guards_of_a_task_that_unwinds", call));
-    let spans = CALLS[2..].iter().map(|call| Job::new("an_ordinary_day", call));
-    // An event that came from a race may not come again in that scenario: then another one where it came is tried.
+    let unwinding = CALLS
+        .iter()
+        .map(|call| Job::new("guards_of_a_task_that_unwinds", call));
+    let spans = CALLS[2..]
+        .iter()
+        .map(|call| Job::new("an_ordinary_day", call));
+    // An event that came from a race may not come again in that scenario: then another one where it
+    // came is tried.
     let elsewhere = |job: Job, tried: usize| {
-        let came = |story: &&Story| job.poison.starts_with("src/") && story.happened.contains(&job.poison);
-        let others: Vec<_> = stories.iter().filter(came).map(|story| story.job.scenario).collect();
-        let scenario = others.get(tried % others.len().max(1)).copied().unwrap_or(job.scenario);
+        let came =
+            |story: &&Story| job.poison.starts_with("src/") && story.happened.contains(&job.poison);
+        let others: Vec<_> = stories
+            .iter()
+            .filter(came)
+            .map(|story| story.job.scenario)
+            .collect();
+        let scenario = others
+            .get(tried % others.len().max(1))
+            .copied()
+            .unwrap_or(job.scenario);
         Job { scenario, ..job }
     };
-    happens_somewhere(one_by_one.chain(unwinding).chain(spans).collect(), elsewhere);
+    happens_somewhere(
+        one_by_one.chain(unwinding).chain(spans).collect(),
+        elsewhere,
+    );
 }
 
 /// Returns whether an event occurs in some runs of a scenario and not in others.
 fn may_occur(message: &str) -> bool {
-    [LONG, BESIDE].iter().any(|why| UNPROVOKED.contains(&(message, why)))
+    [LONG, BESIDE]
+        .iter()
+        .any(|why| UNPROVOKED.contains(&(message, why)))
 }
 
 /// Asserts that each event has occurred in some scenario, or is listed in [`UNPROVOKED`].
 fn assert_provoked(events: &BTreeMap<Place, String>, happened: &BTreeSet<&String>) {
     for (place, message) in events {
-        let excused = UNPROVOKED.iter().any(|(unprovoked, _)| unprovoked == message);
+        let excused = UNPROVOKED
+            .iter()
+            .any(|(unprovoked, _)| unprovoked == message);
         match happened.contains(place) {
             // On a busy machine a server may be away for longer than a scenario meant.
             true if may_occur(message) => {}
-            true => assert!(!excused, "{place}: \"{message}\" is listed in UNPROVOKED, but occurs: remove it"),
+            true => assert!(
+                !excused,
+                "{place}: \"{message}\" is listed in UNPROVOKED, but occurs: remove it"
+            ),
             false => assert!(
                 excused,
                 "{place}: \"{message}\" occurs in no scenario. Let it occur in tests/foreign_panics/scenarios.rs \
@@ -140,12 +221,15 @@ fn happens(jobs: Vec<Job>) {
     happens_somewhere(jobs, |job, _| job);
 }
 
-/// Runs jobs, and retries those in which the panic did not happen: on a busy machine a server may be faster or slower
-/// than a scenario assumes. Asserts that each ends well and that its panic happens.
+/// Runs jobs, and retries those in which the panic did not happen: on a busy machine a server may
+/// be faster or slower than a scenario assumes. Asserts that each ends well and that its panic
+/// happens.
 fn happens_somewhere(mut jobs: Vec<Job>, elsewhere: impl Fn(Job, usize) -> Job) {
     for tried in 1..=5 {
         let stories = run(std::mem::take(&mut jobs));
-        let again = stories.into_iter().filter(|story| !story.happened.contains(&story.job.poison));
+        let again = stories
+            .into_iter()
+            .filter(|story| !story.happened.contains(&story.job.poison));
         jobs.extend(again.map(|story| elsewhere(story.job, tried)));
         if jobs.is_empty() {
             return;
@@ -158,8 +242,13 @@ fn happens_somewhere(mut jobs: Vec<Job>, elsewhere: impl Fn(Job, usize) -> Job) 
 #[test]
 fn a_panic_of_fred_at_any_log_line_leaves_nothing_behind() {
     let rehearsal = run(vec![Job::new(scenarios::ALL_OF_FRED, sick::LOGGED)]).remove(0);
-    let logged = rehearsal.happened.iter().filter(|place| place.starts_with(sick::LOGGED));
-    let jobs: Vec<_> = logged.map(|place| Job::new(scenarios::ALL_OF_FRED, place)).collect();
+    let logged = rehearsal
+        .happened
+        .iter()
+        .filter(|place| place.starts_with(sick::LOGGED));
+    let jobs: Vec<_> = logged
+        .map(|place| Job::new(scenarios::ALL_OF_FRED, place))
+        .collect();
     assert!(jobs.len() > 5, "{jobs:?}");
     happens(jobs);
 }
@@ -167,9 +256,17 @@ fn a_panic_of_fred_at_any_log_line_leaves_nothing_behind() {
 #[cfg(feature = "metrics")]
 #[test]
 fn a_recorder_that_panics_at_any_call_leaves_nothing_behind() {
-    let each = RECORDER.iter().map(|call| Job::new("an_ordinary_day", call));
-    let others = ["guards_of_a_task_that_unwinds", "a_server_falls_silent", "one_of_three_servers"];
-    let others = others.iter().map(|scenario| Job::new(scenario, "record_value"));
+    let each = RECORDER
+        .iter()
+        .map(|call| Job::new("an_ordinary_day", call));
+    let others = [
+        "guards_of_a_task_that_unwinds",
+        "a_server_falls_silent",
+        "one_of_three_servers",
+    ];
+    let others = others
+        .iter()
+        .map(|scenario| Job::new(scenario, "record_value"));
     happens(each.chain(others).collect());
 }
 
@@ -188,7 +285,10 @@ struct Job {
 
 impl Job {
     fn new(scenario: &'static str, poison: &str) -> Self {
-        Self { scenario, poison: poison.to_owned() }
+        Self {
+            scenario,
+            poison: poison.to_owned(),
+        }
     }
 }
 
@@ -223,7 +323,12 @@ fn run(jobs: Vec<Job>) -> Vec<Story> {
             Err(failure) => failures.push(failure),
         }
     }
-    assert!(failures.is_empty(), "{} did not end well:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} did not end well:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
     ended
 }
 
@@ -242,7 +347,10 @@ fn play_once(job: Job) -> Result<Story, String> {
     let (out, began) = (common::children::scratch("happened"), Instant::now());
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_process", "--nocapture"])
-        .env(CHILD, format!("{} {} {}", job.scenario, job.poison, out.display()))
+        .env(
+            CHILD,
+            format!("{} {} {}", job.scenario, job.poison, out.display()),
+        )
         .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
         .output()
@@ -251,20 +359,33 @@ fn play_once(job: Job) -> Result<Story, String> {
         let said = String::from_utf8_lossy(&child.stderr);
         return Err(format!("{job:?}: {}\n{said}", child.status));
     }
-    let happened = std::fs::read_to_string(&out).unwrap().lines().map(str::to_owned).collect();
+    let happened = std::fs::read_to_string(&out)
+        .unwrap()
+        .lines()
+        .map(str::to_owned)
+        .collect();
     std::fs::remove_file(&out).unwrap();
-    Ok(Story { job, happened, took: began.elapsed() })
+    Ok(Story {
+        job,
+        happened,
+        took: began.elapsed(),
+    })
 }
 
 /// Plays one scenario, if this process is a child.
 #[test]
 fn child_process() {
-    let Ok(told) = std::env::var(CHILD) else { return };
+    let Ok(told) = std::env::var(CHILD) else {
+        return;
+    };
     let words: Vec<&str> = told.split(' ').collect();
-    let [scenario, poison, out] = words[..] else { panic!("{told}") };
+    let [scenario, poison, out] = words[..] else {
+        panic!("{told}")
+    };
     sick::install(poison);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let bounded = async { tokio::time::timeout(Duration::from_secs(240), scenarios::play(scenario)).await };
+    let bounded =
+        async { tokio::time::timeout(Duration::from_secs(240), scenarios::play(scenario)).await };
     runtime.block_on(bounded).expect("a scenario ends");
     assert_eq!(sick::odd_panics(), [""; 0], "nothing else panicked");
     let happened: Vec<String> = sick::happened().into_iter().collect();

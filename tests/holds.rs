@@ -1,5 +1,5 @@
-//! Very many holds: none expires; what a renewal costs, and how it slows other locks down. `./dev soak thousand` runs
-//! it.
+//! Very many holds: none expires; what a renewal costs, and how it slows other locks down. `./dev
+//! soak thousand` runs it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
@@ -47,7 +47,10 @@ async fn one_hundred_thousand_holds_do_not_expire() {
     held.nothing_expired();
     assert!(least > 10_000, "{least} ms of 30 s were left");
     drop(guards);
-    eventually(Duration::from_secs(60), "all released", || held.locks.stats().holds == 0).await;
+    eventually(Duration::from_secs(60), "all released", || {
+        held.locks.stats().holds == 0
+    })
+    .await;
     // The same reads of the server, which now find no keys.
     let watch = Watch::start(&held.server, &held.keys);
     let alone = held.load(8).await;
@@ -61,8 +64,8 @@ async fn one_hundred_thousand_holds_do_not_expire() {
     held.close().await;
 }
 
-/// Has as many tasks as will take the locks lock and unlock for a while, so that all memory but that of the holds is
-/// allocated.
+/// Has as many tasks as will take the locks lock and unlock for a while, so that all memory but
+/// that of the holds is allocated.
 async fn warm_up(server: &Server, locks: &Locker) {
     let tasks = (0..TASKS).map(|task| {
         let lock = locks.get(format!("warm-up:{task}"));
@@ -100,7 +103,10 @@ impl Held {
         warm_up(&server, &locks).await;
         let before = [server_cpu(&server), client_cpu()];
         tokio::time::sleep(Duration::from_secs(10)).await;
-        let idle = [(server_cpu(&server) - before[0]) / 10.0, (client_cpu() - before[1]) / 10.0];
+        let idle = [
+            (server_cpu(&server) - before[0]) / 10.0,
+            (client_cpu() - before[1]) / 10.0,
+        ];
         let memory_before = memory();
         let takers = keys.chunks(count.div_ceil(TASKS)).map(|keys| {
             let (locks, keys) = (locks.clone(), keys.to_vec());
@@ -117,25 +123,44 @@ impl Held {
             guards.extend(taker.await.unwrap());
         }
         let bytes = memory().saturating_sub(memory_before) / u64::try_from(count).unwrap();
-        Self { server, locks, keys, guards, idle, bytes }
+        Self {
+            server,
+            locks,
+            keys,
+            guards,
+            idle,
+            bytes,
+        }
     }
 
     /// Measures what renewals cost while nothing else goes on.
     async fn cost(&self, time: Duration) {
         let count = self.keys.len();
-        // Until every lock has been renewed once, the traces of its acquire are still being cleared away.
+        // Until every lock has been renewed once, the traces of its acquire are still being cleared
+        // away.
         let third = self.guards[0].remaining() / 2;
         tokio::time::sleep(third).await;
         self.server.command::<()>(&["CONFIG", "RESETSTAT"]);
-        let (before, renewals) = ([server_cpu(&self.server), client_cpu()], self.locks.stats().renewals);
+        let (before, renewals) = (
+            [server_cpu(&self.server), client_cpu()],
+            self.locks.stats().renewals,
+        );
         tokio::time::sleep(time).await;
-        let used = [server_cpu(&self.server) - before[0], client_cpu() - before[1]];
+        let used = [
+            server_cpu(&self.server) - before[0],
+            client_cpu() - before[1],
+        ];
         let (stats, scripts) = (self.locks.stats(), self.server.calls("evalsha"));
         self.nothing_expired();
-        assert!(self.guards.iter().all(|guard| guard.state() == HoldState::Safe));
+        assert!(
+            self.guards
+                .iter()
+                .all(|guard| guard.state() == HoldState::Safe)
+        );
         let renewals = stats.renewals - renewals;
         let each = f64::from(u32::try_from(renewals).unwrap());
-        let [server, client] = [0, 1].map(|at| (used[at] - self.idle[at] * time.as_secs_f64()) / each * 1e6);
+        let [server, client] =
+            [0, 1].map(|at| (used[at] - self.idle[at] * time.as_secs_f64()) / each * 1e6);
         println!(
             "{count} holds for {time:?}: {renewals} renewals in {scripts} scripts; {:.0} commands a second; {} bytes \
              of memory a hold; {server:.2} us of server and {client:.2} us of client CPU a renewal (idle: {:.1} and \
@@ -154,9 +179,20 @@ impl Held {
             stats.slowest_node.as_ref().unwrap().round_trip.p99,
         );
         assert_eq!(stats.renewal_errors, 0);
-        assert!(stats.renewal_batches.max <= 100, "{:?}", stats.renewal_batches);
-        assert!(scripts <= renewals / if count > 1_000 { 70 } else { 20 }, "{scripts} scripts, {renewals} renewals");
-        assert!(count < 10_000 || self.bytes <= 1_024, "{} bytes a hold", self.bytes);
+        assert!(
+            stats.renewal_batches.max <= 100,
+            "{:?}",
+            stats.renewal_batches
+        );
+        assert!(
+            scripts <= renewals / if count > 1_000 { 70 } else { 20 },
+            "{scripts} scripts, {renewals} renewals"
+        );
+        assert!(
+            count < 10_000 || self.bytes <= 1_024,
+            "{} bytes a hold",
+            self.bytes
+        );
         let start = Instant::now();
         (0..1_000).for_each(|_| drop(self.locks.stats()));
         assert!(
@@ -166,7 +202,8 @@ impl Held {
         );
     }
 
-    /// Returns the p99 of a pair of lock and unlock of 64 tasks: the median of several windows of ten seconds.
+    /// Returns the p99 of a pair of lock and unlock of 64 tasks: the median of several windows of
+    /// ten seconds.
     async fn load(&self, windows: usize) -> Duration {
         let mut tails = Vec::new();
         for _ in 0..windows {
@@ -204,7 +241,10 @@ impl Held {
     async fn close(self) {
         let Self { locks, guards, .. } = self;
         drop(guards);
-        eventually(Duration::from_secs(60), "all released", || locks.stats().holds == 0).await;
+        eventually(Duration::from_secs(60), "all released", || {
+            locks.stats().holds == 0
+        })
+        .await;
         locks.close().await;
     }
 }
@@ -218,7 +258,10 @@ struct Watch {
 
 impl Watch {
     fn start(server: &Server, keys: &[String]) -> Self {
-        let (stop, least) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI64::new(i64::MAX)));
+        let (stop, least) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicI64::new(i64::MAX)),
+        );
         let mut connection = server.connection().unwrap();
         let (keys, stopped, seen) = (keys.to_vec(), Arc::clone(&stop), Arc::clone(&least));
         let rounds = std::thread::spawn(move || {
@@ -229,7 +272,8 @@ impl Watch {
                         return rounds;
                     }
                     let mut pipeline = redis::pipe();
-                    keys.iter().for_each(|key| _ = pipeline.cmd("PTTL").arg(key));
+                    keys.iter()
+                        .for_each(|key| _ = pipeline.cmd("PTTL").arg(key));
                     let left: Vec<i64> = pipeline.query(&mut connection).unwrap();
                     seen.fetch_min(left.into_iter().min().unwrap(), Ordering::Relaxed);
                     // It must not load the server.
@@ -238,10 +282,15 @@ impl Watch {
                 rounds += 1;
             }
         });
-        Self { stop, least, rounds }
+        Self {
+            stop,
+            least,
+            rounds,
+        }
     }
 
-    /// Returns the least that was left of any lease, in milliseconds, and how often it has read all of them.
+    /// Returns the least that was left of any lease, in milliseconds, and how often it has read all
+    /// of them.
     fn stop(self) -> (i64, u32) {
         self.stop.store(true, Ordering::Relaxed);
         let rounds = self.rounds.join().unwrap();
@@ -252,17 +301,30 @@ impl Watch {
 /// Returns the resident memory of this process in bytes.
 fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
 fn client_cpu() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(u64::try_from(now.tv_sec).unwrap(), u32::try_from(now.tv_nsec).unwrap()).as_secs_f64()
+    Duration::new(
+        u64::try_from(now.tv_sec).unwrap(),
+        u32::try_from(now.tv_nsec).unwrap(),
+    )
+    .as_secs_f64()
 }
 
 fn server_cpu(server: &Server) -> f64 {
     let info: String = server.command(&["INFO", "cpu"]);
-    let of = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse::<f64>().unwrap();
+    let of = |name: &str| {
+        info.lines()
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap()
+            .parse::<f64>()
+            .unwrap()
+    };
     of("used_cpu_user:") + of("used_cpu_sys:")
 }

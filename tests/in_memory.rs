@@ -1,4 +1,5 @@
-//! Servers in memory, and what can happen to them. tests/contract.rs checks what a lock promises on them.
+//! Servers in memory, and what can happen to them. tests/contract.rs checks what a lock promises on
+//! them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "in_memory/attempts.rs"]
@@ -34,8 +35,13 @@ use tokio::time::{Instant as Virtual, sleep};
 
 /// Returns a builder over these servers, whose votes count at once.
 fn over(servers: &[Server], lease: Duration) -> LockerBuilder {
-    let builder = servers.iter().fold(Locker::builder(), LockerBuilder::memory);
-    builder.lease(lease).command_timeout(ms(100)).restart_quarantine(Duration::ZERO)
+    let builder = servers
+        .iter()
+        .fold(Locker::builder(), LockerBuilder::memory);
+    builder
+        .lease(lease)
+        .command_timeout(ms(100))
+        .restart_quarantine(Duration::ZERO)
 }
 
 fn servers(count: usize) -> Vec<Server> {
@@ -51,7 +57,12 @@ async fn a_server_is_shared_by_the_lockers_that_name_it_and_by_no_others() {
     let guard = one.get(&key).lock().await.unwrap();
     assert!(same.get(&key).try_lock().await.unwrap().is_none());
     assert!(other.get(&key).try_lock().await.unwrap().is_some());
-    assert!(servers[0].holder(&key).unwrap().contains(&one.id().to_string()));
+    assert!(
+        servers[0]
+            .holder(&key)
+            .unwrap()
+            .contains(&one.id().to_string())
+    );
     guard.unlock().await.unwrap();
     assert_eq!(servers[0].holder(&key), None);
 }
@@ -59,7 +70,11 @@ async fn a_server_is_shared_by_the_lockers_that_name_it_and_by_no_others() {
 #[tokio::test]
 async fn a_server_counts_redissons_tokens() {
     let (servers, key) = (servers(1), key());
-    let locks = over(&servers, ms(10_000)).fencing(Fencing::Redisson).connect().await.unwrap();
+    let locks = over(&servers, ms(10_000))
+        .fencing(Fencing::Redisson)
+        .connect()
+        .await
+        .unwrap();
     for token in 1..4 {
         let guard = locks.get(&key).lock().await.unwrap();
         assert_eq!(guard.fence().get(), token);
@@ -89,12 +104,23 @@ async fn a_server_that_was_restarted_has_forgotten_its_locks_and_serves_again() 
     servers[0].restart();
     soon(ms(600), guard.lost().cancelled()).await.expect("told");
     // The reconnect wakes the waiters, since no message comes.
-    let next = soon(ms(1_000), waiting).await.expect("woken").unwrap().unwrap();
+    let next = soon(ms(1_000), waiting)
+        .await
+        .expect("woken")
+        .unwrap()
+        .unwrap();
     let lock = locks.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await });
     tokio::time::sleep(ms(50)).await;
     next.unlock().await.unwrap();
-    soon(ms(1_000), waiting).await.expect("subscribed again").unwrap().unwrap().unlock().await.unwrap();
+    soon(ms(1_000), waiting)
+        .await
+        .expect("subscribed again")
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -103,18 +129,35 @@ async fn a_command_that_a_stopped_server_received_is_undone_when_it_goes_on() {
     let locks = over(&servers, ms(10_000)).connect().await.unwrap();
     servers[0].stop();
     let names: Vec<String> = (0..20).map(|_| key()).collect();
-    let tries = names.iter().map(|name| locks.get(name).owned_by(Owner::new()));
+    let tries = names
+        .iter()
+        .map(|name| locks.get(name).owned_by(Owner::new()));
     let began = Instant::now();
-    for answer in futures_util::future::join_all(tries.map(|lock| async move { lock.try_lock().await })).await {
-        assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+    for answer in
+        futures_util::future::join_all(tries.map(|lock| async move { lock.try_lock().await })).await
+    {
+        assert!(
+            matches!(answer, Err(Error::Unavailable { .. })),
+            "{answer:?}"
+        );
     }
     assert!(began.elapsed() < ms(2_000), "{:?}", began.elapsed());
     // No attempt is made while the server is known to be silent.
-    assert!(matches!(locks.get(key()).try_lock().await, Err(Error::Unavailable { .. })));
+    assert!(matches!(
+        locks.get(key()).try_lock().await,
+        Err(Error::Unavailable { .. })
+    ));
     servers[0].go_on();
     eventually(ms(5_000), "undone", || locks.stats().pending_undos == 0).await;
     assert!(names.iter().all(|name| servers[0].holder(name).is_none()));
-    locks.get(&names[0]).lock().await.unwrap().unlock().await.unwrap();
+    locks
+        .get(&names[0])
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -124,11 +167,25 @@ async fn a_grant_whose_answer_is_lost_is_given_back() {
     servers[0].lose_replies(1);
     let began = Instant::now();
     let answer = locks.get(&key).try_lock().await;
-    assert!(matches!(answer, Err(Error::Unavailable { .. })) && began.elapsed() >= ms(100), "{answer:?}");
-    eventually(ms(2_000), "given back", || servers[0].holder(&key).is_none()).await;
+    assert!(
+        matches!(answer, Err(Error::Unavailable { .. })) && began.elapsed() >= ms(100),
+        "{answer:?}"
+    );
+    eventually(ms(2_000), "given back", || {
+        servers[0].holder(&key).is_none()
+    })
+    .await;
     servers[0].lose_replies(3);
-    let guard = soon(ms(5_000), locks.get(&key).lock()).await.expect("tried again").unwrap();
-    assert!(servers[0].holder(&key).unwrap().contains(&locks.id().to_string()));
+    let guard = soon(ms(5_000), locks.get(&key).lock())
+        .await
+        .expect("tried again")
+        .unwrap();
+    assert!(
+        servers[0]
+            .holder(&key)
+            .unwrap()
+            .contains(&locks.id().to_string())
+    );
     guard.unlock().await.unwrap();
     assert_eq!(servers[0].holder(&key), None);
 }
@@ -137,7 +194,12 @@ async fn a_grant_whose_answer_is_lost_is_given_back() {
 async fn a_lease_ends_by_the_server_s_clock() {
     let (servers, key) = (servers(1), key());
     let locks = over(&servers, ms(10_000)).connect().await.unwrap();
-    let guard = locks.get(&key).fixed_lease(ms(10_000)).lock().await.unwrap();
+    let guard = locks
+        .get(&key)
+        .fixed_lease(ms(10_000))
+        .lock()
+        .await
+        .unwrap();
     servers[0].set_clock_offset(9_000);
     assert!(servers[0].holder(&key).is_some());
     servers[0].set_clock_offset(11_000);
@@ -147,45 +209,80 @@ async fn a_lease_ends_by_the_server_s_clock() {
 
 /// Tries all of these locks at once, each as another owner.
 async fn try_at_once(locks: &Locker, names: &[String]) -> Vec<Result<Option<Guard>, Error>> {
-    let tries = names.iter().map(|name| locks.get(name).owned_by(Owner::new()));
+    let tries = names
+        .iter()
+        .map(|name| locks.get(name).owned_by(Owner::new()));
     futures_util::future::join_all(tries.map(|lock| async move { lock.try_lock().await })).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_twice_is_not_taken_for_the_answer_to_the_next_command() {
     let (server, one, other) = (Server::new(), key(), key());
-    let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    let locks = over(std::slice::from_ref(&server), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
     server.duplicate_reply();
     let guard = locks.get(&one).lock().await.unwrap();
     assert_eq!(locks.stats().misplaced_answers, 0);
     // The copy of the answer would grant this lock.
     let answer = locks.get(&other).try_lock().await;
-    let Err(Error::Unavailable { nodes, .. }) = answer else { panic!("{answer:?}") };
-    assert!(nodes[0].reason().contains("the answer to another command"), "{nodes:?}");
+    let Err(Error::Unavailable { nodes, .. }) = answer else {
+        panic!("{answer:?}")
+    };
+    assert!(
+        nodes[0].reason().contains("the answer to another command"),
+        "{nodes:?}"
+    );
     assert_eq!(locks.stats().misplaced_answers, 1);
     sleep(ms(300)).await;
-    assert_eq!((server.holder(&other), locks.stats().pending_undos), (None, 0), "its grant is given back");
+    assert_eq!(
+        (server.holder(&other), locks.stats().pending_undos),
+        (None, 0),
+        "its grant is given back"
+    );
     guard.check().unwrap();
     sleep(ms(20_000)).await;
     guard.check().expect("renewed over the next connection");
     guard.unlock().await.unwrap();
-    assert_eq!((server.holder(&one), locks.stats().misplaced_answers), (None, 1));
+    assert_eq!(
+        (server.holder(&one), locks.stats().misplaced_answers),
+        (None, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_twice_makes_the_outcome_of_all_commands_under_way_unknown() {
     let server = Server::new();
-    let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    let locks = over(std::slice::from_ref(&server), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
     server.delay(ms(20)..=ms(20));
     server.duplicate_reply();
     let (names, began): (Vec<String>, _) = ((0..5).map(|_| key()).collect(), Virtual::now());
     let mut answers = try_at_once(&locks, &names).await.into_iter();
-    assert!(began.elapsed() < ms(50), "told at once: {:?}", began.elapsed());
-    let guard = answers.next().unwrap().unwrap().expect("its answer came first");
+    assert!(
+        began.elapsed() < ms(50),
+        "told at once: {:?}",
+        began.elapsed()
+    );
+    let guard = answers
+        .next()
+        .unwrap()
+        .unwrap()
+        .expect("its answer came first");
     for answer in answers {
-        assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+        assert!(
+            matches!(answer, Err(Error::Unavailable { .. })),
+            "{answer:?}"
+        );
     }
-    assert_eq!(locks.stats().misplaced_answers, 1, "no answer comes over a connection that is given up");
+    assert_eq!(
+        locks.stats().misplaced_answers,
+        1,
+        "no answer comes over a connection that is given up"
+    );
     sleep(ms(500)).await;
     assert!(names[1..].iter().all(|name| server.holder(name).is_none()));
     guard.unlock().await.unwrap();
@@ -194,7 +291,10 @@ async fn an_answer_that_comes_twice_makes_the_outcome_of_all_commands_under_way_
 #[tokio::test(start_paused = true)]
 async fn answers_are_delayed_within_the_range_and_keep_their_order() {
     let server = Server::new();
-    let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    let locks = over(std::slice::from_ref(&server), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
     server.delay(ms(10)..=ms(30));
     let mut delays = Vec::new();
     for _ in 0..50 {
@@ -204,8 +304,19 @@ async fn answers_are_delayed_within_the_range_and_keep_their_order() {
         drop(guard);
         sleep(ms(40)).await;
     }
-    assert!(delays.iter().all(|delay| (ms(10)..=ms(32)).contains(delay)), "{delays:?}");
-    assert!(delays.iter().max().unwrap().saturating_sub(*delays.iter().min().unwrap()) > ms(5), "{delays:?}");
+    assert!(
+        delays.iter().all(|delay| (ms(10)..=ms(32)).contains(delay)),
+        "{delays:?}"
+    );
+    assert!(
+        delays
+            .iter()
+            .max()
+            .unwrap()
+            .saturating_sub(*delays.iter().min().unwrap())
+            > ms(5),
+        "{delays:?}"
+    );
     let came = std::sync::Mutex::new(Vec::new());
     let tries = (0..50).map(|at| {
         let (lock, came) = (locks.get(key()).owned_by(Owner::new()), &came);
@@ -220,21 +331,44 @@ async fn answers_are_delayed_within_the_range_and_keep_their_order() {
     server.delay(Duration::ZERO..=Duration::ZERO);
     let began = Virtual::now();
     sleep(ms(40)).await;
-    locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    locks
+        .get(key())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     assert_eq!(began.elapsed(), ms(40), "no more");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_after_the_command_timeout_does_not_count() {
     let (server, name) = (Server::new(), key());
-    let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    let locks = over(std::slice::from_ref(&server), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
     server.delay(ms(150)..=ms(150));
     let answer = locks.get(&name).try_lock().await;
-    assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+    assert!(
+        matches!(answer, Err(Error::Unavailable { .. })),
+        "{answer:?}"
+    );
     server.delay(Duration::ZERO..=Duration::ZERO);
     sleep(ms(1_000)).await;
-    assert_eq!((server.holder(&name), locks.stats().pending_undos), (None, 0));
-    locks.get(&name).lock().await.unwrap().unlock().await.unwrap();
+    assert_eq!(
+        (server.holder(&name), locks.stats().pending_undos),
+        (None, 0)
+    );
+    locks
+        .get(&name)
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
 }
 
 #[test]
@@ -248,16 +382,35 @@ fn a_delay_that_ends_before_it_begins_is_refused() {
 async fn a_partition_affects_one_locker_only_and_its_commands_arrive_when_the_partition_ends() {
     let (server, name) = (Server::new(), key());
     let far = server.route();
-    let one = over(std::slice::from_ref(&far), ms(10_000)).connect().await.unwrap();
-    let other = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    let one = over(std::slice::from_ref(&far), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
+    let other = over(std::slice::from_ref(&server), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
     let guard = one.get(&name).lock().await.unwrap();
     far.cut();
     drop(guard);
     sleep(ms(500)).await;
     let answer = one.get(key()).try_lock().await;
-    assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
-    other.get(key()).lock().await.unwrap().unlock().await.unwrap();
-    assert!(other.get(&name).try_lock().await.unwrap().is_none(), "its release is on its way");
+    assert!(
+        matches!(answer, Err(Error::Unavailable { .. })),
+        "{answer:?}"
+    );
+    other
+        .get(key())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    assert!(
+        other.get(&name).try_lock().await.unwrap().is_none(),
+        "its release is on its way"
+    );
     far.mend();
     assert_eq!(server.holder(&name), None, "and has come");
     // A message that was held up on its way wakes its waiters.
@@ -278,7 +431,10 @@ async fn a_partition_affects_one_locker_only_and_its_commands_arrive_when_the_pa
 async fn an_address_that_leads_to_another_server_is_reconnected() {
     let (servers, name) = (servers(2), key());
     let address = servers[0].route();
-    let locks = over(std::slice::from_ref(&address), ms(3_000)).connect().await.unwrap();
+    let locks = over(std::slice::from_ref(&address), ms(3_000))
+        .connect()
+        .await
+        .unwrap();
     let direct = over(&servers[..1], ms(3_000)).connect().await.unwrap();
     let guard = locks.get(&name).lock().await.unwrap();
     address.lead_to(&servers[1]);
@@ -291,7 +447,14 @@ async fn an_address_that_leads_to_another_server_is_reconnected() {
     assert_eq!(address.holder(&name), servers[1].holder(&name));
     assert!(servers[1].holder(&name).is_some());
     // Other lockers still reach the first server, where the first lock runs out.
-    direct.get(&name).lock().await.unwrap().unlock().await.unwrap();
+    direct
+        .get(&name)
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     guard.unlock().await.unwrap();
 }
 
@@ -303,40 +466,70 @@ async fn two_addresses_that_lead_to_one_server_are_one_vote() {
     let (name, other) = (key(), key());
     let guard = locks.get(&name).lock().await.unwrap();
     addresses[1].lead_to(&servers[0]);
-    locks.get(&other).lock().await.unwrap().unlock().await.unwrap();
+    locks
+        .get(&other)
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     assert_eq!(servers[1].holder(&other), None);
     addresses[2].cut();
     let began = Virtual::now();
     guard.lost().cancelled().await;
-    assert!(began.elapsed() < ms(3_000), "one server renews it twice: {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < ms(3_000),
+        "one server renews it twice: {:?}",
+        began.elapsed()
+    );
     let answer = locks.get(&other).try_lock().await;
-    assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+    assert!(
+        matches!(answer, Err(Error::Unavailable { .. })),
+        "{answer:?}"
+    );
 }
 
-/// Waits until this locker has the votes of all servers: a server that starts waits for the quarantine.
+/// Waits until this locker has the votes of all servers: a server that starts waits for the
+/// quarantine.
 async fn all_vote(servers: &[Server], locks: &Locker) {
     let vote = async {
         loop {
             let guard = locks.get(key()).lock().await.unwrap();
-            if servers.iter().all(|server| server.holder(guard.key().as_str()).is_some()) {
+            if servers
+                .iter()
+                .all(|server| server.holder(guard.key().as_str()).is_some())
+            {
                 return;
             }
             tokio::time::sleep(ms(20)).await;
         }
     };
-    soon(ms(20_000), vote).await.expect("they vote once they have waited");
+    soon(ms(20_000), vote)
+        .await
+        .expect("they vote once they have waited");
 }
 
 #[tokio::test]
 async fn a_minority_of_servers_may_stop_or_forget() {
     let (servers, key) = (servers(3), key());
-    let connect = || over(&servers, ms(2_000)).restart_quarantine(ms(2_000)).connect();
+    let connect = || {
+        over(&servers, ms(2_000))
+            .restart_quarantine(ms(2_000))
+            .connect()
+    };
     let (one, two) = (connect().await.unwrap(), connect().await.unwrap());
     all_vote(&servers, &one).await;
     all_vote(&servers, &two).await;
-    let guard = soon(ms(5_000), one.get(&key).lock()).await.expect("free").unwrap();
+    let guard = soon(ms(5_000), one.get(&key).lock())
+        .await
+        .expect("free")
+        .unwrap();
     // The third vote arrives when the lock is held already.
-    eventually(ms(2_000), "all have it", || servers.iter().all(|server| server.holder(&key).is_some())).await;
+    eventually(ms(2_000), "all have it", || {
+        servers.iter().all(|server| server.holder(&key).is_some())
+    })
+    .await;
     servers[1].restart();
     for _ in 0..20 {
         let answer = two.get(&key).try_lock().await;
@@ -345,17 +538,29 @@ async fn a_minority_of_servers_may_stop_or_forget() {
         guard.check().unwrap();
     }
     servers[2].stop();
-    let answer = soon(ms(5_000), two.get(&key).try_lock()).await.expect("an answer");
+    let answer = soon(ms(5_000), two.get(&key).try_lock())
+        .await
+        .expect("an answer");
     assert!(!matches!(answer, Ok(Some(_))), "{answer:?}");
     servers[2].go_on();
     drop(guard);
-    soon(ms(20_000), two.get(&key).lock()).await.expect("free").unwrap().unlock().await.unwrap();
+    soon(ms(20_000), two.get(&key).lock())
+        .await
+        .expect("free")
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
 }
 
 #[test]
 fn a_thread_without_async_code_locks_by_the_machine_s_clock() {
     let (server, key) = (Server::new(), key());
-    let locks = Locker::builder().memory(&server).lease(ms(600)).blocking_connect().unwrap();
+    let locks = Locker::builder()
+        .memory(&server)
+        .lease(ms(600))
+        .blocking_connect()
+        .unwrap();
     let guard = locks.get(&key).blocking_lock().unwrap();
     std::thread::sleep(ms(1_200));
     guard.check().expect("renewed meanwhile");
@@ -368,13 +573,44 @@ fn a_thread_without_async_code_locks_by_the_machine_s_clock() {
 #[tokio::test(start_paused = true)]
 async fn each_call_that_may_wait_has_one_time() {
     let (server, name, other) = (Server::new(), key(), key());
-    let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
-    let timed = || (locks.stats().wait_time.count, locks.stats().wait_time.max.as_millis());
-    locks.get(&name).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
+    let locks = over(std::slice::from_ref(&server), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
+    let timed = || {
+        (
+            locks.stats().wait_time.count,
+            locks.stats().wait_time.max.as_millis(),
+        )
+    };
+    locks
+        .get(&name)
+        .try_lock()
+        .await
+        .unwrap()
+        .expect("free")
+        .unlock()
+        .await
+        .unwrap();
     assert_eq!(timed().0, 0, "it does not wait");
     let guard = locks.get(&name).lock().await.unwrap();
-    let again = [locks.get(&name).lock().await.unwrap(), locks.get(&name).try_lock_for(ms(10)).await.unwrap().unwrap()];
-    locks.all([&name]).lock().await.unwrap().unlock().await.unwrap();
+    let again = [
+        locks.get(&name).lock().await.unwrap(),
+        locks
+            .get(&name)
+            .try_lock_for(ms(10))
+            .await
+            .unwrap()
+            .unwrap(),
+    ];
+    locks
+        .all([&name])
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     assert_eq!(timed(), (1, 0), "the others are re-entries");
     drop(again);
     let both = locks.all([&name, &other]).owned_by(Owner::new());
@@ -383,15 +619,26 @@ async fn each_call_that_may_wait_has_one_time() {
     guard.unlock().await.unwrap();
     both.await.unwrap().unlock().await.unwrap();
     let (calls, longest) = timed();
-    assert!(calls == 2 && (300..310).contains(&longest), "one call, and not one for each of its locks: {:?}", timed());
+    assert!(
+        calls == 2 && (300..310).contains(&longest),
+        "one call, and not one for each of its locks: {:?}",
+        timed()
+    );
 }
 
 #[tokio::test]
 async fn a_locker_in_its_callers_runtime_cannot_be_closed_by_a_blocking_call() {
     let locks = over(&servers(1), ms(10_000)).connect().await.unwrap();
     let closing = locks.clone();
-    let panicked = std::thread::spawn(move || closing.blocking_close()).join().unwrap_err();
-    assert!(panicked.downcast_ref::<String>().unwrap().contains("use async calls"));
+    let panicked = std::thread::spawn(move || closing.blocking_close())
+        .join()
+        .unwrap_err();
+    assert!(
+        panicked
+            .downcast_ref::<String>()
+            .unwrap()
+            .contains("use async calls")
+    );
     locks.close().await;
 }
 
@@ -400,14 +647,33 @@ async fn options_that_a_server_in_memory_does_not_support_are_refused() {
     let server = Server::new();
     let builder = || Locker::builder().memory(&server).lease(ms(1_000));
     let refused = builder().replicas(1, ms(100)).connect().await.unwrap_err();
-    assert!(matches!(refused, Error::Config(_)) && refused.to_string().contains("replicas"), "{refused}");
-    let mixed = builder().node("redis://127.0.0.1:1").connect().await.unwrap_err();
-    assert!(matches!(mixed, Error::Config(_)) && mixed.to_string().contains("one kind"), "{mixed}");
+    assert!(
+        matches!(refused, Error::Config(_)) && refused.to_string().contains("replicas"),
+        "{refused}"
+    );
+    let mixed = builder()
+        .node("redis://127.0.0.1:1")
+        .connect()
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(mixed, Error::Config(_)) && mixed.to_string().contains("one kind"),
+        "{mixed}"
+    );
     server.stop();
-    let silent = builder().connect_timeout(ms(100)).connect().await.unwrap_err();
+    let silent = builder()
+        .connect_timeout(ms(100))
+        .connect()
+        .await
+        .unwrap_err();
     assert!(matches!(silent, Error::Unavailable { .. }), "{silent:?}");
     server.go_on();
-    let twice = builder().memory(&server).memory(&Server::new()).connect().await.unwrap_err();
+    let twice = builder()
+        .memory(&server)
+        .memory(&Server::new())
+        .connect()
+        .await
+        .unwrap_err();
     assert!(twice.to_string().contains("is the same server"), "{twice}");
     assert!(format!("{:?}", builder()).contains("memory:"));
 }

@@ -1,4 +1,5 @@
-//! However large the replies of a server are, little of them is shown, and nothing is copied for each lock.
+//! However large the replies of a server are, little of them is shown, and nothing is copied for
+//! each lock.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -12,8 +13,16 @@ const LARGE: usize = 24 << 20;
 /// Returns the peak memory of this process in bytes.
 fn most_memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() * 1024
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
+    line.trim()
+        .strip_suffix(" kB")
+        .unwrap()
+        .parse::<usize>()
+        .unwrap()
+        * 1024
 }
 
 /// This test has a process of its own, since the memory of others would count.
@@ -36,14 +45,29 @@ async fn large_replies_are_neither_shown_nor_copied() {
         while !meddler.has_replaced() {
             // Many attempts at once share scripts, and their answers.
             let all: Vec<_> = (0..100).map(|_| locks.get(key())).collect();
-            for error in join_all(all.iter().map(lockhound::Lock::try_lock)).await.into_iter().filter_map(Result::err) {
+            for error in join_all(all.iter().map(lockhound::Lock::try_lock))
+                .await
+                .into_iter()
+                .filter_map(Result::err)
+            {
                 let shown = format!("{error} {error:?}");
-                assert!(shown.len() < 1_500, "{kind}: {} characters: {}", shown.len(), &shown[..1_500]);
+                assert!(
+                    shown.len() < 1_500,
+                    "{kind}: {} characters: {}",
+                    shown.len(),
+                    &shown[..1_500]
+                );
             }
         }
     }
-    // The three replies are in this process already, the proxy copies them, and the client's buffer grows by doubling.
+    // The three replies are in this process already, the proxy copies them, and the client's buffer
+    // grows by doubling.
     let grown = most_memory() - before;
     println!("{} MB more", grown >> 20);
-    assert!(grown < 10 * LARGE, "{} MB for {} MB", grown >> 20, LARGE >> 20);
+    assert!(
+        grown < 10 * LARGE,
+        "{} MB for {} MB",
+        grown >> 20,
+        LARGE >> 20
+    );
 }

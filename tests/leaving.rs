@@ -1,6 +1,7 @@
-//! Threads, `main` and processes that end, or are copied, while locks are held or were just released. This target has a
-//! `main` of its own, since the end of `main` is tested: with a program's name in the environment it runs that program;
-//! otherwise it runs the tests, which start it that way.
+//! Threads, `main` and processes that end, or are copied, while locks are held or were just
+//! released. This target has a `main` of its own, since the end of `main` is tested: with a
+//! program's name in the environment it runs that program; otherwise it runs the tests, which start
+//! it that way.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -34,10 +35,21 @@ const DROPPED: [(&str, Body); 5] = [
     ("main", |url, key| drop(lock(url, key))),
     ("several locks", |url, key| {
         let locks = Locker::blocking_connect(url).unwrap();
-        drop(locks.all([key.to_owned(), format!("{key}:other")]).blocking_lock().unwrap());
+        drop(
+            locks
+                .all([key.to_owned(), format!("{key}:other")])
+                .blocking_lock()
+                .unwrap(),
+        );
     }),
-    ("current_thread", |url, key| current_thread().block_on(async { drop(lock_async(url, key).await) })),
-    ("multi_thread", |url, key| Runtime::new().unwrap().block_on(async { drop(lock_async(url, key).await) })),
+    ("current_thread", |url, key| {
+        current_thread().block_on(async { drop(lock_async(url, key).await) })
+    }),
+    ("multi_thread", |url, key| {
+        Runtime::new()
+            .unwrap()
+            .block_on(async { drop(lock_async(url, key).await) })
+    }),
     ("a thread that main does not wait for", |url, key| {
         let (locks, guard) = lock(url, key);
         let (told, tell) = std::sync::mpsc::channel();
@@ -78,13 +90,19 @@ const LIVE: [(&str, Body); 8] = [
             let (_locks, _guard) = lock_async(url, key).await;
         });
     }),
-    ("a task of current_thread", |url, key| task_that_is_aborted(&current_thread(), url, key)),
-    ("a task of multi_thread", |url, key| task_that_is_aborted(&Runtime::new().unwrap(), url, key)),
+    ("a task of current_thread", |url, key| {
+        task_that_is_aborted(&current_thread(), url, key)
+    }),
+    ("a task of multi_thread", |url, key| {
+        task_that_is_aborted(&Runtime::new().unwrap(), url, key)
+    }),
     ("a runtime that is not waited for", |url, key| {
         let runtime = Runtime::new().unwrap();
         let locks = runtime.block_on(Locker::connect(url)).unwrap();
         let lock = locks.get(key);
-        runtime.block_on(runtime.spawn(async move { std::mem::drop(lock.lock().await.unwrap()) })).unwrap();
+        runtime
+            .block_on(runtime.spawn(async move { std::mem::drop(lock.lock().await.unwrap()) }))
+            .unwrap();
         runtime.shutdown_background();
     }),
 ];
@@ -92,8 +110,13 @@ const LIVE: [(&str, Body); 8] = [
 /// Programs that print "ready", and go on once they are told to.
 const TOLD: [(&str, Body); 7] = [
     ("several", |urls, key| {
-        let builder = urls.split(',').fold(Locker::builder(), |builder, url| builder.node(url));
-        let locks = builder.restart_quarantine(Duration::ZERO).blocking_connect().unwrap();
+        let builder = urls
+            .split(',')
+            .fold(Locker::builder(), |builder, url| builder.node(url));
+        let locks = builder
+            .restart_quarantine(Duration::ZERO)
+            .blocking_connect()
+            .unwrap();
         let _guard = locks.get(key).blocking_lock().unwrap();
         wait_to_be_told();
     }),
@@ -104,16 +127,29 @@ const TOLD: [(&str, Body); 7] = [
     ("threads", |url, key| {
         let (locks, guard) = lock_again(url, key);
         let names = || (0..50).map(|n| format!("{key}:{n}"));
-        // More releases than scripts can be under way: the server now knows the script of several, too.
-        locks.all(names()).blocking_lock().unwrap().blocking_unlock().unwrap();
-        let guards: Vec<Guard> = names().map(|name| locks.get(name).blocking_lock().unwrap()).collect();
+        // More releases than scripts can be under way: the server now knows the script of several,
+        // too.
+        locks
+            .all(names())
+            .blocking_lock()
+            .unwrap()
+            .blocking_unlock()
+            .unwrap();
+        let guards: Vec<Guard> = names()
+            .map(|name| locks.get(name).blocking_lock().unwrap())
+            .collect();
         let other = Locker::blocking_connect(url).unwrap();
         let others = other.get(format!("{key}:other")).blocking_lock().unwrap();
         wait_to_be_told();
         drop((guard, others));
         // One after the other they would take 5 s.
-        let threads: Vec<_> = guards.into_iter().map(|guard| std::thread::spawn(move || drop(guard))).collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let threads: Vec<_> = guards
+            .into_iter()
+            .map(|guard| std::thread::spawn(move || drop(guard)))
+            .collect();
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
     }),
     ("closed", |url, key| {
         let (locks, _guard) = lock_again(url, key);
@@ -170,8 +206,8 @@ fn task_that_is_aborted(runtime: &Runtime, url: &str, key: &str) {
     });
 }
 
-/// Like [`lock`], on a server that knows the script of a release: otherwise it has to answer before the script is sent
-/// as text.
+/// Like [`lock`], on a server that knows the script of a release: otherwise it has to answer before
+/// the script is sent as text.
 fn lock_again(url: &str, key: &str) -> (Locker, Guard) {
     let (locks, guard) = lock(url, key);
     guard.blocking_unlock().unwrap();
@@ -203,7 +239,10 @@ mod forked {
     /// Holds a lock while a forked copy of this process checks what it can still do with it.
     pub(crate) fn parent(url: &str, key: &str) {
         let (locks, guard) = lock(url, key);
-        let joint = locks.all([format!("{key}:a"), format!("{key}:b")]).blocking_lock().unwrap();
+        let joint = locks
+            .all([format!("{key}:a"), format!("{key}:b")])
+            .blocking_lock()
+            .unwrap();
         wait_to_be_told();
         match fork().unwrap() {
             Fork::Child => {
@@ -228,12 +267,24 @@ mod forked {
 
     fn child(url: &str, key: &str, locks: Locker, guard: Guard, joint: lockhound::MultiGuard) {
         // The parent's holds are lost for this process.
-        assert!(matches!(guard.check(), Err(Error::Lost { loss: Loss::Forked, .. })));
-        assert_eq!((guard.state(), guard.remaining()), (HoldState::Lost(Loss::Forked), Duration::ZERO));
-        assert!(guard.lost().is_cancelled() && joint.lost().is_cancelled() && joint.check().is_err());
+        assert!(matches!(
+            guard.check(),
+            Err(Error::Lost {
+                loss: Loss::Forked,
+                ..
+            })
+        ));
+        assert_eq!(
+            (guard.state(), guard.remaining()),
+            (HoldState::Lost(Loss::Forked), Duration::ZERO)
+        );
+        assert!(
+            guard.lost().is_cancelled() && joint.lost().is_cancelled() && joint.check().is_err()
+        );
 
         // No call waits for a thread that the fork did not copy.
-        let forked = |answer: Result<(), Error>| assert!(matches!(answer, Err(Error::Forked)), "{answer:?}");
+        let forked =
+            |answer: Result<(), Error>| assert!(matches!(answer, Err(Error::Forked)), "{answer:?}");
         for name in [key.to_owned(), common::key()] {
             let lock = locks.get(name);
             forked(lock.blocking_lock().map(drop));
@@ -245,7 +296,11 @@ mod forked {
             forked(runtime.block_on(lock.is_locked()).map(drop));
             forked(runtime.block_on(lock.force_unlock()).map(drop));
             forked(runtime.block_on(lock.run(|_| async {})));
-            forked(runtime.block_on(locks.all([lock.key().clone()]).lock()).map(drop));
+            forked(
+                runtime
+                    .block_on(locks.all([lock.key().clone()]).lock())
+                    .map(drop),
+            );
         }
         assert_eq!(locks.stats().holds, 0);
         forked(joint.blocking_unlock());
@@ -279,7 +334,12 @@ fn leave_nothing(programs: &[(&str, Body)], kind: &str, times: usize) {
             }
         }
     }
-    assert!(left.is_empty(), "{} of {} programs left their lock: {left:?}", left.len(), times * programs.len());
+    assert!(
+        left.is_empty(),
+        "{} of {} programs left their lock: {left:?}",
+        left.len(),
+        times * programs.len()
+    );
 }
 
 fn a_program_that_ends_after_a_drop_leaves_no_lock() {
@@ -302,21 +362,29 @@ fn a_program_that_ends_leaves_no_lock_on_a_server_that_is_slower_than_the_others
         ready(&mut child);
         let start = Instant::now();
         while !servers.iter().all(|server| server.exists(&lock)) {
-            assert!(start.elapsed() < Duration::from_secs(10), "round {round}: a server has no lock");
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "round {round}: a server has no lock"
+            );
             std::thread::sleep(ms(1));
         }
         // By now the acquire is answered; its answer would be waited for too.
         std::thread::sleep(ms(100));
         // An unknown script has to be sent twice.
-        servers.iter().for_each(|server| server.command(&["SCRIPT", "FLUSH"]));
+        servers
+            .iter()
+            .for_each(|server| server.command(&["SCRIPT", "FLUSH"]));
         let told = Instant::now();
         tell(&mut child);
         finish(&mut child, "several");
         let took = told.elapsed();
         let left = servers.iter().filter(|server| !gone(server, &lock)).count();
-        // On a busy machine the wait at the end of a program may be too short. A program that ended sooner did not
-        // wait.
-        assert!(left == 0 || took >= WAITED, "round {round}: {left} servers still have the lock after {took:?}");
+        // On a busy machine the wait at the end of a program may be too short. A program that ended
+        // sooner did not wait.
+        assert!(
+            left == 0 || took >= WAITED,
+            "round {round}: {left} servers still have the lock after {took:?}"
+        );
         rounds += usize::from(left == 0);
         if rounds == 5 {
             return;
@@ -325,8 +393,8 @@ fn a_program_that_ends_leaves_no_lock_on_a_server_that_is_slower_than_the_others
     panic!("only {rounds} programs left no lock");
 }
 
-/// A release that was written to the socket of a silent server is executed when the server goes on, though the program
-/// has ended.
+/// A release that was written to the socket of a silent server is executed when the server goes on,
+/// though the program has ended.
 fn a_silent_server_holds_no_program_up() {
     let server = Server::start();
     for program in ["drop", "threads", "closed"] {
@@ -341,14 +409,18 @@ fn a_silent_server_holds_no_program_up() {
             finish(&mut child, program);
             let took = told.elapsed();
             server.go_on();
-            assert!(took < Duration::from_secs(2), "{program}: it took {took:?} to end");
+            assert!(
+                took < Duration::from_secs(2),
+                "{program}: it took {took:?} to end"
+            );
             gone(&server, &lock)
         });
         assert!(written, "{program}: the release was not written");
     }
 }
 
-/// The acquire is on its way when its caller and `main` end: it is executed after that, and undone nevertheless.
+/// The acquire is on its way when its caller and `main` end: it is executed after that, and undone
+/// nevertheless.
 fn the_acquire_of_a_dropped_future_is_undone_before_the_program_ends() {
     let server = Server::start();
     for program in ["lock", "try_lock"] {
@@ -362,7 +434,10 @@ fn the_acquire_of_a_dropped_future_is_undone_before_the_program_ends() {
         ready(&mut child);
         let start = Instant::now();
         while proxy.held() == 0 {
-            assert!(start.elapsed() < Duration::from_secs(10), "{program}: nothing is sent");
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "{program}: nothing is sent"
+            );
             std::thread::sleep(ms(1));
         }
         tell(&mut child);
@@ -372,10 +447,16 @@ fn the_acquire_of_a_dropped_future_is_undone_before_the_program_ends() {
         // The fence shows that the acquire was executed.
         let start = Instant::now();
         while !server.exists(&fence) {
-            assert!(start.elapsed() < EXECUTED, "{program}: the acquire was not executed");
+            assert!(
+                start.elapsed() < EXECUTED,
+                "{program}: the acquire was not executed"
+            );
             std::thread::sleep(ms(2));
         }
-        assert!(gone(&server, &lock), "{program}: its acquire was not undone");
+        assert!(
+            gone(&server, &lock),
+            "{program}: its acquire was not undone"
+        );
     }
 }
 
@@ -388,7 +469,10 @@ fn a_forked_process_is_told_so_and_releases_nothing() {
         tell(&mut child);
         assert!(finish(&mut child, "fork").success(), "its output is above");
         assert!(!server.exists(&lock) && !server.exists(&format!("{lock}:a")));
-        assert!(gone(&server, &format!("{lock}:child")), "the forked process's own lock");
+        assert!(
+            gone(&server, &format!("{lock}:child")),
+            "the forked process's own lock"
+        );
     }
 }
 
@@ -407,11 +491,20 @@ fn async_code_is_not_blocked() {
     });
     drop(std::panic::take_hook());
     assert!(connected.unwrap_err().is_panic() && closed.unwrap_err().is_panic());
-    assert!(matches!(Locker::blocking_connect("redis://127.0.0.1:1"), Err(Error::Unavailable { .. })));
-    assert!(matches!(Locker::builder().blocking_connect(), Err(Error::Config(_))));
+    assert!(matches!(
+        Locker::blocking_connect("redis://127.0.0.1:1"),
+        Err(Error::Unavailable { .. })
+    ));
+    assert!(matches!(
+        Locker::builder().blocking_connect(),
+        Err(Error::Config(_))
+    ));
     let locks = Locker::blocking_connect(&url).unwrap();
     locks.blocking_close();
-    assert!(matches!(locks.get(key()).blocking_lock(), Err(Error::Closed)));
+    assert!(matches!(
+        locks.get(key()).blocking_lock(),
+        Err(Error::Closed)
+    ));
 }
 
 fn start(program: &str, url: &str, lock: &str) -> Child {
@@ -425,7 +518,9 @@ fn start(program: &str, url: &str, lock: &str) -> Child {
 
 fn ready(child: &mut Child) {
     let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(child.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     assert_eq!(line, "ready\n");
 }
 
@@ -463,7 +558,9 @@ fn gone(server: &Server, lock: &str) -> bool {
 fn main() {
     if let Ok(told) = std::env::var(PROGRAM) {
         let words: Vec<&str> = told.split('|').collect();
-        let [program, url, key] = words[..] else { panic!("{told}") };
+        let [program, url, key] = words[..] else {
+            panic!("{told}")
+        };
         let (kind, name) = program.split_once('/').unwrap();
         let programs: &[(&str, Body)] = match kind {
             "dropped" => &DROPPED,
@@ -478,20 +575,35 @@ fn main() {
             "a_program_that_ends_leaves_no_lock_on_a_server_that_is_slower_than_the_others",
             a_program_that_ends_leaves_no_lock_on_a_server_that_is_slower_than_the_others,
         ),
-        ("a_program_that_ends_after_a_drop_leaves_no_lock", a_program_that_ends_after_a_drop_leaves_no_lock),
-        ("a_program_that_ends_with_a_live_guard_leaves_no_lock", a_program_that_ends_with_a_live_guard_leaves_no_lock),
-        ("a_silent_server_holds_no_program_up", a_silent_server_holds_no_program_up),
+        (
+            "a_program_that_ends_after_a_drop_leaves_no_lock",
+            a_program_that_ends_after_a_drop_leaves_no_lock,
+        ),
+        (
+            "a_program_that_ends_with_a_live_guard_leaves_no_lock",
+            a_program_that_ends_with_a_live_guard_leaves_no_lock,
+        ),
+        (
+            "a_silent_server_holds_no_program_up",
+            a_silent_server_holds_no_program_up,
+        ),
         (
             "the_acquire_of_a_dropped_future_is_undone_before_the_program_ends",
             the_acquire_of_a_dropped_future_is_undone_before_the_program_ends,
         ),
-        ("a_forked_process_is_told_so_and_releases_nothing", a_forked_process_is_told_so_and_releases_nothing),
+        (
+            "a_forked_process_is_told_so_and_releases_nothing",
+            a_forked_process_is_told_so_and_releases_nothing,
+        ),
         ("async_code_is_not_blocked", async_code_is_not_blocked),
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let list = arguments.iter().any(|argument| argument == "--list");
     // Options of the usual harness are ignored; other arguments choose tests, as usual.
-    let words: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let words: Vec<&String> = arguments
+        .iter()
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
     for (name, test) in tests {
         if !words.is_empty() && !words.iter().any(|word| name.contains(word.as_str())) {
             continue;

@@ -1,5 +1,5 @@
-//! What operators see of a locker, and that nothing of it is left afterwards. This target has one test, since threads
-//! and the log are global to the process.
+//! What operators see of a locker, and that nothing of it is left afterwards. This target has one
+//! test, since threads and the log are global to the process.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -39,9 +39,16 @@ fn engines() -> usize {
 async fn a_locker_is_visible_while_it_lives_and_gone_afterwards() {
     let log = Log::collect();
     let server = Server::start();
-    let locks = builder(&server.url(), ms(900)).label("shop").connect().await.unwrap();
+    let locks = builder(&server.url(), ms(900))
+        .label("shop")
+        .connect()
+        .await
+        .unwrap();
     // A thread has the name of the thread that started it until it sets its own.
-    eventually(ms(2_000), "one of each", || (engines(), threads("lockhound-alarm")) == (1, 1)).await;
+    eventually(ms(2_000), "one of each", || {
+        (engines(), threads("lockhound-alarm")) == (1, 1)
+    })
+    .await;
     let id = locks.id();
     let named = ["commands", "renewals", "subscriber"].map(|role| format!("{role}:shop:{id}"));
     assert_eq!(names(&server), named);
@@ -54,27 +61,64 @@ async fn a_locker_is_visible_while_it_lives_and_gone_afterwards() {
     let waiting = tokio::spawn(async move { waiter.lock().await.unwrap().unlock().await });
     tokio::time::sleep(ms(700)).await;
     let stats = locks.stats();
-    assert_eq!((stats.holds, stats.waiters, stats.attempts.of(CallOutcome::Granted)), (1, 1, 1));
-    assert!(stats.renewals >= 1 && stats.renewal_lateness.count >= 1, "{stats:?}");
+    assert_eq!(
+        (
+            stats.holds,
+            stats.waiters,
+            stats.attempts.of(CallOutcome::Granted)
+        ),
+        (1, 1, 1)
+    );
+    assert!(
+        stats.renewals >= 1 && stats.renewal_lateness.count >= 1,
+        "{stats:?}"
+    );
     let batches = stats.renewal_batches;
-    assert!(batches.count >= 1 && (batches.p50, batches.max) == (1, 1), "{batches:?}");
+    assert!(
+        batches.count >= 1 && (batches.p50, batches.max) == (1, 1),
+        "{batches:?}"
+    );
     let slowest = stats.slowest_node.expect("it has answered");
     assert_eq!(&*slowest.node, server.url());
-    assert!(slowest.round_trip.count >= 1 && slowest.round_trip.max < ms(90), "{slowest:?}");
+    assert!(
+        slowest.round_trip.count >= 1 && slowest.round_trip.max < ms(90),
+        "{slowest:?}"
+    );
     guard.unlock().await.unwrap();
     waiting.await.unwrap().unwrap();
     let stats = locks.stats();
-    assert_eq!((stats.holds, stats.waiters, stats.attempts.total(), stats.losses.total()), (0, 0, 2, 0));
+    assert_eq!(
+        (
+            stats.holds,
+            stats.waiters,
+            stats.attempts.total(),
+            stats.losses.total()
+        ),
+        (0, 0, 2, 0)
+    );
     assert_eq!((stats.wait_time.count, stats.hold_time.count), (2, 2));
-    assert!(stats.hold_time.max >= ms(690) && stats.wait_time.max >= ms(600), "{stats:?}");
+    assert!(
+        stats.hold_time.max >= ms(690) && stats.wait_time.max >= ms(600),
+        "{stats:?}"
+    );
     let text = log.text();
-    assert!(!text.contains("WARN") && !text.contains("ERROR") && !text.contains(" INFO"), "{text}");
+    assert!(
+        !text.contains("WARN") && !text.contains("ERROR") && !text.contains(" INFO"),
+        "{text}"
+    );
     for event in ["acquired", "renewed", "released"] {
-        let line = text.lines().find(|line| line.contains(event)).unwrap_or_else(|| panic!("no event {event}"));
+        let line = text
+            .lines()
+            .find(|line| line.contains(event))
+            .unwrap_or_else(|| panic!("no event {event}"));
         assert!(line.contains(&name), "{line}");
     }
     for field in ["owner=", "generation="] {
-        assert!(text.lines().any(|line| line.contains("acquired") && line.contains(field)), "{field}");
+        assert!(
+            text.lines()
+                .any(|line| line.contains("acquired") && line.contains(field)),
+            "{field}"
+        );
     }
 
     // Events on behalf of a waiting caller have its span.
@@ -88,7 +132,10 @@ async fn a_locker_is_visible_while_it_lives_and_gone_afterwards() {
     // A loss is a warning with its reason and age; the silence before it is another.
     let guard = lock.lock().await.unwrap();
     server.stop();
-    eventually(ms(1_500), "jeopardy", || guard.state() == HoldState::Jeopardy).await;
+    eventually(ms(1_500), "jeopardy", || {
+        guard.state() == HoldState::Jeopardy
+    })
+    .await;
     guard.lost().cancelled().await;
     server.go_on();
     let stats = locks.stats();
@@ -96,18 +143,41 @@ async fn a_locker_is_visible_while_it_lives_and_gone_afterwards() {
     assert!(stats.renewal_errors >= 2, "{stats:?}");
     drop(guard);
     // The token does not wait for the log.
-    eventually(ms(1_000), "the loss is logged", || log.text().contains("lock lost")).await;
+    eventually(ms(1_000), "the loss is logged", || {
+        log.text().contains("lock lost")
+    })
+    .await;
     let text = log.text();
-    let lost = text.lines().find(|line| line.contains("lock lost")).expect("a warning");
-    for part in ["WARN", &name, "owner=", "generation=", "reason=its renewals failed", "age="] {
+    let lost = text
+        .lines()
+        .find(|line| line.contains("lock lost"))
+        .expect("a warning");
+    for part in [
+        "WARN",
+        &name,
+        "owner=",
+        "generation=",
+        "reason=its renewals failed",
+        "age=",
+    ] {
         assert!(lost.contains(part), "{part}: {lost}");
     }
-    assert!(text.lines().any(|line| line.contains("WARN") && line.contains("in jeopardy") && line.contains(&name)));
-    eventually(ms(3_000), "the release of the lost lock is confirmed", || locks.stats().pending == 0).await;
+    assert!(
+        text.lines().any(|line| line.contains("WARN")
+            && line.contains("in jeopardy")
+            && line.contains(&name))
+    );
+    eventually(
+        ms(3_000),
+        "the release of the lost lock is confirmed",
+        || locks.stats().pending == 0,
+    )
+    .await;
     let undone = text.lines().filter(|line| line.contains("undone")).count();
     assert!(locks.stats().undone >= 1, "{undone} {:?}", locks.stats());
 
-    // After `close` no thread and no connection is left; nor after the last handle of another locker is dropped.
+    // After `close` no thread and no connection is left; nor after the last handle of another
+    // locker is dropped.
     locks.close().await;
     eventually(ms(1_000), "no thread", || engines() == 0).await;
     eventually(ms(1_000), "no connection", || names(&server).is_empty()).await;
@@ -118,7 +188,10 @@ async fn a_locker_is_visible_while_it_lives_and_gone_afterwards() {
     tokio::time::sleep(ms(50)).await;
     assert_eq!(engines(), 1, "a guard keeps it");
     drop(guard);
-    eventually(ms(1_000), "no thread", || engines() == 0 && threads("lockhound-alarm") == 0).await;
+    eventually(ms(1_000), "no thread", || {
+        engines() == 0 && threads("lockhound-alarm") == 0
+    })
+    .await;
     eventually(ms(1_000), "no connection", || names(&server).is_empty()).await;
     assert!(!server.exists(&name));
 }

@@ -1,5 +1,5 @@
-//! What servers remember of themselves: a server that may have forgotten locks has no vote until their leases are over,
-//! and nobody has to act for it.
+//! What servers remember of themselves: a server that may have forgotten locks has no vote until
+//! their leases are over, and nobody has to act for it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
 
@@ -22,7 +22,11 @@ static LOG: LazyLock<Log> = LazyLock::new(|| Log::collect_from(LevelFilter::WARN
 const LEASE: Duration = Duration::from_millis(1_000);
 
 /// How many times each scenario runs, and how many at once: `./dev soak` runs each a hundred times.
-const TOLD: (usize, usize) = if cfg!(feature = "soak") { (10, 10) } else { (1, 1) };
+const TOLD: (usize, usize) = if cfg!(feature = "soak") {
+    (10, 10)
+} else {
+    (1, 1)
+};
 
 async fn again_and_again<F: Future<Output = ()>>(story: impl Fn() -> F) {
     for _ in 0..TOLD.0 {
@@ -40,13 +44,26 @@ struct Deployment {
 
 impl Deployment {
     async fn new(servers: Vec<Server>, quarantines: [Duration; 2]) -> Self {
-        let ways = [0, 1].map(|_| servers.iter().map(|server| Proxy::start(server.port())).collect::<Vec<_>>());
+        let ways = [0, 1].map(|_| {
+            servers
+                .iter()
+                .map(|server| Proxy::start(server.port()))
+                .collect::<Vec<_>>()
+        });
         let connect = |who: usize| {
-            let nodes = over_urls(ways[who].iter().map(Proxy::url), LEASE).outage_tolerance(ms(60_000));
-            nodes.command_timeout(ms(250)).restart_quarantine(quarantines[who]).connect()
+            let nodes =
+                over_urls(ways[who].iter().map(Proxy::url), LEASE).outage_tolerance(ms(60_000));
+            nodes
+                .command_timeout(ms(250))
+                .restart_quarantine(quarantines[who])
+                .connect()
         };
         let lockers = [connect(0).await.unwrap(), connect(1).await.unwrap()];
-        let deployment = Self { servers, ways, lockers };
+        let deployment = Self {
+            servers,
+            ways,
+            lockers,
+        };
         // Servers that begin together wait once.
         for locks in &deployment.lockers {
             eventually(ms(20_000), "all servers vote", || deployment.all_vote()).await;
@@ -81,18 +98,26 @@ impl Deployment {
 
 /// Returns whether a server votes, according to its memory.
 fn votes(server: &Server) -> bool {
-    let begun: Option<String> = server.try_command(&["HGET", "lockhound_vote", "begun"]).ok().flatten();
+    let begun: Option<String> = server
+        .try_command(&["HGET", "lockhound_vote", "begun"])
+        .ok()
+        .flatten();
     begun.as_deref() == Some("0")
 }
 
-/// The first program holds the lock on the first two servers, since it cannot reach the third, and the second server
-/// forgets. Asserts that no other gets the lock before the lease is over, that another soon gets it after that, and
-/// that the server votes again.
+/// The first program holds the lock on the first two servers, since it cannot reach the third, and
+/// the second server forgets. Asserts that no other gets the lock before the lease is over, that
+/// another soon gets it after that, and that the server votes again.
 async fn nobody_is_in_beside_the_holder(d: &Deployment, forgets: impl AsyncFnOnce(&Deployment)) {
     let key = key();
     d.cut_off(2);
     tokio::time::sleep(ms(50)).await;
-    let guard = d.lockers[0].get(&key).fixed_lease(LEASE).lock().await.unwrap();
+    let guard = d.lockers[0]
+        .get(&key)
+        .fixed_lease(LEASE)
+        .lock()
+        .await
+        .unwrap();
     assert!(d.servers[0].exists(&key) && d.servers[1].exists(&key) && !d.servers[2].exists(&key));
     forgets(d).await;
     let forgot = Instant::now();
@@ -112,7 +137,8 @@ async fn votes_again(server: &Server, longest: Duration) {
 async fn a_server_that_was_flushed_lets_nobody_in_beside_a_holder() {
     again_and_again(|| async {
         let d = Deployment::plain().await;
-        nobody_is_in_beside_the_holder(&d, async |d| d.servers[1].command::<()>(&["FLUSHALL"])).await;
+        nobody_is_in_beside_the_holder(&d, async |d| d.servers[1].command::<()>(&["FLUSHALL"]))
+            .await;
         votes_again(&d.servers[1], LEASE).await;
     })
     .await;
@@ -173,7 +199,10 @@ async fn a_replica_that_lagged_behind_and_ran_for_long_lets_nobody_in_beside_a_h
     again_and_again(|| async {
         let servers = servers(3);
         let replica = servers[1].replica();
-        eventually(ms(10_000), "the replica is in step", || servers[1].has_replicas(1)).await;
+        eventually(ms(10_000), "the replica is in step", || {
+            servers[1].has_replicas(1)
+        })
+        .await;
         let d = Deployment::new(servers, [LEASE; 2]).await;
         eventually(ms(10_000), "it has the memory", || votes(&replica)).await;
         replica.stop();
@@ -194,7 +223,10 @@ async fn a_server_that_was_a_replica_for_a_moment_lets_nobody_in_beside_a_holder
     again_and_again(|| async {
         let servers = servers(3);
         let replica = servers[1].replica();
-        eventually(ms(10_000), "the replica is in step", || servers[1].has_replicas(1)).await;
+        eventually(ms(10_000), "the replica is in step", || {
+            servers[1].has_replicas(1)
+        })
+        .await;
         let d = Deployment::new(servers, [LEASE; 2]).await;
         eventually(ms(10_000), "it has the memory", || votes(&replica)).await;
         // It has the memory of its master, but not the lock.
@@ -219,13 +251,22 @@ async fn a_server_that_was_a_replica_for_a_moment_lets_nobody_in_beside_a_holder
 #[tokio::test]
 async fn the_longest_lease_of_any_program_is_waited_for() {
     again_and_again(|| async {
-        let long = if cfg!(feature = "soak") { ms(10_000) } else { ms(4_000) };
+        let long = if cfg!(feature = "soak") {
+            ms(10_000)
+        } else {
+            ms(4_000)
+        };
         // Only the first program has the long leases, and only it knows them.
         let d = Deployment::new(servers(3), [long, LEASE]).await;
         let key = key();
         d.cut_off(2);
         tokio::time::sleep(ms(50)).await;
-        let guard = d.lockers[0].get(&key).fixed_lease(long).lock().await.unwrap();
+        let guard = d.lockers[0]
+            .get(&key)
+            .fixed_lease(long)
+            .lock()
+            .await
+            .unwrap();
         d.servers[1].command::<()>(&["FLUSHALL"]);
         let next = d.lockers[1].get(&key).lock().await.unwrap();
         guard.check().expect_err("two were in");
@@ -244,14 +285,24 @@ async fn a_program_that_comes_after_a_rolling_restart_lets_nobody_in_beside_a_ho
             server.kill();
             server.restart();
             // Locking goes on with the other servers meanwhile.
-            d.lockers[0].get(key()).lock().await.unwrap().unlock().await.unwrap();
+            d.lockers[0]
+                .get(key())
+                .lock()
+                .await
+                .unwrap()
+                .unlock()
+                .await
+                .unwrap();
             votes_again(server, LEASE).await;
         }
         println!("a rolling restart took {:?}", begun.elapsed());
         let key = key();
         let guard = d.lockers[0].get(&key).lock().await.unwrap();
-        let late =
-            over_urls(d.servers.iter().map(Server::url), LEASE).restart_quarantine(LEASE).connect().await.unwrap();
+        let late = over_urls(d.servers.iter().map(Server::url), LEASE)
+            .restart_quarantine(LEASE)
+            .connect()
+            .await
+            .unwrap();
         assert!(late.get(&key).try_lock().await.unwrap().is_none());
         guard.unlock().await.unwrap();
         late.get(&key).lock().await.unwrap().unlock().await.unwrap();
@@ -259,8 +310,8 @@ async fn a_program_that_comes_after_a_rolling_restart_lets_nobody_in_beside_a_ho
     .await;
 }
 
-/// For four leases the second program tries to take the lock while the first holds and renews it, with an address that
-/// leads elsewhere and a server out of reach.
+/// For four leases the second program tries to take the lock while the first holds and renews it,
+/// with an address that leads elsewhere and a server out of reach.
 async fn an_address_leads_to(d: &Deployment, other: &Server) {
     let key = key();
     let guard = d.lockers[0].get(&key).lock().await.unwrap();
@@ -276,7 +327,9 @@ async fn an_address_leads_to(d: &Deployment, other: &Server) {
         }
         tokio::time::sleep(ms(10)).await;
     }
-    guard.check().expect_err("nobody was in, and one of three servers is no majority");
+    guard
+        .check()
+        .expect_err("nobody was in, and one of three servers is no majority");
 }
 
 #[tokio::test]
@@ -302,7 +355,10 @@ async fn an_address_that_leads_to_the_server_s_own_replica_makes_no_second_major
     again_and_again(|| async {
         let servers = servers(3);
         let replica = servers[1].replica();
-        eventually(ms(10_000), "the replica is in step", || servers[1].has_replicas(1)).await;
+        eventually(ms(10_000), "the replica is in step", || {
+            servers[1].has_replicas(1)
+        })
+        .await;
         let d = Deployment::new(servers, [LEASE; 2]).await;
         an_address_leads_to(&d, &replica).await;
     })
@@ -317,12 +373,23 @@ async fn renewals_by_another_server_are_no_votes() {
             let (d, stranger, key) = (Deployment::plain().await, Server::start(), key());
             let guard = d.lockers[0].get(&key).lock().await.unwrap();
             d.cut_off(2);
-            d.ways[0][1].lead_to(if elsewhere { stranger.port() } else { d.servers[0].port() });
+            d.ways[0][1].lead_to(if elsewhere {
+                stranger.port()
+            } else {
+                d.servers[0].port()
+            });
             let clients: String = d.servers[1].command(&["CLIENT", "LIST"]);
             let id = d.lockers[0].id().to_string();
-            let is_it = |line: &&str| line.contains("name=lockhound:renewals:") && line.contains(&id);
+            let is_it =
+                |line: &&str| line.contains("name=lockhound:renewals:") && line.contains(&id);
             let line = clients.lines().find(is_it).unwrap();
-            let id = line.split(' ').next().unwrap().strip_prefix("id=").unwrap().to_owned();
+            let id = line
+                .split(' ')
+                .next()
+                .unwrap()
+                .strip_prefix("id=")
+                .unwrap()
+                .to_owned();
             d.servers[1].command::<()>(&["CLIENT", "KILL", "ID", &id]);
             tokio::time::timeout(3 * LEASE, guard.lost().cancelled())
                 .await
@@ -339,15 +406,29 @@ async fn three_failovers_within_a_lease_lose_no_lock_that_all_servers_have() {
         let masters = servers(3);
         let replicas: Vec<Server> = masters.iter().map(Server::replica).collect();
         for master in &masters {
-            eventually(ms(10_000), "the replica is in step", || master.has_replicas(1)).await;
+            eventually(ms(10_000), "the replica is in step", || {
+                master.has_replicas(1)
+            })
+            .await;
         }
-        let ways: Vec<Proxy> = masters.iter().map(|server| Proxy::start(server.port())).collect();
+        let ways: Vec<Proxy> = masters
+            .iter()
+            .map(|server| Proxy::start(server.port()))
+            .collect();
         let nodes = over_urls(ways.iter().map(Proxy::url), lease).outage_tolerance(ms(60_000));
-        let locks = nodes.command_timeout(ms(300)).restart_quarantine(lease).connect().await.unwrap();
+        let locks = nodes
+            .command_timeout(ms(300))
+            .restart_quarantine(lease)
+            .connect()
+            .await
+            .unwrap();
         let key = key();
         let guard = locks.get(&key).lock().await.unwrap();
         for (master, (replica, way)) in masters.iter().zip(replicas.iter().zip(&ways)) {
-            eventually(ms(10_000), "the replica is in step", || master.has_replicas(1) && replica.exists(&key)).await;
+            eventually(ms(10_000), "the replica is in step", || {
+                master.has_replicas(1) && replica.exists(&key)
+            })
+            .await;
             master.kill();
             replica.command::<()>(&["REPLICAOF", "NO", "ONE"]);
             way.lead_to(replica.port());
@@ -363,7 +444,8 @@ async fn three_failovers_within_a_lease_lose_no_lock_that_all_servers_have() {
     .await;
 }
 
-/// Only the second program has seen a server forget, and has let it vote again. The first cannot reach another one.
+/// Only the second program has seen a server forget, and has let it vote again. The first cannot
+/// reach another one.
 #[tokio::test]
 async fn a_try_lock_gets_what_a_majority_would_grant_after_an_opening() {
     again_and_again(|| async {
@@ -371,12 +453,25 @@ async fn a_try_lock_gets_what_a_majority_would_grant_after_an_opening() {
         d.servers[1].command::<()>(&["FLUSHALL"]);
         drop(d.lockers[1].get(&key).lock().await.unwrap());
         votes_again(&d.servers[1], LEASE).await;
-        eventually(ms(20_000), "it is free", || d.servers.iter().all(|server| !server.exists(&key))).await;
+        eventually(ms(20_000), "it is free", || {
+            d.servers.iter().all(|server| !server.exists(&key))
+        })
+        .await;
         d.cut_off(2);
-        let guard = d.lockers[0].get(&key).try_lock().await.unwrap().expect("two of three grant it");
-        assert!(d.servers[0].exists(&key) && d.servers[1].exists(&key) && !d.servers[2].exists(&key));
+        let guard = d.lockers[0]
+            .get(&key)
+            .try_lock()
+            .await
+            .unwrap()
+            .expect("two of three grant it");
+        assert!(
+            d.servers[0].exists(&key) && d.servers[1].exists(&key) && !d.servers[2].exists(&key)
+        );
         guard.unlock().await.unwrap();
-        eventually(ms(20_000), "nothing is left", || d.servers.iter().all(|server| !server.exists(&key))).await;
+        eventually(ms(20_000), "nothing is left", || {
+            d.servers.iter().all(|server| !server.exists(&key))
+        })
+        .await;
     })
     .await;
 }
@@ -392,7 +487,12 @@ async fn locking_goes_on_by_itself_if_one_is_away_and_one_restarts() {
         let took = Instant::now();
         for locks in &d.lockers {
             let guard = tokio::time::timeout(2 * LEASE + ms(10_000), locks.get(key()).lock()).await;
-            guard.expect("nobody has to act").unwrap().unlock().await.unwrap();
+            guard
+                .expect("nobody has to act")
+                .unwrap()
+                .unlock()
+                .await
+                .unwrap();
         }
         println!("locking went on after {:?}", took.elapsed());
         d.servers[2].restart();
@@ -407,7 +507,11 @@ async fn servers_do_not_begin_together_before_a_slow_one_is_connected() {
     again_and_again(|| async {
         let servers = servers(3);
         let urls = || servers.iter().map(Server::url).collect::<Vec<_>>();
-        let first = over_urls(urls(), LEASE).restart_quarantine(LEASE).connect().await.unwrap();
+        let first = over_urls(urls(), LEASE)
+            .restart_quarantine(LEASE)
+            .connect()
+            .await
+            .unwrap();
         eventually(ms(20_000), "all vote", || servers.iter().all(votes)).await;
         first.close().await;
         let mark = "lockhound_fence:{7}";
@@ -417,13 +521,21 @@ async fn servers_do_not_begin_together_before_a_slow_one_is_connected() {
             server.command::<()>(&["FLUSHALL"]);
         }
         servers[2].stop();
-        let nodes = over_urls(urls(), LEASE).restart_quarantine(LEASE).connect_timeout(ms(60_000));
+        let nodes = over_urls(urls(), LEASE)
+            .restart_quarantine(LEASE)
+            .connect_timeout(ms(60_000));
         let locks = nodes.connect().await.unwrap();
         // The longest lease is over, and it has not answered yet.
         tokio::time::sleep(3 * LEASE).await;
-        assert!(!votes(&servers[0]) && !votes(&servers[1]), "they begin without it");
+        assert!(
+            !votes(&servers[0]) && !votes(&servers[1]),
+            "they begin without it"
+        );
         servers[2].go_on();
-        eventually(LEASE + ms(20_000), "they vote again", || servers.iter().all(votes)).await;
+        eventually(LEASE + ms(20_000), "they vote again", || {
+            servers.iter().all(votes)
+        })
+        .await;
         for server in &servers {
             assert_eq!(server.command::<u64>(&["GET", mark]), high);
         }
@@ -435,24 +547,55 @@ async fn servers_do_not_begin_together_before_a_slow_one_is_connected() {
 #[tokio::test]
 async fn another_number_of_servers_is_refused() {
     let d = Deployment::plain().await;
-    let two = || over_urls(d.servers[..2].iter().map(Server::url), LEASE).restart_quarantine(LEASE).connect();
+    let two = || {
+        over_urls(d.servers[..2].iter().map(Server::url), LEASE)
+            .restart_quarantine(LEASE)
+            .connect()
+    };
     let error = two().await.unwrap_err();
     let text = error.to_string();
     assert!(
-        matches!(error, Error::Config(_)) && text.contains("one of 3 servers") && text.contains("names 2"),
+        matches!(error, Error::Config(_))
+            && text.contains("one of 3 servers")
+            && text.contains("names 2"),
         "{text}"
     );
     // Nor does it open a server that forgets, though it could not be told from another one there.
     d.servers[1].command::<()>(&["FLUSHALL"]);
-    d.lockers[0].get(key()).lock().await.unwrap().unlock().await.unwrap();
-    let one = over_urls([d.servers[1].url()], LEASE).restart_quarantine(LEASE).connect().await.unwrap();
+    d.lockers[0]
+        .get(key())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    let one = over_urls([d.servers[1].url()], LEASE)
+        .restart_quarantine(LEASE)
+        .connect()
+        .await
+        .unwrap();
     votes_again(&d.servers[1], LEASE).await;
-    assert_eq!(d.servers[1].command::<String>(&["HGET", "lockhound_vote", "seats"]), "3");
-    assert!(matches!(one.get(key()).try_lock().await, Err(Error::Unavailable { .. })));
-    d.lockers[0].get(key()).lock().await.unwrap().unlock().await.unwrap();
+    assert_eq!(
+        d.servers[1].command::<String>(&["HGET", "lockhound_vote", "seats"]),
+        "3"
+    );
+    assert!(matches!(
+        one.get(key()).try_lock().await,
+        Err(Error::Unavailable { .. })
+    ));
+    d.lockers[0]
+        .get(key())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
 }
 
-/// Those that name three servers can open none: two of them are down. The one that was given the third alone could.
+/// Those that name three servers can open none: two of them are down. The one that was given the
+/// third alone could.
 #[tokio::test]
 async fn a_program_that_names_fewer_servers_opens_none() {
     let lease = ms(3_000);
@@ -463,38 +606,72 @@ async fn a_program_that_names_fewer_servers_opens_none() {
     d.lockers[0].get(key()).try_lock().await.unwrap_err();
     let seats = || d.servers[1].command::<Option<String>>(&["HGET", "lockhound_vote", "seats"]);
     eventually(ms(10_000), "it begins again", || seats().is_some()).await;
-    let one = over_urls([d.servers[1].url()], lease).restart_quarantine(lease).connect().await.unwrap();
+    let one = over_urls([d.servers[1].url()], lease)
+        .restart_quarantine(lease)
+        .connect()
+        .await
+        .unwrap();
     let end = Instant::now() + lease.mul_f64(2.5);
     while Instant::now() < end {
         let answer = one.get(key()).try_lock().await;
-        assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+        assert!(
+            matches!(answer, Err(Error::Unavailable { .. })),
+            "{answer:?}"
+        );
         assert!(!votes(&d.servers[1]) && seats().as_deref() == Some("3"));
         tokio::time::sleep(ms(20)).await;
     }
     d.servers[0].restart();
-    d.lockers[0].get(key()).lock().await.unwrap().unlock().await.unwrap();
+    d.lockers[0]
+        .get(key())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
 }
 
-/// A program comes to three servers that vote by right addresses; another one has a stranger's in place of the third.
+/// A program comes to three servers that vote by right addresses; another one has a stranger's in
+/// place of the third.
 #[tokio::test]
 async fn a_stranger_s_address_is_named_in_a_warning() {
     let (d, stranger) = (Deployment::plain().await, Server::start());
     let log = &*LOG;
-    let connect =
-        |servers: [&Server; 3]| over_urls(servers.map(Server::url), LEASE).restart_quarantine(LEASE).connect();
+    let connect = |servers: [&Server; 3]| {
+        over_urls(servers.map(Server::url), LEASE)
+            .restart_quarantine(LEASE)
+            .connect()
+    };
     let [one, two, three] = [0, 1, 2].map(|at| &d.servers[at]);
     let right = connect([one, two, three]).await.unwrap();
     let _wrong = connect([one, two, &stranger]).await.unwrap();
     let warned = |server: &Server| {
-        let (address, news) = (format!("127.0.0.1:{}", server.port()), "new to the others, or was emptied");
-        log.text().lines().filter(|line| line.contains(news) && line.contains(&address)).count()
+        let (address, news) = (
+            format!("127.0.0.1:{}", server.port()),
+            "new to the others, or was emptied",
+        );
+        log.text()
+            .lines()
+            .filter(|line| line.contains(news) && line.contains(&address))
+            .count()
     };
     eventually(ms(10_000), "it is named", || warned(&stranger) > 0).await;
     eventually(LEASE + ms(20_000), "it votes", || votes(&stranger)).await;
-    assert_eq!((warned(&stranger), d.servers.iter().map(warned).max()), (1, Some(0)));
+    assert_eq!(
+        (warned(&stranger), d.servers.iter().map(warned).max()),
+        (1, Some(0))
+    );
     // A server that is emptied cannot be told from it.
     two.command::<()>(&["FLUSHALL"]);
-    right.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    right
+        .get(key())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     eventually(ms(10_000), "it is named too", || warned(two) == 1).await;
     votes_again(two, LEASE).await;
 }
@@ -506,25 +683,45 @@ async fn a_wrong_list_does_not_lock_out_the_right_programs() {
         for stays in [false, true] {
             let servers = servers(3);
             let two = servers[..2].iter().map(Server::url);
-            let mut wrong = Some(over_urls(two, LEASE).restart_quarantine(LEASE).connect().await.unwrap());
+            let mut wrong = Some(
+                over_urls(two, LEASE)
+                    .restart_quarantine(LEASE)
+                    .connect()
+                    .await
+                    .unwrap(),
+            );
             let begun = |server: &Server| server.command::<u64>(&["EXISTS", "lockhound_vote"]) == 1;
             eventually(ms(10_000), "they begin", || servers[..2].iter().all(begun)).await;
             if !stays {
                 wrong.take().unwrap().close().await;
             }
-            let right = over_urls(servers.iter().map(Server::url), LEASE).restart_quarantine(LEASE).connect().await;
+            let right = over_urls(servers.iter().map(Server::url), LEASE)
+                .restart_quarantine(LEASE)
+                .connect()
+                .await;
             let right = right.unwrap();
-            let guard = tokio::time::timeout(LEASE + ms(10_000), right.get(key()).lock()).await.expect("they vote");
+            let guard = tokio::time::timeout(LEASE + ms(10_000), right.get(key()).lock())
+                .await
+                .expect("they vote");
             guard.unwrap().unlock().await.unwrap();
             if let Some(wrong) = wrong {
                 // Until it looks at the servers again, they abstain for it.
                 let is_told = async {
                     let told = "is one of 3 servers, and this program names 2";
-                    while !wrong.get(key()).try_lock().await.unwrap_err().to_string().contains(told) {
+                    while !wrong
+                        .get(key())
+                        .try_lock()
+                        .await
+                        .unwrap_err()
+                        .to_string()
+                        .contains(told)
+                    {
                         tokio::time::sleep(ms(20)).await;
                     }
                 };
-                soon(2 * LEASE + ms(10_000), is_told).await.expect("it is told");
+                soon(2 * LEASE + ms(10_000), is_told)
+                    .await
+                    .expect("it is told");
             }
         }
     })
@@ -536,15 +733,31 @@ async fn a_wrong_list_does_not_lock_out_the_right_programs() {
 async fn a_longest_lease_that_was_a_mistake_can_be_lowered() {
     let d = Deployment::plain().await;
     let urls = d.servers.iter().map(Server::url);
-    over_urls(urls, LEASE).restart_quarantine(ms(3_600_000)).connect().await.unwrap().close().await;
+    over_urls(urls, LEASE)
+        .restart_quarantine(ms(3_600_000))
+        .connect()
+        .await
+        .unwrap()
+        .close()
+        .await;
     for server in &d.servers {
-        assert_eq!(server.command::<u64>(&["HGET", "lockhound_vote", "lease"]), 3_600_000);
+        assert_eq!(
+            server.command::<u64>(&["HGET", "lockhound_vote", "lease"]),
+            3_600_000
+        );
         server.command::<()>(&["HSET", "lockhound_vote", "lease", "1000"]);
     }
     d.servers[1].kill();
     d.servers[1].restart();
     votes_again(&d.servers[1], LEASE).await;
-    d.lockers[0].get(key()).lock().await.unwrap().unlock().await.unwrap();
+    d.lockers[0]
+        .get(key())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
 }
 
 /// Returns an address where nobody listens.
@@ -553,49 +766,91 @@ fn nowhere() -> String {
     format!("redis://{}", taken.local_addr().unwrap())
 }
 
-/// A program that names five servers stays, and is the first that sees that the three have lost their data.
+/// A program that names five servers stays, and is the first that sees that the three have lost
+/// their data.
 #[tokio::test]
 async fn a_longer_list_locks_nobody_out_after_all_are_emptied() {
     again_and_again(|| async {
         for idle in [false, true] {
             let d = Deployment::plain().await;
-            let urls = d.servers.iter().map(Server::url).chain([nowhere(), nowhere()]);
-            let wrong = over_urls(urls, LEASE).restart_quarantine(LEASE).connect_lazy().unwrap();
+            let urls = d
+                .servers
+                .iter()
+                .map(Server::url)
+                .chain([nowhere(), nowhere()]);
+            let wrong = over_urls(urls, LEASE)
+                .restart_quarantine(LEASE)
+                .connect_lazy()
+                .unwrap();
             let is_told = async || {
                 let told = "is one of 3 servers, and this program names 5";
-                while !wrong.get(key()).try_lock().await.unwrap_err().to_string().contains(told) {
+                while !wrong
+                    .get(key())
+                    .try_lock()
+                    .await
+                    .unwrap_err()
+                    .to_string()
+                    .contains(told)
+                {
                     tokio::time::sleep(ms(20)).await;
                 }
             };
             soon(ms(10_000), is_told()).await.expect("it is told");
-            d.servers.iter().for_each(|server| server.command::<()>(&["FLUSHALL"]));
+            d.servers
+                .iter()
+                .for_each(|server| server.command::<()>(&["FLUSHALL"]));
             if idle {
-                let seats = |server: &Server| server.command::<Option<String>>(&["HGET", "lockhound_vote", "seats"]);
-                let has_begun = || d.servers.iter().all(|server| seats(server).as_deref() == Some("5"));
+                let seats = |server: &Server| {
+                    server.command::<Option<String>>(&["HGET", "lockhound_vote", "seats"])
+                };
+                let has_begun = || {
+                    d.servers
+                        .iter()
+                        .all(|server| seats(server).as_deref() == Some("5"))
+                };
                 eventually(ms(10_000), "it begins them", has_begun).await;
                 tokio::time::sleep(3 * LEASE).await;
                 assert!(!d.servers.iter().any(votes), "it lets them vote");
                 let error = wrong.get(key()).try_lock().await.unwrap_err().to_string();
-                assert!(error.contains("until a program lets it vote that names 3 servers"), "{error}");
+                assert!(
+                    error.contains("until a program lets it vote that names 3 servers"),
+                    "{error}"
+                );
             }
-            let guard = tokio::time::timeout(LEASE + ms(10_000), d.lockers[0].get(key()).lock()).await;
-            guard.expect("they vote as three").unwrap().unlock().await.unwrap();
+            let guard =
+                tokio::time::timeout(LEASE + ms(10_000), d.lockers[0].get(key()).lock()).await;
+            guard
+                .expect("they vote as three")
+                .unwrap()
+                .unlock()
+                .await
+                .unwrap();
             soon(ms(10_000), is_told()).await.expect("it is told again");
         }
     })
     .await;
 }
 
-/// A program that names seven servers, of which four do not exist, was first in a new deployment, and stays.
+/// A program that names seven servers, of which four do not exist, was first in a new deployment,
+/// and stays.
 #[tokio::test]
 async fn a_list_without_a_majority_locks_nobody_out() {
     let servers = servers(3);
     let urls = || servers.iter().map(Server::url);
     let seven = urls().chain([nowhere(), nowhere(), nowhere(), nowhere()]);
-    let _wrong = over_urls(seven, LEASE).restart_quarantine(LEASE).connect_lazy().unwrap();
+    let _wrong = over_urls(seven, LEASE)
+        .restart_quarantine(LEASE)
+        .connect_lazy()
+        .unwrap();
     let begun = |server: &Server| server.command::<u64>(&["EXISTS", "lockhound_vote"]) == 1;
     eventually(ms(10_000), "it begins them", || servers.iter().all(begun)).await;
-    let right = over_urls(urls(), LEASE).restart_quarantine(LEASE).connect().await.unwrap();
-    let guard = tokio::time::timeout(LEASE + ms(10_000), right.get(key()).lock()).await.expect("they vote");
+    let right = over_urls(urls(), LEASE)
+        .restart_quarantine(LEASE)
+        .connect()
+        .await
+        .unwrap();
+    let guard = tokio::time::timeout(LEASE + ms(10_000), right.get(key()).lock())
+        .await
+        .expect("they vote");
     guard.unwrap().unlock().await.unwrap();
 }

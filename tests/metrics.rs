@@ -12,15 +12,23 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
 /// Returns the counters, and the number of recorded values, by name and labels.
 fn told(snapshotter: &Snapshotter) -> BTreeMap<String, u64> {
-    let values = snapshotter.snapshot().into_vec().into_iter().map(|(key, _, _, value)| {
-        let labels: String = key.key().labels().map(|l| format!(" {}={}", l.key(), l.value())).collect();
-        let count = match value {
-            DebugValue::Counter(count) => count,
-            DebugValue::Histogram(times) => u64::try_from(times.len()).unwrap(),
-            DebugValue::Gauge(_) => 0,
-        };
-        (format!("{}{labels}", key.key().name()), count)
-    });
+    let values = snapshotter
+        .snapshot()
+        .into_vec()
+        .into_iter()
+        .map(|(key, _, _, value)| {
+            let labels: String = key
+                .key()
+                .labels()
+                .map(|l| format!(" {}={}", l.key(), l.value()))
+                .collect();
+            let count = match value {
+                DebugValue::Counter(count) => count,
+                DebugValue::Histogram(times) => u64::try_from(times.len()).unwrap(),
+                DebugValue::Gauge(_) => 0,
+            };
+            (format!("{}{labels}", key.key().name()), count)
+        });
     values.collect()
 }
 
@@ -30,13 +38,30 @@ async fn the_programs_recorder_receives_counts_and_times() {
     let snapshotter = recorder.snapshotter();
     recorder.install().unwrap();
     let server = Server::start();
-    let locks = builder(&server.url(), ms(1_500)).command_timeout(ms(450)).connect().await.unwrap();
-    let counters = told(&snapshotter).into_iter().filter(|(name, _)| name.contains("_total"));
+    let locks = builder(&server.url(), ms(1_500))
+        .command_timeout(ms(450))
+        .connect()
+        .await
+        .unwrap();
+    let counters = told(&snapshotter)
+        .into_iter()
+        .filter(|(name, _)| name.contains("_total"));
     let counters: Vec<_> = counters.map(|(_, count)| count).collect();
-    assert_eq!(counters, [0; 19], "each begins before its first event: 5, 8 outcomes, and losses for 6 reasons");
+    assert_eq!(
+        counters, [0; 19],
+        "each begins before its first event: 5, 8 outcomes, and losses for 6 reasons"
+    );
     let lost = locks.get(key());
     let guard = lost.lock().await.unwrap();
-    locks.get(key()).class("orders").lock().await.unwrap().unlock().await.unwrap();
+    locks
+        .get(key())
+        .class("orders")
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     eventually(ms(1_000), "a renewal", || locks.stats().renewals > 0).await;
     server.command::<bool>(&["DEL", lost.key().as_str()]);
     guard.lost().cancelled().await;
@@ -46,11 +71,22 @@ async fn the_programs_recorder_receives_counts_and_times() {
     assert!(guard.unlock().await.is_err());
     locks.close().await;
     let told = told(&snapshotter);
-    let of = |name: &str| *told.get(name).unwrap_or_else(|| panic!("{name} is not in {told:?}"));
+    let of = |name: &str| {
+        *told
+            .get(name)
+            .unwrap_or_else(|| panic!("{name} is not in {told:?}"))
+    };
     // The one with a class has series of its own.
     assert_eq!(of("lockhound_attempts_total outcome=granted"), 2);
-    assert_eq!(of("lockhound_attempts_total outcome=granted class=orders"), 1);
-    assert_eq!(of("lockhound_losses_total reason=not_owner"), 2, "one is found at the release");
+    assert_eq!(
+        of("lockhound_attempts_total outcome=granted class=orders"),
+        1
+    );
+    assert_eq!(
+        of("lockhound_losses_total reason=not_owner"),
+        2,
+        "one is found at the release"
+    );
     assert!(of("lockhound_renewals_total") >= 1);
     assert_eq!(of("lockhound_wait_seconds outcome=granted"), 2);
     assert_eq!(of("lockhound_wait_seconds outcome=granted class=orders"), 1);
@@ -58,5 +94,10 @@ async fn the_programs_recorder_receives_counts_and_times() {
     assert_eq!(of("lockhound_hold_seconds class=orders"), 1);
     assert!(of("lockhound_renewal_lateness_seconds") >= 1);
     assert!(of("lockhound_renewal_batch_locks") >= 1);
-    assert!(of(&format!("lockhound_renewal_round_trip_seconds node={}", server.url())) >= 1);
+    assert!(
+        of(&format!(
+            "lockhound_renewal_round_trip_seconds node={}",
+            server.url()
+        )) >= 1
+    );
 }

@@ -1,39 +1,51 @@
-//! The protocol on one server, model-checked: every state that it can reach within bounds, whichever commands are lost,
-//! late, or executed twice; and mutants, each of which has to break a promise within the same bounds.
+//! The protocol on one server, model-checked: every state that it can reach within bounds,
+//! whichever commands are lost, late, or executed twice; and mutants, each of which has to break a
+//! promise within the same bounds.
 //!
 //! # What is modelled
-//! - The server: one key with the field of its holder, the hold count and the lease, and what `acquire`, `count`,
-//!   `release` and `renew` do to them. A release and a cancel are one script, as in `lua/`.
-//! - The wire: a command that was sent is executed at any time, in any order, or never, which stands for a loss. Every
-//!   command but an acquire may be executed any number of times, which stands for repetitions and late copies.
-//! - The clients, of one owner each, as `hold.rs`, `session/` and `watchdog/` have it: the phases of a hold, a
-//!   generation per attempt, validity that counts from before the send, re-entry that counts before it sends, renewals
-//!   that are retried, releases and undos that are sent until they are answered, the second cancel of an unknown
-//!   acquire, callers that are gone when their grant comes. A timeout may come at any time after the send.
-//! - Answers: the answer of a grant or a renewal takes any time, or is lost. The others arrive at once or never: a late
-//!   "held", "gone" or "released" is the same as the answer to a later copy.
-//! - Time: ticks of the server and of the clients. A client's clock may be slow by one tick, which is the drift.
+//! - The server: one key with the field of its holder, the hold count and the lease, and what
+//!   `acquire`, `count`, `release` and `renew` do to them. A release and a cancel are one script,
+//!   as in `lua/`.
+//! - The wire: a command that was sent is executed at any time, in any order, or never, which
+//!   stands for a loss. Every command but an acquire may be executed any number of times, which
+//!   stands for repetitions and late copies.
+//! - The clients, of one owner each, as `hold.rs`, `session/` and `watchdog/` have it: the phases
+//!   of a hold, a generation per attempt, validity that counts from before the send, re-entry that
+//!   counts before it sends, renewals that are retried, releases and undos that are sent until they
+//!   are answered, the second cancel of an unknown acquire, callers that are gone when their grant
+//!   comes. A timeout may come at any time after the send.
+//! - Answers: the answer of a grant or a renewal takes any time, or is lost. The others arrive at
+//!   once or never: a late "held", "gone" or "released" is the same as the answer to a later copy.
+//! - Time: ticks of the server and of the clients. A client's clock may be slow by one tick, which
+//!   is the drift.
 //!
 //! # What is abstracted away
-//! - Gate and line, messages, TTLs and pauses: a client that may try does so at any time, or never. So nothing is said
-//!   about progress. Two owners of one process are two clients here, though the real ones wait for each other in line.
-//! - When a renewal is due and how many may fail: one may be sent, and a holder may give up, at any time.
-//! - Outcomes that are certain (*not executed*, *refused*), fences, the bound on pending undos, and that a release is
-//!   given up after a lease.
-//! - Several nodes: see `model/quorum`. Which locker is woken when, and hand-overs within a process: see `model/across`
-//!   and `model/hand_over.rs`, which run the real line with the tests of `src/line`.
+//! - Gate and line, messages, TTLs and pauses: a client that may try does so at any time, or never.
+//!   So nothing is said about progress. Two owners of one process are two clients here, though the
+//!   real ones wait for each other in line.
+//! - When a renewal is due and how many may fail: one may be sent, and a holder may give up, at any
+//!   time.
+//! - Outcomes that are certain (*not executed*, *refused*), fences, the bound on pending undos, and
+//!   that a release is given up after a lease.
+//! - Several nodes: see `model/quorum`. Which locker is woken when, and hand-overs within a
+//!   process: see `model/across` and `model/hand_over.rs`, which run the real line with the tests
+//!   of `src/line`.
 //!
 //! # Why the bounds suffice
-//! - Every promise concerns two clients at most: a holder and one that interferes. The third client shows that a third
-//!   adds nothing.
-//! - A late command has an earlier generation than the hold that it meets; two attempts of an owner make such a pair.
+//! - Every promise concerns two clients at most: a holder and one that interferes. The third client
+//!   shows that a third adds nothing.
+//! - A late command has an earlier generation than the hold that it meets; two attempts of an owner
+//!   make such a pair.
 //! - Two guards are a nested hold; a third would add one more count of the same kind.
-//! - With three ticks of lease and two of validity, a command can cross a tick and be in time, or cross two and be
-//!   late. Ticks, delays, renewals and copies are unlimited: no run is cut off at a depth.
-//! - One deletion is enough to deceive a holder, and one slow tick is all the drift that a lease allows for.
+//! - With three ticks of lease and two of validity, a command can cross a tick and be in time, or
+//!   cross two and be late. Ticks, delays, renewals and copies are unlimited: no run is cut off at
+//!   a depth.
+//! - One deletion is enough to deceive a holder, and one slow tick is all the drift that a lease
+//!   allows for.
 //!
-//! `cargo test --test model -- --nocapture` prints the numbers of states, and short traces of how the mutants fail. The
-//! feature `soak` adds a test with wider bounds: `cargo test --release --features soak --test model -- --nocapture`.
+//! `cargo test --test model -- --nocapture` prints the numbers of states, and short traces of how
+//! the mutants fail. The feature `soak` adds a test with wider bounds: `cargo test --release
+//! --features soak --test model -- --nocapture`.
 
 #[path = "model/checked.rs"]
 mod checked;
@@ -84,19 +96,52 @@ struct Limits {
     guards: u8,
 }
 
-const ONCE: Limits = Limits { attempts: 1, guards: 1 };
-const TWICE: Limits = Limits { attempts: 2, guards: 1 };
-const NESTED: Limits = Limits { attempts: 1, guards: 2 };
-const NESTED_TWICE: Limits = Limits { attempts: 2, guards: 2 };
+const ONCE: Limits = Limits {
+    attempts: 1,
+    guards: 1,
+};
+const TWICE: Limits = Limits {
+    attempts: 2,
+    guards: 1,
+};
+const NESTED: Limits = Limits {
+    attempts: 1,
+    guards: 2,
+};
+const NESTED_TWICE: Limits = Limits {
+    attempts: 2,
+    guards: 2,
+};
 
 /// One owner locks twice, and another one contends.
-const AGAIN: Protocol = Protocol { owners: &[TWICE, ONCE], renews: true, deletions: 0, drifts: false, mutant: None };
+const AGAIN: Protocol = Protocol {
+    owners: &[TWICE, ONCE],
+    renews: true,
+    deletions: 0,
+    drifts: false,
+    mutant: None,
+};
 /// One owner alone locks twice, and nests.
-const ALONE: Protocol = Protocol { owners: &[NESTED_TWICE], ..AGAIN };
+const ALONE: Protocol = Protocol {
+    owners: &[NESTED_TWICE],
+    ..AGAIN
+};
 /// The key may be deleted under a hold that may be nested.
-const DELETED: Protocol = Protocol { owners: &[NESTED, ONCE], deletions: 1, ..AGAIN };
-const DRIFTING: Protocol = Protocol { owners: &[ONCE, ONCE], drifts: true, ..AGAIN };
-const THREE: Protocol = Protocol { owners: &[ONCE, ONCE, ONCE], renews: false, ..AGAIN };
+const DELETED: Protocol = Protocol {
+    owners: &[NESTED, ONCE],
+    deletions: 1,
+    ..AGAIN
+};
+const DRIFTING: Protocol = Protocol {
+    owners: &[ONCE, ONCE],
+    drifts: true,
+    ..AGAIN
+};
+const THREE: Protocol = Protocol {
+    owners: &[ONCE, ONCE, ONCE],
+    renews: false,
+    ..AGAIN
+};
 
 /// One mistake each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +156,8 @@ enum Mutant {
     UnknownRepeated,
     /// An acquire without an answer is not undone.
     NoCancel,
-    /// An acquire without an answer is cancelled, but not a second time after the first cancel is answered.
+    /// An acquire without an answer is cancelled, but not a second time after the first cancel is
+    /// answered.
     CancelOnce,
     /// A grant whose caller is gone is not undone.
     UnwantedKept,
@@ -129,7 +175,10 @@ enum Mutant {
 
 impl Protocol {
     const fn with(self, mutant: Mutant) -> Self {
-        Self { mutant: Some(mutant), ..self }
+        Self {
+            mutant: Some(mutant),
+            ..self
+        }
     }
 
     fn is(&self, mutant: Mutant) -> bool {
@@ -140,10 +189,16 @@ impl Protocol {
     fn actions_of(&self, owner: u8, client: &Client, actions: &mut Vec<Action>) {
         let limits = self.owners[usize::from(owner)];
         match client.acquire {
-            None if client.hold == Hold::None && client.made < limits.attempts => actions.push(Action::Lock(owner)),
+            None if client.hold == Hold::None && client.made < limits.attempts => {
+                actions.push(Action::Lock(owner))
+            }
             None => {}
             Some(Acquire { granted: false, .. }) => actions.push(Action::Timeout(owner)),
-            Some(_) => actions.extend([Action::Timeout(owner), Action::Granted(owner), Action::Unwanted(owner)]),
+            Some(_) => actions.extend([
+                Action::Timeout(owner),
+                Action::Granted(owner),
+                Action::Unwanted(owner),
+            ]),
         }
         match client.hold {
             Hold::None => {}
@@ -252,9 +307,20 @@ fn three_owners_keep_the_promises() {
 #[cfg(feature = "soak")]
 #[test]
 fn wider_bounds_find_no_more() {
-    keeps_its_promises(Protocol { owners: &[NESTED_TWICE, ONCE], deletions: 1, ..AGAIN });
-    keeps_its_promises(Protocol { owners: &[TWICE, TWICE], ..AGAIN });
-    keeps_its_promises(Protocol { renews: true, drifts: true, ..THREE });
+    keeps_its_promises(Protocol {
+        owners: &[NESTED_TWICE, ONCE],
+        deletions: 1,
+        ..AGAIN
+    });
+    keeps_its_promises(Protocol {
+        owners: &[TWICE, TWICE],
+        ..AGAIN
+    });
+    keeps_its_promises(Protocol {
+        renews: true,
+        drifts: true,
+        ..THREE
+    });
 }
 
 // ---- Its mutants ----
@@ -315,8 +381,8 @@ fn a_renewal_must_not_create() {
     breaks(AGAIN.with(Mutant::RenewalCreates), &[LEAK, RUNS_OUT, STALE]);
 }
 
-/// The renewal was executed before the deletion; a re-entry noticed the deletion, and then the renewal's answer
-/// arrives.
+/// The renewal was executed before the deletion; a re-entry noticed the deletion, and then the
+/// renewal's answer arrives.
 #[test]
 fn a_lost_hold_must_not_be_revived() {
     breaks(DELETED.with(Mutant::LostRevives), &[EXCLUSION, BELIEF]);

@@ -40,7 +40,13 @@ fn eight_processes_of_eight_tasks_are_inside_one_after_the_other() {
 
 #[test]
 fn the_check_finds_a_broken_lock() {
-    let visit = |entered, left, fence| Visit { key: "k".into(), who: "w".into(), fence, entered, left };
+    let visit = |entered, left, fence| Visit {
+        key: "k".into(),
+        who: "w".into(),
+        fence,
+        entered,
+        left,
+    };
     let fine = Record::of(vec![visit(1, 2, 1), visit(2, 3, 2), visit(4, 5, 3)]);
     fine.check().unwrap();
     let both_inside = Record::of(vec![visit(4, 6, 2), visit(1, 5, 1)]);
@@ -60,7 +66,13 @@ async fn the_record_of_tasks_without_a_lock_fails_the_check() {
             let entered = record::now();
             // Both are inside before either goes on.
             start.wait().await;
-            Visit { key: "k".into(), who: who.into(), fence: 1, entered, left: record::now() }
+            Visit {
+                key: "k".into(),
+                who: who.into(),
+                fence: 1,
+                entered,
+                left: record::now(),
+            }
         }));
     }
     let mut record = Record::default();
@@ -73,13 +85,24 @@ async fn the_record_of_tasks_without_a_lock_fails_the_check() {
 #[tokio::test]
 async fn a_waiter_enters_within_the_lease_of_a_holder_that_was_killed() {
     let (server, key, out) = (Server::start(), key(), scratch("held"));
-    let locks = Locker::builder().node(server.url()).lease(Duration::from_secs(2)).connect().await.unwrap();
+    let locks = Locker::builder()
+        .node(server.url())
+        .lease(Duration::from_secs(2))
+        .connect()
+        .await
+        .unwrap();
     let mut child = spawn_child("hold", &server.url(), &[&key], 0, &out);
-    eventually(Duration::from_secs(20), "the child holds the lock", || out.exists()).await;
+    eventually(Duration::from_secs(20), "the child holds the lock", || {
+        out.exists()
+    })
+    .await;
     let lock = locks.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await });
     eventually(Duration::from_secs(5), "the waiter listens", || {
-        server.command::<Vec<String>>(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"]).len() == 1
+        server
+            .command::<Vec<String>>(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"])
+            .len()
+            == 1
     })
     .await;
     // The child renews: its key outlives more than one lease.
@@ -88,7 +111,11 @@ async fn a_waiter_enters_within_the_lease_of_a_holder_that_was_killed() {
     child.kill().unwrap();
     let killed = std::time::Instant::now();
     let guard = waiting.await.unwrap().unwrap();
-    assert!(common::machine::within(killed.elapsed(), ms(2_100)), "{:?}", killed.elapsed());
+    assert!(
+        common::machine::within(killed.elapsed(), ms(2_100)),
+        "{:?}",
+        killed.elapsed()
+    );
     guard.unlock().await.unwrap();
     child.wait().unwrap();
     std::fs::remove_file(out).unwrap();

@@ -1,4 +1,5 @@
-//! Owners: which branches, tasks and threads exclude each other, which may enter again, and which warnings they cause.
+//! Owners: which branches, tasks and threads exclude each other, which may enter again, and which
+//! warnings they cause.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -23,7 +24,10 @@ static LOG: LazyLock<Log> = LazyLock::new(|| Log::collect_from(LevelFilter::WARN
 
 fn warnings(key: &str, about: &str) -> Vec<String> {
     let text = LOG.text();
-    text.lines().filter(|line| line.contains(key) && line.contains(about)).map(str::to_owned).collect()
+    text.lines()
+        .filter(|line| line.contains(key) && line.contains(about))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// What the lock protects: a sum that is read and, a moment later, written back.
@@ -50,7 +54,10 @@ impl Account {
 
     #[track_caller]
     fn assert_exclusive(&self, credits: u32) {
-        let found = (self.most.load(Ordering::SeqCst), self.sum.load(Ordering::SeqCst));
+        let found = (
+            self.most.load(Ordering::SeqCst),
+            self.sum.load(Ordering::SeqCst),
+        );
         assert_eq!(found, (1, credits), "most inside at once, and the sum");
     }
 }
@@ -58,13 +65,26 @@ impl Account {
 type Credit = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
 /// The ordinary ways to do a hundred things at once in one task.
-const WAYS: [&str; 4] = ["buffer_unordered", "for_each_concurrent", "try_join_all", "join"];
+const WAYS: [&str; 4] = [
+    "buffer_unordered",
+    "for_each_concurrent",
+    "try_join_all",
+    "join",
+];
 
 async fn hundred(way: &str, credit: impl Fn() -> Credit) {
     let credits = (0..100).map(|_| credit());
     match way {
-        "buffer_unordered" => stream::iter(credits).buffer_unordered(16).try_collect().await.unwrap(),
-        "for_each_concurrent" => stream::iter(credits).for_each_concurrent(16, async |c| c.await.unwrap()).await,
+        "buffer_unordered" => stream::iter(credits)
+            .buffer_unordered(16)
+            .try_collect()
+            .await
+            .unwrap(),
+        "for_each_concurrent" => {
+            stream::iter(credits)
+                .for_each_concurrent(16, async |c| c.await.unwrap())
+                .await
+        }
         "try_join_all" => _ = try_join_all(credits).await.unwrap(),
         "join" => {
             let mut credits = credits.collect::<Vec<_>>();
@@ -80,7 +100,8 @@ async fn hundred(way: &str, credit: impl Fn() -> Credit) {
     }
 }
 
-/// Runs a program in the root of the runtime, where wakers identify callers, and in a task, which is one identity.
+/// Runs a program in the root of the runtime, where wakers identify callers, and in a task, which
+/// is one identity.
 async fn in_task_and_root<F: Future<Output = ()> + Send + 'static>(program: impl Fn() -> F) {
     program().await;
     tokio::spawn(program()).await.unwrap();
@@ -121,7 +142,10 @@ async fn runs_of_several_locks_in_branches_exclude_each_other() {
             let credit = || -> Credit {
                 // Any two of these sets share a lock.
                 let n = next.fetch_add(1, Ordering::SeqCst) as usize;
-                let (lock, account) = (locks.all([&names[n % 3], &names[(n + 1) % 3]]), Arc::clone(&account));
+                let (lock, account) = (
+                    locks.all([&names[n % 3], &names[(n + 1) % 3]]),
+                    Arc::clone(&account),
+                );
                 Box::pin(async move { lock.run(|_| async { account.credit().await }).await })
             };
             hundred("buffer_unordered", credit).await;
@@ -135,14 +159,20 @@ async fn runs_of_several_locks_in_branches_exclude_each_other() {
 async fn guards_in_branches_exclude_each_other_unless_the_task_is_the_owner() {
     let server = Server::start();
     for reentry in [Reentry::Scope, Reentry::Never] {
-        let locks = Locker::builder().node(server.url()).reentry(reentry).connect().await.unwrap();
+        let locks = Locker::builder()
+            .node(server.url())
+            .reentry(reentry)
+            .connect()
+            .await
+            .unwrap();
         for way in WAYS {
             in_task_and_root(|| exclusive_guards(way, locks.get(key()))).await;
         }
         assert_eq!(locks.stats().attempts.of(CallOutcome::Reentered), 0);
     }
     let locks = locker(&server).await;
-    in_task_and_root(|| exclusive_guards("buffer_unordered", locks.get(key()).non_reentrant())).await;
+    in_task_and_root(|| exclusive_guards("buffer_unordered", locks.get(key()).non_reentrant()))
+        .await;
 }
 
 async fn exclusive_guards(way: &'static str, lock: Lock) {
@@ -169,18 +199,31 @@ async fn is_warned_about<F: Future<Output = ()> + Send + 'static>(program: impl 
     let mut told = Vec::new();
     for tried in 1.. {
         tokio::spawn(program(locks.get(&key))).await.unwrap();
-        told = warnings(&key, "a guard was released before a newer one of the same owner");
+        told = warnings(
+            &key,
+            "a guard was released before a newer one of the same owner",
+        );
         // If the process gets no core, all pauses end together, and so do all guards.
         if !told.is_empty() || !common::machine::again(tried) {
             break;
         }
     }
     assert_eq!(told.len(), 1, "at most one warning a minute: {told:?}");
-    for part in ["WARN", "owner=", "lock.run(..)", "owned_by(Owner::new())", "detach()", "Reentry::Scope"] {
+    for part in [
+        "WARN",
+        "owner=",
+        "lock.run(..)",
+        "owned_by(Owner::new())",
+        "detach()",
+        "Reentry::Scope",
+    ] {
         assert!(told[0].contains(part), "{part}: {told:?}");
     }
     let stats = locks.stats();
-    assert!(stats.suspicious_reentries > 0 && stats.attempts.of(CallOutcome::Reentered) > 0, "{stats:?}");
+    assert!(
+        stats.suspicious_reentries > 0 && stats.attempts.of(CallOutcome::Reentered) > 0,
+        "{stats:?}"
+    );
     eventually(ms(5_000), "all is released", || !server.exists(&key)).await;
 }
 
@@ -271,13 +314,20 @@ async fn guards_of_several_locks_in_branches_cause_a_warning() {
             account.credit_slowly(ms(1 + fastrand::u64(0..8))).await;
             guard.unlock().await.unwrap();
         };
-        stream::iter(0..50).for_each_concurrent(8, async |_| credit().await).await;
+        stream::iter(0..50)
+            .for_each_concurrent(8, async |_| credit().await)
+            .await;
     };
     tokio::spawn(program).await.unwrap();
-    assert!(names.iter().all(|name| warnings(name, "a guard was released before a newer one").len() == 1));
+    assert!(
+        names
+            .iter()
+            .all(|name| warnings(name, "a guard was released before a newer one").len() == 1)
+    );
 }
 
-/// The run enters although the guard was moved to another task, because this task still owns the guard.
+/// The run enters although the guard was moved to another task, because this task still owns the
+/// guard.
 #[tokio::test]
 async fn a_run_under_a_guard_that_was_moved_to_another_task_causes_a_warning() {
     is_warned_about(|lock| async move {
@@ -354,9 +404,11 @@ async fn tasks_that_outlive_their_section_exclude_the_next_run() {
         let children = lock.run(|section| {
             let children: Vec<_> = (0..2)
                 .map(|_| {
-                    let (lock, account, begun) = (lock.clone(), Arc::clone(&account), begun.clone());
+                    let (lock, account, begun) =
+                        (lock.clone(), Arc::clone(&account), begun.clone());
                     tokio::spawn(section.scope(async move {
-                        let mut credit = std::pin::pin!(lock.run(|_| account.credit_slowly(ms(50))));
+                        let mut credit =
+                            std::pin::pin!(lock.run(|_| account.credit_slowly(ms(50))));
                         // The second one waits for the first.
                         assert!(futures_util::poll!(&mut credit).is_pending());
                         begun.send(()).unwrap();
@@ -378,7 +430,8 @@ async fn tasks_that_outlive_their_section_exclude_the_next_run() {
     account.assert_exclusive(3);
 }
 
-/// The task takes the lock by a run or by a guard, and the section is of the same lock or of another one.
+/// The task takes the lock by a run or by a guard, and the section is of the same lock or of
+/// another one.
 #[tokio::test]
 async fn a_task_that_outlives_its_section_does_not_share_its_hold_with_the_caller() {
     let server = Server::start();
@@ -393,7 +446,10 @@ async fn a_task_that_outlives_its_section_does_not_share_its_hold_with_the_calle
                 let nested = async {
                     begun.send(()).unwrap();
                     account.credit_slowly(ms(100)).await;
-                    lock.try_lock().await.unwrap().expect("nested code enters again")
+                    lock.try_lock()
+                        .await
+                        .unwrap()
+                        .expect("nested code enters again")
                 };
                 if by_run {
                     drop(lock.run(|_| nested).await.unwrap());
@@ -418,7 +474,10 @@ struct Inside<'a>(&'a Account);
 
 impl<'a> Inside<'a> {
     fn new(account: &'a Account) -> Self {
-        account.most.fetch_max(account.inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        account.most.fetch_max(
+            account.inside.fetch_add(1, Ordering::SeqCst) + 1,
+            Ordering::SeqCst,
+        );
         Self(account)
     }
 }
@@ -429,8 +488,8 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// Returns a run that works alone, or that spawns children in its scope: it awaits some of them, leaves others behind
-/// and aborts some.
+/// Returns a run that works alone, or that spawns children in its scope: it awaits some of them,
+/// leaves others behind and aborts some.
 fn tree(lock: Lock, account: Arc<Account>, depth: u32) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(async move {
         let nested = lock.clone();
@@ -442,7 +501,11 @@ fn tree(lock: Lock, account: Arc<Account>, depth: u32) -> Pin<Box<dyn Future<Out
             }
             let mut awaited = Vec::new();
             for _ in 0..children {
-                let child = tokio::spawn(section.scope(tree(nested.clone(), Arc::clone(&account), depth - 1)));
+                let child = tokio::spawn(section.scope(tree(
+                    nested.clone(),
+                    Arc::clone(&account),
+                    depth - 1,
+                )));
                 match fastrand::u32(0..4) {
                     0 => child.abort(),
                     1 => awaited.push(child),
@@ -466,7 +529,9 @@ async fn trees_of_runs_exclude_each_other_and_leave_nothing_behind() {
     let locks = locker(&server).await;
     for round in 0..60 {
         let (lock, account) = (locks.get(key()), Arc::<Account>::default());
-        let trees = futures_util::future::join_all((0..4).map(|_| tree(lock.clone(), Arc::clone(&account), 3)));
+        let trees = futures_util::future::join_all(
+            (0..4).map(|_| tree(lock.clone(), Arc::clone(&account), 3)),
+        );
         match round % 3 {
             0 => _ = trees.await,
             1 => _ = Owner::new().scope(trees).await,
@@ -476,13 +541,18 @@ async fn trees_of_runs_exclude_each_other_and_leave_nothing_behind() {
             }
         }
         let other = lock.owned_by(Owner::new());
-        drop(timeout(ms(20_000), other.lock()).await.expect("all have gone").unwrap());
+        drop(
+            timeout(ms(20_000), other.lock())
+                .await
+                .expect("all have gone")
+                .unwrap(),
+        );
         assert!(account.most.load(Ordering::SeqCst) <= 1, "round {round}");
     }
 }
 
-/// When a run is dropped, the next one has its turn. When the locker closes, a run that waits for its turn gets an
-/// error.
+/// When a run is dropped, the next one has its turn. When the locker closes, a run that waits for
+/// its turn gets an error.
 #[tokio::test]
 async fn a_run_that_waits_for_its_turn_ends_with_a_drop_or_a_close() {
     let server = Server::start();
@@ -504,14 +574,28 @@ async fn a_run_that_waits_for_its_turn_ends_with_a_drop_or_a_close() {
         locks.close().await;
     });
     assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
-    assert!(matches!(told, Err(Error::Lost { loss: lockhound::Loss::Closed, .. })), "{told:?}");
+    assert!(
+        matches!(
+            told,
+            Err(Error::Lost {
+                loss: lockhound::Loss::Closed,
+                ..
+            })
+        ),
+        "{told:?}"
+    );
 }
 
 #[tokio::test]
 async fn nested_code_enters_a_run_again() {
     let server = Server::start();
     for reentry in [Reentry::Task, Reentry::Scope] {
-        let locks = Locker::builder().node(server.url()).reentry(reentry).connect().await.unwrap();
+        let locks = Locker::builder()
+            .node(server.url())
+            .reentry(reentry)
+            .connect()
+            .await
+            .unwrap();
         in_task_and_root(|| {
             let (lock, other) = (locks.get(key()), locks.get(key()));
             async move { nested_in_a_run(lock, other).await }
@@ -529,20 +613,43 @@ async fn nested_in_a_run(lock: Lock, other: Lock) {
                 let guard = lock.lock().await.unwrap();
                 assert_eq!((guard.hold_count(), guard.fence()), (2, section.fence()));
                 // Through another lock, and back again.
-                let depth = other.run(|_| lock.run(async |_| lock.lock().await.unwrap().hold_count())).await;
+                let depth = other
+                    .run(|_| lock.run(async |_| lock.lock().await.unwrap().hold_count()))
+                    .await;
                 assert_eq!(depth.unwrap().unwrap(), 4);
-                // In tasks that the section spawns: in the scope of its guard, of the section, and of its owner.
-                let run =
-                    |lock: Lock| async move { lock.run(async |_| lock.try_lock().await.unwrap().is_some()).await };
-                assert!(tokio::spawn(guard.scope(run(lock.clone()))).await.unwrap().unwrap());
-                assert!(tokio::spawn(section.scope(run(lock.clone()))).await.unwrap().unwrap());
-                assert!(tokio::spawn(Owner::current().unwrap().scope(run(lock.clone()))).await.unwrap().unwrap());
+                // In tasks that the section spawns: in the scope of its guard, of the section, and
+                // of its owner.
+                let run = |lock: Lock| async move {
+                    lock.run(async |_| lock.try_lock().await.unwrap().is_some())
+                        .await
+                };
+                assert!(
+                    tokio::spawn(guard.scope(run(lock.clone())))
+                        .await
+                        .unwrap()
+                        .unwrap()
+                );
+                assert!(
+                    tokio::spawn(section.scope(run(lock.clone())))
+                        .await
+                        .unwrap()
+                        .unwrap()
+                );
+                assert!(
+                    tokio::spawn(Owner::current().unwrap().scope(run(lock.clone())))
+                        .await
+                        .unwrap()
+                        .unwrap()
+                );
                 guard.hold_count()
             }
         })
         .await;
     assert_eq!(depth.unwrap(), 2);
-    let guard = timeout(ms(5_000), lock.lock()).await.expect("all has gone").unwrap();
+    let guard = timeout(ms(5_000), lock.lock())
+        .await
+        .expect("all has gone")
+        .unwrap();
     assert_eq!(guard.hold_count(), 1);
 }
 
@@ -554,11 +661,24 @@ async fn a_run_inside_a_guard_enters_again() {
         let (lock, both) = (locks.get(&name), locks.all([&name, &other]));
         async move {
             let guard = lock.lock().await.unwrap();
-            assert_eq!(lock.run(async |section| section.fence()).await.unwrap(), guard.fence());
+            assert_eq!(
+                lock.run(async |section| section.fence()).await.unwrap(),
+                guard.fence()
+            );
             let name = lock.key().clone();
-            assert_eq!(both.run(async |section| section.fence(&name)).await.unwrap(), Some(guard.fence()));
+            assert_eq!(
+                both.run(async |section| section.fence(&name))
+                    .await
+                    .unwrap(),
+                Some(guard.fence())
+            );
             let child = lock.clone();
-            let nested = async move { child.run(async |_| child.lock().await.unwrap().hold_count()).await.unwrap() };
+            let nested = async move {
+                child
+                    .run(async |_| child.lock().await.unwrap().hold_count())
+                    .await
+                    .unwrap()
+            };
             assert_eq!(tokio::spawn(guard.scope(nested)).await.unwrap(), 3);
             guard.unlock().await.unwrap();
         }
@@ -577,10 +697,16 @@ async fn a_guard_that_outlives_its_section_belongs_to_the_caller() {
     in_task_and_root(|| {
         let (lock, other) = (locks.get(key()), locks.get(key()));
         async move {
-            let guards = lock.run(async |_| (lock.lock().await.unwrap(), other.lock().await.unwrap())).await.unwrap();
+            let guards = lock
+                .run(async |_| (lock.lock().await.unwrap(), other.lock().await.unwrap()))
+                .await
+                .unwrap();
             assert_eq!(guards.0.hold_count(), 1);
             for lock in [&lock, &other] {
-                let again = timeout(ms(5_000), lock.lock()).await.expect("its caller enters again").unwrap();
+                let again = timeout(ms(5_000), lock.lock())
+                    .await
+                    .expect("its caller enters again")
+                    .unwrap();
                 assert_eq!(again.hold_count(), 2);
                 assert_eq!(lock.run(async |_| 7).await.unwrap(), 7);
             }
@@ -594,13 +720,24 @@ async fn a_guard_that_outlives_its_section_belongs_to_the_caller() {
 async fn children_of_guards_that_outlived_their_section_do_not_wait_for_them() {
     let server = Server::start();
     let (locks, names) = (locker(&server).await, [key(), key()]);
-    let guard = locks.get(key()).run(async |_| locks.all(&names).lock().await.unwrap()).await.unwrap();
+    let guard = locks
+        .get(key())
+        .run(async |_| locks.all(&names).lock().await.unwrap())
+        .await
+        .unwrap();
     let lock = locks.get(&names[0]);
     let child = guard.scope(async move { lock.lock().await.unwrap().hold_count() });
-    assert_eq!(timeout(ms(5_000), tokio::spawn(child)).await.expect("it enters again").unwrap(), 2);
+    assert_eq!(
+        timeout(ms(5_000), tokio::spawn(child))
+            .await
+            .expect("it enters again")
+            .unwrap(),
+        2
+    );
 }
 
-/// The section's child is in the scope of a guard or an outer section that began before the section.
+/// The section's child is in the scope of a guard or an outer section that began before the
+/// section.
 #[tokio::test]
 async fn children_in_an_outer_scope_do_not_wait_for_the_section_that_awaits_them() {
     let server = Server::start();
@@ -608,30 +745,69 @@ async fn children_in_an_outer_scope_do_not_wait_for_the_section_that_awaits_them
     let lock = locks.get(key());
     let nested = || {
         let lock = lock.clone();
-        async move { lock.run(async |_| lock.lock().await.unwrap().hold_count()).await.unwrap() }
+        async move {
+            lock.run(async |_| lock.lock().await.unwrap().hold_count())
+                .await
+                .unwrap()
+        }
     };
     let guard = lock.lock().await.unwrap();
     let run = lock.run(async |_| tokio::spawn(guard.scope(nested())).await.unwrap());
-    assert_eq!(timeout(ms(5_000), run).await.expect("it enters again").unwrap(), 4);
+    assert_eq!(
+        timeout(ms(5_000), run)
+            .await
+            .expect("it enters again")
+            .unwrap(),
+        4
+    );
     drop(guard);
     let both = locks.all([lock.key(), &key().into()]);
     let guard = both.lock().await.unwrap();
     let run = both.run(async |_| tokio::spawn(guard.scope(nested())).await.unwrap());
-    assert_eq!(timeout(ms(5_000), run).await.expect("it enters again").unwrap(), 4);
+    assert_eq!(
+        timeout(ms(5_000), run)
+            .await
+            .expect("it enters again")
+            .unwrap(),
+        4
+    );
     drop(guard);
-    let run =
-        lock.run(async |outer| lock.run(async |_| tokio::spawn(outer.scope(nested())).await.unwrap()).await.unwrap());
-    assert_eq!(timeout(ms(5_000), run).await.expect("it enters again").unwrap(), 4);
+    let run = lock.run(async |outer| {
+        lock.run(async |_| tokio::spawn(outer.scope(nested())).await.unwrap())
+            .await
+            .unwrap()
+    });
+    assert_eq!(
+        timeout(ms(5_000), run)
+            .await
+            .expect("it enters again")
+            .unwrap(),
+        4
+    );
 }
 
 #[tokio::test]
 async fn a_run_that_would_wait_for_itself_is_refused() {
     let server = Server::start();
     let lock = locker(&server).await.get(key()).non_reentrant();
-    let error = lock.run(|_| lock.run(async |_| ())).await.unwrap().unwrap_err();
-    assert!(matches!(&error, Error::Config(config) if config.option() == "run"), "{error}");
+    let error = lock
+        .run(|_| lock.run(async |_| ()))
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::Config(config) if config.option() == "run"),
+        "{error}"
+    );
     assert!(error.to_string().contains(lock.key().as_str()), "{error}");
-    assert_eq!(lock.clone().owned_by(Owner::new()).run(async |_| 7).await.unwrap(), 7);
+    assert_eq!(
+        lock.clone()
+            .owned_by(Owner::new())
+            .run(async |_| 7)
+            .await
+            .unwrap(),
+        7
+    );
 }
 
 // ---- No false warnings ----
@@ -679,13 +855,17 @@ async fn guards_in_structs_are_never_suspicious() {
     while together < 5 {
         let lock = locks.get(key());
         let (outer, inner) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
-        let work = Work { _outer: outer, _inner: inner };
+        let work = Work {
+            _outer: outer,
+            _inner: inner,
+        };
         sleep(ms(2)).await;
         let start = std::time::Instant::now();
         drop(work);
         let took = start.elapsed();
         let before = std::mem::replace(&mut suspicious, locks.stats().suspicious_reentries);
-        // A pause of the thread between the two drops cannot be told from a task that keeps the newer guard.
+        // A pause of the thread between the two drops cannot be told from a task that keeps the
+        // newer guard.
         if took < ms(1) {
             assert_eq!(suspicious, before);
             together += 1;
@@ -707,7 +887,10 @@ async fn nested_code_is_never_suspicious() {
     in_task_and_root(|| nested_code(locks.get(key()))).await;
     let stats = locks.stats();
     assert_eq!(stats.suspicious_reentries, 0);
-    assert!(stats.attempts.of(CallOutcome::Reentered) >= 2_000, "{stats:?}");
+    assert!(
+        stats.attempts.of(CallOutcome::Reentered) >= 2_000,
+        "{stats:?}"
+    );
 }
 
 async fn nested_code(lock: Lock) {
@@ -751,7 +934,9 @@ async fn nested_code(lock: Lock) {
         sleep(ms(3)).await;
     });
     tokio::spawn(nested).await.unwrap();
-    tokio::spawn(async move { guard.unlock().await.unwrap() }).await.unwrap();
+    tokio::spawn(async move { guard.unlock().await.unwrap() })
+        .await
+        .unwrap();
     assert_eq!(warnings(lock.key().as_str(), ""), Vec::<String>::new());
 }
 
@@ -759,26 +944,41 @@ async fn nested_code(lock: Lock) {
 async fn a_web_handler_with_nested_locks_is_never_suspicious() {
     let server = Server::start();
     let locks = locker(&server).await;
-    let service = Arc::new(Service { lock: locks.get(key()) });
-    let handler =
-        |service: axum::extract::State<Arc<Service>>| async move { service.outer(false).await.unwrap().to_string() };
-    let app = axum::Router::new().route("/", axum::routing::get(handler)).with_state(service);
+    let service = Arc::new(Service {
+        lock: locks.get(key()),
+    });
+    let handler = |service: axum::extract::State<Arc<Service>>| async move {
+        service.outer(false).await.unwrap().to_string()
+    };
+    let app = axum::Router::new()
+        .route("/", axum::routing::get(handler))
+        .with_state(service);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
     let requests = (0..40).map(|_| async move {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            .await
+            .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("\r\n\r\n3"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.ends_with("\r\n\r\n3"),
+            "{answer}"
+        );
     });
     futures_util::future::join_all(requests).await;
     serving.abort();
     let stats = locks.stats();
     let of = |outcome| stats.attempts.of(outcome);
-    let counts = (of(CallOutcome::Granted), of(CallOutcome::Reentered), stats.suspicious_reentries);
+    let counts = (
+        of(CallOutcome::Granted),
+        of(CallOutcome::Reentered),
+        stats.suspicious_reentries,
+    );
     assert_eq!(counts, (40, 80, 0));
 }
 
@@ -788,14 +988,25 @@ async fn reentries_are_counted_and_logged_at_debug_level() {
     let server = Server::start();
     let lock = locker(&server).await.get(key());
     let log = Log::default();
-    let events = tracing_subscriber::fmt().with_max_level(LevelFilter::DEBUG).with_ansi(false);
+    let events = tracing_subscriber::fmt()
+        .with_max_level(LevelFilter::DEBUG)
+        .with_ansi(false);
     let guard = tracing::subscriber::set_default(events.with_writer(log.clone()).finish());
     let outer = lock.lock().await.unwrap();
     let inner = lock.lock().await.unwrap();
     drop(guard);
     let text = log.text();
-    let line = text.lines().find(|line| line.contains("entered again")).expect("an event");
-    for part in ["DEBUG", lock.key().as_str(), "owner=", "generation=", "guards=2"] {
+    let line = text
+        .lines()
+        .find(|line| line.contains("entered again"))
+        .expect("an event");
+    for part in [
+        "DEBUG",
+        lock.key().as_str(),
+        "owner=",
+        "generation=",
+        "guards=2",
+    ] {
         assert!(line.contains(part), "{part}: {line}");
     }
     drop((inner, outer));
@@ -809,11 +1020,16 @@ async fn a_call_that_waits_for_its_own_task_causes_one_warning() {
     let server = Server::start();
     let about = "waits for a lock that was taken in its own task";
     for reentry in [Reentry::Task, Reentry::Scope, Reentry::Never] {
-        let locks = builder(&server.url(), ms(900)).reentry(reentry).connect().await.unwrap();
+        let locks = builder(&server.url(), ms(900))
+            .reentry(reentry)
+            .connect()
+            .await
+            .unwrap();
         in_task_and_root(|| {
             let (lock, key) = (locks.get(key()), key());
             async move {
-                // With `Reentry::Task` the task itself would enter, so the second call has an owner of its own.
+                // With `Reentry::Task` the task itself would enter, so the second call has an owner
+                // of its own.
                 let (mine, again) = match reentry {
                     Reentry::Task => (lock.clone(), lock.clone().owned_by(Owner::new())),
                     _ => (lock.clone(), lock.clone()),
@@ -822,7 +1038,12 @@ async fn a_call_that_waits_for_its_own_task_causes_one_warning() {
                 assert!(again.try_lock_for(ms(400)).await.unwrap().is_none());
                 assert!(again.try_lock_for(ms(400)).await.unwrap().is_none());
                 let told = warnings(lock.key().as_str(), about);
-                assert!(told.len() == 1 && told[0].contains("WARN") && told[0].contains("guard.scope(..)"), "{told:?}");
+                assert!(
+                    told.len() == 1
+                        && told[0].contains("WARN")
+                        && told[0].contains("guard.scope(..)"),
+                    "{told:?}"
+                );
                 assert_eq!(warnings(&key, about), Vec::<String>::new());
             }
         })
@@ -830,14 +1051,42 @@ async fn a_call_that_waits_for_its_own_task_causes_one_warning() {
     }
     // The guard was taken in a section, and outlived it.
     for reentry in [Reentry::Task, Reentry::Scope] {
-        let lock = builder(&server.url(), ms(900)).reentry(reentry).connect().await.unwrap().get(key());
-        let _guard = lock.run(async |_| lock.lock().await.unwrap()).await.unwrap();
-        assert!(lock.clone().owned_by(Owner::new()).try_lock_for(ms(400)).await.unwrap().is_none());
+        let lock = builder(&server.url(), ms(900))
+            .reentry(reentry)
+            .connect()
+            .await
+            .unwrap()
+            .get(key());
+        let _guard = lock
+            .run(async |_| lock.lock().await.unwrap())
+            .await
+            .unwrap();
+        assert!(
+            lock.clone()
+                .owned_by(Owner::new())
+                .try_lock_for(ms(400))
+                .await
+                .unwrap()
+                .is_none()
+        );
         assert_eq!(warnings(lock.key().as_str(), about).len(), 1, "{reentry:?}");
     }
     // A call in a section waits for the run that it is in.
-    let lock = builder(&server.url(), ms(900)).connect().await.unwrap().get(key());
-    let waited = lock.run(async |_| lock.clone().non_reentrant().try_lock_for(ms(400)).await.unwrap().is_none()).await;
+    let lock = builder(&server.url(), ms(900))
+        .connect()
+        .await
+        .unwrap()
+        .get(key());
+    let waited = lock
+        .run(async |_| {
+            lock.clone()
+                .non_reentrant()
+                .try_lock_for(ms(400))
+                .await
+                .unwrap()
+                .is_none()
+        })
+        .await;
     assert!(waited.unwrap());
     assert_eq!(warnings(lock.key().as_str(), about).len(), 1);
 }
@@ -846,20 +1095,30 @@ async fn a_call_that_waits_for_its_own_task_causes_one_warning() {
 async fn runs_and_tasks_that_wait_for_others_cause_no_warning() {
     LazyLock::force(&LOG);
     let server = Server::start();
-    let lock = builder(&server.url(), ms(600)).connect().await.unwrap().get(key());
+    let lock = builder(&server.url(), ms(600))
+        .connect()
+        .await
+        .unwrap()
+        .get(key());
     let long = || lock.run(async |_| sleep(ms(400)).await);
     let other = lock.clone();
     let task = tokio::spawn(async move { drop(other.lock().await.unwrap()) });
     let (a, b) = tokio::join!(long(), long());
     a.and(b).unwrap();
     task.await.unwrap();
-    assert_eq!(warnings(lock.key().as_str(), "waits for a lock"), Vec::<String>::new());
+    assert_eq!(
+        warnings(lock.key().as_str(), "waits for a lock"),
+        Vec::<String>::new()
+    );
 }
 
 // ---- Outside of tokio tasks ----
 
 /// Runs a program on another executor than tokio's: several tasks, with nested code in each.
-async fn workers<S: Fn(Pin<Box<dyn Future<Output = ()> + Send>>) -> T, T: Future>(lock: Lock, spawn: S) {
+async fn workers<S: Fn(Pin<Box<dyn Future<Output = ()> + Send>>) -> T, T: Future>(
+    lock: Lock,
+    spawn: S,
+) {
     let account = Arc::new(Account::default());
     let tasks: Vec<T> = (0..4)
         .map(|_| {
@@ -906,7 +1165,9 @@ fn tasks_of_other_executors_are_told_apart_by_their_wakers() {
     smol::block_on(executor.run(workers(lock(), |task| executor.spawn(task))));
     // The same where every poll is in a tokio context.
     let executor = async_executor::Executor::new();
-    smol::block_on(executor.run(workers(lock(), |task| executor.spawn(async_compat::Compat::new(task)))));
+    smol::block_on(executor.run(workers(lock(), |task| {
+        executor.spawn(async_compat::Compat::new(task))
+    })));
     // On the threads of smol.
     smol::block_on(workers(lock(), smol::spawn));
     {
@@ -918,7 +1179,10 @@ fn tasks_of_other_executors_are_told_apart_by_their_wakers() {
     // All callers may share a no-op waker, so it identifies none of them.
     let lock = lock();
     let refused = futures_util::FutureExt::now_or_never(lock.try_lock()).expect("at once");
-    assert!(matches!(&refused, Err(Error::Config(error)) if error.to_string().contains("owned_by")), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(Error::Config(error)) if error.to_string().contains("owned_by")),
+        "{refused:?}"
+    );
 }
 
 /// A waker's data, which looks at the hold when the last clone of the waker is dropped.
@@ -933,7 +1197,12 @@ impl std::task::Wake for Last {
 
 impl Drop for Last {
     fn drop(&mut self) {
-        let guard = self.guard.get_mut().unwrap().take().expect("a guard of the hold");
+        let guard = self
+            .guard
+            .get_mut()
+            .unwrap()
+            .take()
+            .expect("a guard of the hold");
         self.counted.send(guard.hold_count()).unwrap();
     }
 }
@@ -946,12 +1215,18 @@ fn a_waker_may_look_at_the_hold_when_it_is_dropped() {
     let (counted, count) = std::sync::mpsc::channel();
     // A thread of its own: if it deadlocks, the test still ends.
     std::thread::spawn(move || {
-        let last = Arc::new(Last { guard: Mutex::default(), counted });
+        let last = Arc::new(Last {
+            guard: Mutex::default(),
+            counted,
+        });
         let waker = std::task::Waker::from(Arc::clone(&last));
         let lock = || {
             let mut future = Box::pin(lock.lock());
             loop {
-                match future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+                match future
+                    .as_mut()
+                    .poll(&mut std::task::Context::from_waker(&waker))
+                {
                     std::task::Poll::Ready(guard) => return guard.unwrap(),
                     std::task::Poll::Pending => std::thread::sleep(ms(1)),
                 }
@@ -978,7 +1253,10 @@ fn a_thread_that_blocks_is_its_own_owner() {
                 for _ in 0..10 {
                     let guard = lock.blocking_lock().unwrap();
                     let nested = lock.blocking_try_lock().unwrap().expect("the same thread");
-                    assert_eq!((nested.hold_count(), inside.fetch_add(1, Ordering::SeqCst)), (2, 0));
+                    assert_eq!(
+                        (nested.hold_count(), inside.fetch_add(1, Ordering::SeqCst)),
+                        (2, 0)
+                    );
                     *sum.lock().unwrap() += 1;
                     inside.fetch_sub(1, Ordering::SeqCst);
                     drop(nested);
@@ -990,17 +1268,35 @@ fn a_thread_that_blocks_is_its_own_owner() {
     assert_eq!(*sum.lock().unwrap(), 40);
 }
 
-/// Two runtime roots on one thread are two callers. The second gets the warning that it may wait for ever.
+/// Two runtime roots on one thread are two callers. The second gets the warning that it may wait
+/// for ever.
 #[test]
 fn two_roots_on_one_thread_are_two_callers() {
     LazyLock::force(&LOG);
     let server = Server::start();
-    let root = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let root = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     let (one, other) = (root(), root());
-    let lock = one.block_on(builder(&server.url(), ms(900)).connect()).unwrap().get(key());
+    let lock = one
+        .block_on(builder(&server.url(), ms(900)).connect())
+        .unwrap()
+        .get(key());
     let guard = one.block_on(lock.lock()).unwrap();
-    assert_eq!(one.block_on(lock.lock()).unwrap().hold_count(), 2, "the same root");
-    assert!(other.block_on(lock.try_lock_for(ms(400))).unwrap().is_none());
+    assert_eq!(
+        one.block_on(lock.lock()).unwrap().hold_count(),
+        2,
+        "the same root"
+    );
+    assert!(
+        other
+            .block_on(lock.try_lock_for(ms(400)))
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(warnings(lock.key().as_str(), "waits for a lock").len(), 1);
     drop(guard);
 }

@@ -1,4 +1,5 @@
-//! Redisson on a JVM together with this crate, on one server and on three. tests/redisson has the program of the JVM.
+//! Redisson on a JVM together with this crate, on one server and on three. tests/redisson has the
+//! program of the JVM.
 //!
 //! Each claim of docs/redisson.md has a test here.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -25,7 +26,8 @@ use tokio::task::JoinHandle;
 const LONG: Duration = Duration::from_secs(60);
 /// By then a message has woken the waiter.
 const WOKEN: Duration = Duration::from_secs(5);
-/// How much faster than ours the server's clock may run during a lease, because it is being adjusted.
+/// How much faster than ours the server's clock may run during a lease, because it is being
+/// adjusted.
 const SLEW: Duration = Duration::from_millis(5);
 /// A lease that tests wait for. It leaves two seconds for a late renewal.
 const SHORT: Duration = Duration::from_secs(3);
@@ -44,17 +46,25 @@ fn child_process() {
     }
 }
 
-/// Returns a locker with this lease and the longest command timeout it allows: now and then JVMs take every core.
+/// Returns a locker with this lease and the longest command timeout it allows: now and then JVMs
+/// take every core.
 async fn patient(server: &Server, lease: Duration) -> Locker {
     let command_timeout = (lease * 3 / 10).min(ms(3_000));
-    builder(&server.url(), lease).command_timeout(command_timeout).connect().await.unwrap()
+    builder(&server.url(), lease)
+        .command_timeout(command_timeout)
+        .connect()
+        .await
+        .unwrap()
 }
 
 /// Returns a server, a locker and a client of the shared JVM, all with this lease.
 async fn both_sides(lease: Duration) -> Option<(Server, Locker, Client<'static>)> {
     let jvm = Jvm::shared()?;
     let server = Server::start();
-    let (locks, redisson) = (patient(&server, lease).await, jvm.client(&server, lease).await);
+    let (locks, redisson) = (
+        patient(&server, lease).await,
+        jvm.client(&server, lease).await,
+    );
     Some((server, locks, redisson))
 }
 
@@ -66,18 +76,25 @@ fn waiting(lock: Lock) -> JoinHandle<(Instant, Guard)> {
     })
 }
 
-/// Starts a waiter of either side, and returns when only a message or its next re-check can wake it: its second attempt
-/// comes after the subscription. Each attempt asks for the remaining lease (PTTL).
+/// Starts a waiter of either side, and returns when only a message or its next re-check can wake
+/// it: its second attempt comes after the subscription. Each attempt asks for the remaining lease
+/// (PTTL).
 async fn waits<T>(server: &Server, comes: impl FnOnce() -> T) -> T {
     let before = server.calls("pttl");
     let waiting = comes();
-    eventually(ms(20_000), "it has subscribed and tried again", || server.calls("pttl") >= before + 2).await;
+    eventually(ms(20_000), "it has subscribed and tried again", || {
+        server.calls("pttl") >= before + 2
+    })
+    .await;
     waiting
 }
 
 /// Returns when a thread of the JVM got what it asked for.
 async fn entered(asked: Asked, bound: Duration) -> Instant {
-    let answer = tokio::time::timeout(bound, asked).await.unwrap_or_else(|_| panic!("not in {bound:?}")).unwrap();
+    let answer = tokio::time::timeout(bound, asked)
+        .await
+        .unwrap_or_else(|_| panic!("not in {bound:?}"))
+        .unwrap();
     answer.said.unwrap();
     answer.at
 }
@@ -90,7 +107,9 @@ fn is_illegal_monitor_state(unlocked: Result<(), String>) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_side_excludes_the_other_until_the_last_nested_hold_is_released() {
-    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
+    let Some((server, locks, redisson)) = both_sides(LONG).await else {
+        return;
+    };
     let (key, lock) = (key(), |key: &str| locks.get(key));
     let (holder, other) = (redisson.lock(&key), redisson.lock(&key));
     for nested in 1..3 {
@@ -100,8 +119,16 @@ async fn each_side_excludes_the_other_until_the_last_nested_hold_is_released() {
         assert!(lock(&key).try_lock().await.unwrap().is_none());
     }
     let named = lock(&key).holder().await.unwrap().expect("held");
-    assert!(named.owner().starts_with(&format!("{}:", redisson.id)) && named.hold_count() == 2, "{named:?}");
-    assert!(named.remaining().is_some_and(|left| left <= LONG && left > LONG / 2), "{named:?}");
+    assert!(
+        named.owner().starts_with(&format!("{}:", redisson.id)) && named.hold_count() == 2,
+        "{named:?}"
+    );
+    assert!(
+        named
+            .remaining()
+            .is_some_and(|left| left <= LONG && left > LONG / 2),
+        "{named:?}"
+    );
     holder.unlock().await.unwrap();
     assert!(lock(&key).try_lock().await.unwrap().is_none(), "once more");
     holder.unlock().await.unwrap();
@@ -109,7 +136,14 @@ async fn each_side_excludes_the_other_until_the_last_nested_hold_is_released() {
 
     let guard = lock(&key).try_lock().await.unwrap().expect("free");
     let nested = lock(&key).lock().await.unwrap();
-    assert_eq!(server.fields(&key).iter().map(|(_, count)| *count).collect::<Vec<_>>(), [2]);
+    assert_eq!(
+        server
+            .fields(&key)
+            .iter()
+            .map(|(_, count)| *count)
+            .collect::<Vec<_>>(),
+        [2]
+    );
     assert!(!holder.try_lock().await && holder.is_locked().await && !holder.is_held().await);
     assert!(is_illegal_monitor_state(holder.unlock().await));
     nested.unlock().await.unwrap();
@@ -123,7 +157,9 @@ async fn each_side_excludes_the_other_until_the_last_nested_hold_is_released() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn releases_of_either_side_wake_waiters_of_the_other() {
-    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
+    let Some((server, locks, redisson)) = both_sides(LONG).await else {
+        return;
+    };
     let (key, mut here, mut there) = (key(), Vec::new(), Vec::new());
     let holder = redisson.lock(&key);
     for _ in 0..5 {
@@ -131,7 +167,10 @@ async fn releases_of_either_side_wake_waiters_of_the_other() {
         let waiter = waits(&server, || waiting(locks.get(&key))).await;
         let released = Instant::now();
         holder.unlock().await.unwrap();
-        let (at, guard) = tokio::time::timeout(WOKEN, waiter).await.expect("woken").unwrap();
+        let (at, guard) = tokio::time::timeout(WOKEN, waiter)
+            .await
+            .expect("woken")
+            .unwrap();
         here.push(at - released);
 
         let asked = waits(&server, || holder.ask("lock", "")).await;
@@ -140,33 +179,54 @@ async fn releases_of_either_side_wake_waiters_of_the_other() {
         there.push(entered(asked, WOKEN).await - released);
         holder.unlock().await.unwrap();
     }
-    say(&format!("woken by Redisson: {here:.1?}; by us: {there:.1?}"));
+    say(&format!(
+        "woken by Redisson: {here:.1?}; by us: {there:.1?}"
+    ));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_watchdog_excludes_the_other_side_for_several_leases() {
-    let Some((server, locks, redisson)) = both_sides(SHORT).await else { return };
+    let Some((server, locks, redisson)) = both_sides(SHORT).await else {
+        return;
+    };
     let (ours, theirs) = (key(), key());
-    let (guard, holder) = (locks.get(&ours).lock().await.unwrap(), redisson.lock(&theirs));
+    let (guard, holder) = (
+        locks.get(&ours).lock().await.unwrap(),
+        redisson.lock(&theirs),
+    );
     holder.lock().await;
     let asked = waits(&server, || redisson.lock(&ours).ask("lock", "")).await;
     let waiter = waits(&server, || waiting(locks.get(&theirs))).await;
     tokio::time::sleep(SHORT * 3 + SHORT / 6).await;
-    assert!(!asked.is_finished() && !waiter.is_finished(), "kept out for three leases");
+    assert!(
+        !asked.is_finished() && !waiter.is_finished(),
+        "kept out for three leases"
+    );
     guard.check().unwrap();
     assert!(holder.is_held().await);
     guard.unlock().await.unwrap();
     holder.unlock().await.unwrap();
     entered(asked, WOKEN).await;
-    tokio::time::timeout(WOKEN, waiter).await.expect("woken").unwrap().1.unlock().await.unwrap();
+    tokio::time::timeout(WOKEN, waiter)
+        .await
+        .expect("woken")
+        .unwrap()
+        .1
+        .unlock()
+        .await
+        .unwrap();
 }
 
-/// Asserts when a waiter got a lock that is no longer renewed: not before its lease was over, and soon after it, by a
-/// re-check each sixth of a lease or when the lease that the waiter was told of was over.
+/// Asserts when a waiter got a lock that is no longer renewed: not before its lease was over, and
+/// soon after it, by a re-check each sixth of a lease or when the lease that the waiter was told of
+/// was over.
 fn assert_taken_over(asked: Instant, left: i64, lease: Duration, entered: Instant) {
     let (waited, left) = (entered - asked, ms(u64::try_from(left).unwrap()));
     assert!(waited + SLEW >= left, "{waited:?} of {left:?}");
-    assert!(within(waited, lease + lease / 6 + ms(2_000)), "{waited:?} of {left:?}");
+    assert!(
+        within(waited, lease + lease / 6 + ms(2_000)),
+        "{waited:?} of {left:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -187,7 +247,9 @@ async fn we_take_over_the_lock_of_a_killed_jvm_when_its_lease_is_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redisson_takes_over_the_lock_of_our_killed_process_when_its_lease_is_over() {
-    let Some((server, _, redisson)) = both_sides(LONG).await else { return };
+    let Some((server, _, redisson)) = both_sides(LONG).await else {
+        return;
+    };
     let (key, out, lease) = (key(), scratch("held"), ms(2_000));
     let mut child = spawn_child("hold", &server.url(), &[&key], 0, &out);
     eventually(ms(20_000), "the child holds the lock", || out.exists()).await;
@@ -204,7 +266,9 @@ async fn redisson_takes_over_the_lock_of_our_killed_process_when_its_lease_is_ov
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fixed_leases_end_for_the_other_side() {
-    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
+    let Some((server, locks, redisson)) = both_sides(LONG).await else {
+        return;
+    };
     let (ours, theirs, lease) = (key(), key(), ms(1_500));
     let (holder, waiter) = (redisson.lock(&theirs), redisson.lock(&ours));
     let start = Instant::now();
@@ -214,7 +278,10 @@ async fn fixed_leases_end_for_the_other_side() {
     let guard = locks.get(&ours).fixed_lease(lease).lock().await.unwrap();
     let there = waits(&server, || waiter.ask("lock", "")).await;
 
-    let (at, entered_by_us) = tokio::time::timeout(LONG / 12, here).await.expect("its lease is over").unwrap();
+    let (at, entered_by_us) = tokio::time::timeout(LONG / 12, here)
+        .await
+        .expect("its lease is over")
+        .unwrap();
     assert!(at - start + SLEW >= lease, "{:?}", at - start);
     assert!(is_illegal_monitor_state(holder.unlock().await));
     entered_by_us.check().unwrap();
@@ -222,15 +289,27 @@ async fn fixed_leases_end_for_the_other_side() {
 
     let at = entered(there, LONG / 12).await;
     assert!(at - begun + SLEW >= lease, "{:?}", at - begun);
-    assert_eq!(guard.state(), HoldState::Lost(Loss::Expired), "lost before the other side has the lock");
-    assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::Expired, .. })));
+    assert_eq!(
+        guard.state(),
+        HoldState::Lost(Loss::Expired),
+        "lost before the other side has the lock"
+    );
+    assert!(matches!(
+        guard.unlock().await,
+        Err(Error::Lost {
+            loss: Loss::Expired,
+            ..
+        })
+    ));
     assert!(waiter.is_held().await, "a late unlock does not affect it");
     waiter.unlock().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn force_unlock_releases_the_other_sides_lock_and_wakes_waiters_and_holders_learn_of_it() {
-    let Some((server, locks, redisson)) = both_sides(SHORT).await else { return };
+    let Some((server, locks, redisson)) = both_sides(SHORT).await else {
+        return;
+    };
     let (ours, theirs) = (key(), key());
     // We force their lock: its holder learns of it from its own unlock.
     let holder = redisson.lock(&theirs);
@@ -238,7 +317,10 @@ async fn force_unlock_releases_the_other_sides_lock_and_wakes_waiters_and_holder
     let waiter = waits(&server, || waiting(locks.get(&theirs))).await;
     let operator = patient(&server, SHORT).await;
     assert!(operator.get(&theirs).force_unlock().await.unwrap());
-    let (_, guard) = tokio::time::timeout(WOKEN, waiter).await.expect("woken").unwrap();
+    let (_, guard) = tokio::time::timeout(WOKEN, waiter)
+        .await
+        .expect("woken")
+        .unwrap();
     assert!(!holder.is_held().await);
     assert!(is_illegal_monitor_state(holder.unlock().await));
     guard.check().unwrap();
@@ -251,13 +333,28 @@ async fn force_unlock_releases_the_other_sides_lock_and_wakes_waiters_and_holder
     let forced = Instant::now();
     assert!(redisson.lock(&ours).force_unlock().await);
     entered(asked, WOKEN).await;
-    soon(SHORT, guard.lost().cancelled()).await.expect("lost by the next renewal");
-    assert!(within(forced.elapsed(), SHORT / 3 + ms(500)), "a third of the lease: {:?}", forced.elapsed());
+    soon(SHORT, guard.lost().cancelled())
+        .await
+        .expect("lost by the next renewal");
+    assert!(
+        within(forced.elapsed(), SHORT / 3 + ms(500)),
+        "a third of the lease: {:?}",
+        forced.elapsed()
+    );
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
-    assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+    assert!(matches!(
+        guard.unlock().await,
+        Err(Error::Lost {
+            loss: Loss::NotOwner,
+            ..
+        })
+    ));
     assert!(waiter.is_held().await, "a late unlock does not affect it");
     waiter.unlock().await.unwrap();
-    assert!(!redisson.lock(&ours).force_unlock().await && !operator.get(&ours).force_unlock().await.unwrap());
+    assert!(
+        !redisson.lock(&ours).force_unlock().await
+            && !operator.get(&ours).force_unlock().await.unwrap()
+    );
 }
 
 /// Redisson leaves such a lock behind, where this crate undoes it.
@@ -276,7 +373,10 @@ async fn a_redisson_acquire_whose_reply_is_lost_blocks_the_lock_for_a_lease() {
     let asked = Instant::now();
     assert!(told.contains("RedisResponseTimeoutException"), "{told}");
     let (fields, left) = (server.fields(&key), server.pttl(&key));
-    assert!(fields.len() == 1 && fields[0].0.starts_with(&redisson.id), "the server has it, the caller got an error");
+    assert!(
+        fields.len() == 1 && fields[0].0.starts_with(&redisson.id),
+        "the server has it, the caller got an error"
+    );
     assert!(locks.get(&key).try_lock().await.unwrap().is_none());
     let (at, guard) = waiting(locks.get(&key)).await.unwrap();
     assert_taken_over(asked, left, lease, at);
@@ -286,11 +386,15 @@ async fn a_redisson_acquire_whose_reply_is_lost_blocks_the_lock_for_a_lease() {
 // ---- Many processes ----
 
 /// How often the lock is taken in total.
-const ACQUISITIONS: usize = if cfg!(feature = "soak") { 50_000 } else { 2_000 };
+const ACQUISITIONS: usize = if cfg!(feature = "soak") {
+    50_000
+} else {
+    2_000
+};
 /// The longest pause between two visits, in milliseconds, on both sides.
 const PAUSE: u64 = 8;
-/// The fewest visits of each process, and the fewest changes from one side to the other. Hundreds are usual; the number
-/// depends on chance and on the machine.
+/// The fewest visits of each process, and the fewest changes from one side to the other. Hundreds
+/// are usual; the number depends on chance and on the machine.
 const FEWEST: usize = 10;
 
 /// Locks and unlocks until the counter is at this limit, as the JVMs do. Returns how often.
@@ -303,15 +407,30 @@ async fn visit(url: &str, key: &str, record: &str, counter: &str, limit: u64) ->
     loop {
         let guard = lock.lock().await.unwrap();
         // A GET and a SET: if two holders are inside at once, a count is lost.
-        let count: Option<u64> = redis::cmd("GET").arg(counter).query(&mut connection).unwrap();
+        let count: Option<u64> = redis::cmd("GET")
+            .arg(counter)
+            .query(&mut connection)
+            .unwrap();
         if count.is_some_and(|count| count >= limit) {
             guard.unlock().await.unwrap();
             break;
         }
-        redis::cmd("RPUSH").arg(record).arg(format!("enter {name}")).exec(&mut connection).unwrap();
-        redis::cmd("SET").arg(counter).arg(count.unwrap_or(0) + 1).exec(&mut connection).unwrap();
+        redis::cmd("RPUSH")
+            .arg(record)
+            .arg(format!("enter {name}"))
+            .exec(&mut connection)
+            .unwrap();
+        redis::cmd("SET")
+            .arg(counter)
+            .arg(count.unwrap_or(0) + 1)
+            .exec(&mut connection)
+            .unwrap();
         guard.check().unwrap();
-        redis::cmd("RPUSH").arg(record).arg(format!("leave {name}")).exec(&mut connection).unwrap();
+        redis::cmd("RPUSH")
+            .arg(record)
+            .arg(format!("leave {name}"))
+            .exec(&mut connection)
+            .unwrap();
         guard.unlock().await.unwrap();
         visits += 1;
         tokio::time::sleep(Duration::from_micros(fastrand::u64(0..PAUSE * 1_000))).await;
@@ -329,7 +448,10 @@ struct Visitor {
 impl Visitor {
     fn spawn(server: &Server, keys: &[&str]) -> Self {
         let out = scratch("visits");
-        Self { child: spawn_child("beside_jvms", &server.url(), keys, ACQUISITIONS, &out), out }
+        Self {
+            child: spawn_child("beside_jvms", &server.url(), keys, ACQUISITIONS, &out),
+            out,
+        }
     }
 
     fn is_running(&mut self) -> bool {
@@ -338,7 +460,10 @@ impl Visitor {
 
     /// Waits until the process has succeeded. Returns how many visits it made.
     async fn done(mut self) -> usize {
-        eventually(Duration::from_secs(60), "every waiter returns", || !self.is_running()).await;
+        eventually(Duration::from_secs(60), "every waiter returns", || {
+            !self.is_running()
+        })
+        .await;
         assert!(self.child.wait().unwrap().success(), "its output is above");
         std::fs::read_to_string(&self.out).unwrap().parse().unwrap()
     }
@@ -362,25 +487,50 @@ async fn four_jvms_and_four_of_our_processes_exclude_each_other() {
     let (server, key, record, counter) = (Server::start(), key(), common::key(), common::key());
     let locks = patient(&server, LONG).await;
     let gate = locks.get(&key).lock().await.unwrap();
-    let mut ours: Vec<_> = (0..4).map(|_| Visitor::spawn(&server, &[&key, &record, &counter])).collect();
-    let clients = join_all(jvms.iter().map(|jvm| jvm.client(&server, Duration::from_secs(30)))).await;
+    let mut ours: Vec<_> = (0..4)
+        .map(|_| Visitor::spawn(&server, &[&key, &record, &counter]))
+        .collect();
+    let clients = join_all(
+        jvms.iter()
+            .map(|jvm| jvm.client(&server, Duration::from_secs(30))),
+    )
+    .await;
     let theirs: Vec<RLock<'_>> = clients.iter().map(|client| client.lock(&key)).collect();
     let visiting = (1..).zip(&theirs).map(|(at, lock): (usize, &RLock<'_>)| {
-        lock.ask("visit", &format!("{record} {counter} redisson{at} {ACQUISITIONS} {PAUSE}"))
+        lock.ask(
+            "visit",
+            &format!("{record} {counter} redisson{at} {ACQUISITIONS} {PAUSE}"),
+        )
     });
     let visiting: Vec<Asked> = visiting.collect();
     let channel = format!("redisson_lock__channel:{{{key}}}");
     eventually(Duration::from_secs(60), "all eight wait", || {
-        assert!(ours.iter_mut().all(Visitor::is_running), "its output is above");
-        server.command::<(String, u64)>(&["PUBSUB", "NUMSUB", &channel]).1 == 8
+        assert!(
+            ours.iter_mut().all(Visitor::is_running),
+            "its output is above"
+        );
+        server
+            .command::<(String, u64)>(&["PUBSUB", "NUMSUB", &channel])
+            .1
+            == 8
     })
     .await;
     let start = Instant::now();
     gate.unlock().await.unwrap();
 
-    let (mut there, bound) = (Vec::new(), Duration::from_secs(60) * u32::try_from(ACQUISITIONS / 2_000).unwrap());
+    let (mut there, bound) = (
+        Vec::new(),
+        Duration::from_secs(60) * u32::try_from(ACQUISITIONS / 2_000).unwrap(),
+    );
     for (jvm, asked) in jvms.iter().zip(visiting) {
-        there.push(jvm.within(bound, asked).await.said.unwrap().parse().unwrap());
+        there.push(
+            jvm.within(bound, asked)
+                .await
+                .said
+                .unwrap()
+                .parse()
+                .unwrap(),
+        );
     }
     let mut here = Vec::new();
     for visitor in ours {
@@ -391,16 +541,29 @@ async fn four_jvms_and_four_of_our_processes_exclude_each_other() {
     let visits = visits(&notes);
     Record::of(visits.clone()).check().unwrap();
     let is_theirs = |who: &str| who.starts_with("redisson");
-    let changes = visits.windows(2).filter(|pair| is_theirs(&pair[0].who) != is_theirs(&pair[1].who)).count();
+    let changes = visits
+        .windows(2)
+        .filter(|pair| is_theirs(&pair[0].who) != is_theirs(&pair[1].who))
+        .count();
     let sum = |counts: &[usize]| counts.iter().sum::<usize>();
     say(&format!(
         "{ACQUISITIONS} acquisitions in {took:.1?}, {changes} changes of side: JVMs {} {there:?}, ours {} {here:?}",
         sum(&there),
         sum(&here)
     ));
-    assert_eq!((visits.len(), sum(&there) + sum(&here)), (ACQUISITIONS, ACQUISITIONS));
-    assert_eq!(server.command::<usize>(&["GET", &counter]), ACQUISITIONS, "no count was lost");
-    assert!(there.iter().chain(&here).all(|visits| *visits >= FEWEST) && changes >= FEWEST, "no side starves");
+    assert_eq!(
+        (visits.len(), sum(&there) + sum(&here)),
+        (ACQUISITIONS, ACQUISITIONS)
+    );
+    assert_eq!(
+        server.command::<usize>(&["GET", &counter]),
+        ACQUISITIONS,
+        "no count was lost"
+    );
+    assert!(
+        there.iter().chain(&here).all(|visits| *visits >= FEWEST) && changes >= FEWEST,
+        "no side starves"
+    );
     assert!(!server.exists(&key), "no lock is left");
 }
 
@@ -420,7 +583,10 @@ async fn red_lock_and_multi_lock_over_three_servers_and_our_quorum_exclude_each_
     for kind in ["red", "multi"] {
         let theirs = jvm.lock_over(kind, &clients, &key);
         theirs.lock().await;
-        assert!(locks.get(&key).try_lock().await.unwrap().is_none(), "{kind}");
+        assert!(
+            locks.get(&key).try_lock().await.unwrap().is_none(),
+            "{kind}"
+        );
         settled(&locks).await;
         assert!(locks.get(&key).is_locked().await.unwrap(), "{kind}");
         theirs.unlock().await.unwrap();
@@ -435,7 +601,8 @@ async fn red_lock_and_multi_lock_over_three_servers_and_our_quorum_exclude_each_
     }
 }
 
-/// A RedLock needs two of three servers. A MultiLock needs all of them, and one that is held keeps it out.
+/// A RedLock needs two of three servers. A MultiLock needs all of them, and one that is held keeps
+/// it out.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_minority_keeps_out_a_multi_lock_but_no_red_lock() {
     let Some(jvm) = Jvm::shared() else { return };
@@ -444,7 +611,10 @@ async fn a_minority_keeps_out_a_multi_lock_but_no_red_lock() {
     let lock = over(&servers, LONG).connect().await.unwrap().get(&key);
     let stray = clients[0].lock(&key);
     stray.lock().await;
-    let (red, multi) = (jvm.lock_over("red", &clients, &key), jvm.lock_over("multi", &clients, &key));
+    let (red, multi) = (
+        jvm.lock_over("red", &clients, &key),
+        jvm.lock_over("multi", &clients, &key),
+    );
     assert!(!multi.try_lock().await);
     assert!(red.try_lock().await && lock.try_lock().await.unwrap().is_none());
     red.unlock().await.unwrap();
@@ -460,19 +630,34 @@ const OVER_THREE: u64 = if cfg!(feature = "soak") { 2_000 } else { 120 };
 #[tokio::test(flavor = "multi_thread")]
 async fn contending_red_locks_multi_locks_and_our_quorum_exclude_each_other() {
     let Some(jvm) = Jvm::shared() else { return };
-    let (servers, key, record, counter) = (Arc::new(servers(3)), key(), common::key(), common::key());
+    let (servers, key, record, counter) =
+        (Arc::new(servers(3)), key(), common::key(), common::key());
     let clients = clients_of(&servers, jvm).await;
     let rest = |name: &str| format!("{record} {counter} {name} {OVER_THREE} {PAUSE}");
-    let there = ["red", "multi"].map(|kind| jvm.lock_over(kind, &clients, &key).ask("visit", &rest(kind)));
+    let there = ["red", "multi"].map(|kind| {
+        jvm.lock_over(kind, &clients, &key)
+            .ask("visit", &rest(kind))
+    });
     let ours = (0..2).map(|at| {
-        let (servers, key, record, counter) = (Arc::clone(&servers), key.clone(), record.clone(), counter.clone());
+        let (servers, key, record, counter) = (
+            Arc::clone(&servers),
+            key.clone(),
+            record.clone(),
+            counter.clone(),
+        );
         tokio::spawn(async move {
             let locks = over(&servers, LONG).connect().await.unwrap();
-            let (lock, name, server) = (locks.get(&key).owned_by(Owner::new()), format!("lockhound{at}"), &servers[0]);
+            let (lock, name, server) = (
+                locks.get(&key).owned_by(Owner::new()),
+                format!("lockhound{at}"),
+                &servers[0],
+            );
             let mut visits = 0;
             loop {
                 let guard = lock.lock().await.unwrap();
-                let count = server.command::<Option<u64>>(&["GET", &counter]).unwrap_or(0);
+                let count = server
+                    .command::<Option<u64>>(&["GET", &counter])
+                    .unwrap_or(0);
                 if count >= OVER_THREE {
                     guard.unlock().await.unwrap();
                     return visits;
@@ -487,12 +672,24 @@ async fn contending_red_locks_multi_locks_and_our_quorum_exclude_each_other() {
             }
         })
     });
-    let (start, bound) = (Instant::now(), Duration::from_secs(60) * u32::try_from(OVER_THREE / 100).unwrap());
-    let ours = soon(bound, join_all(ours)).await.expect("every waiter returns");
+    let (start, bound) = (
+        Instant::now(),
+        Duration::from_secs(60) * u32::try_from(OVER_THREE / 100).unwrap(),
+    );
+    let ours = soon(bound, join_all(ours))
+        .await
+        .expect("every waiter returns");
     let here: Vec<u64> = ours.into_iter().map(Result::unwrap).collect();
     let mut counts = Vec::new();
     for asked in there {
-        counts.push(jvm.within(bound, asked).await.said.unwrap().parse::<u64>().unwrap());
+        counts.push(
+            jvm.within(bound, asked)
+                .await
+                .said
+                .unwrap()
+                .parse::<u64>()
+                .unwrap(),
+        );
     }
     say(&format!(
         "{OVER_THREE} acquisitions over three servers in {:.1?}: RedLock and MultiLock {counts:?}, ours {here:?}",
@@ -500,7 +697,10 @@ async fn contending_red_locks_multi_locks_and_our_quorum_exclude_each_other() {
     ));
     let notes: Vec<String> = servers[0].command(&["LRANGE", &record, "0", "-1"]);
     Record::of(visits(&notes)).check().unwrap();
-    assert_eq!((servers[0].command(&["GET", &counter]), notes.len() as u64), (OVER_THREE, 2 * OVER_THREE));
+    assert_eq!(
+        (servers[0].command(&["GET", &counter]), notes.len() as u64),
+        (OVER_THREE, 2 * OVER_THREE)
+    );
     assert_eq!(counts.iter().chain(&here).sum::<u64>(), OVER_THREE);
 }
 
@@ -510,45 +710,88 @@ async fn contending_red_locks_multi_locks_and_our_quorum_exclude_each_other() {
 type Notes = Arc<Mutex<Vec<u64>>>;
 
 async fn with_tokens(server: &Server) -> Locker {
-    Locker::builder().node(server.url()).lease(LONG).fencing(Fencing::Redisson).connect().await.unwrap()
+    Locker::builder()
+        .node(server.url())
+        .lease(LONG)
+        .fencing(Fencing::Redisson)
+        .connect()
+        .await
+        .unwrap()
 }
 
 fn assert_growing(fences: &[u64]) {
-    assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
+    assert!(
+        fences.windows(2).all(|pair| pair[0] < pair[1]),
+        "{fences:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fences_and_tokens_of_fenced_locks_are_one_sequence() {
     let Some(jvm) = Jvm::shared() else { return };
     let server = Server::start();
-    let (locks, redisson, key) = (with_tokens(&server).await, jvm.client(&server, LONG).await, key());
+    let (locks, redisson, key) = (
+        with_tokens(&server).await,
+        jvm.client(&server, LONG).await,
+        key(),
+    );
     let theirs = redisson.lock_of("fenced", &key);
     for round in 0..3 {
         assert_eq!(theirs.lock_and_get_token().await, 4 * round + 1);
-        assert_eq!(theirs.lock_and_get_token().await, 4 * round + 2, "a re-entry on the JVM counts");
+        assert_eq!(
+            theirs.lock_and_get_token().await,
+            4 * round + 2,
+            "a re-entry on the JVM counts"
+        );
         theirs.unlock().await.unwrap();
         theirs.unlock().await.unwrap();
         let guard = locks.get(&key).lock().await.unwrap();
         let nested = locks.get(&key).lock().await.unwrap();
-        assert_eq!((guard.fence().get(), nested.fence().get()), (4 * round + 3, 4 * round + 3), "one of ours does not");
+        assert_eq!(
+            (guard.fence().get(), nested.fence().get()),
+            (4 * round + 3, 4 * round + 3),
+            "one of ours does not"
+        );
         nested.unlock().await.unwrap();
         guard.unlock().await.unwrap();
-        let several = locks.all([key.clone(), common::key()]).lock().await.unwrap();
+        let several = locks
+            .all([key.clone(), common::key()])
+            .lock()
+            .await
+            .unwrap();
         assert_eq!(several.fence(&key).unwrap().get(), 4 * round + 4);
         several.unlock().await.unwrap();
     }
     let counter = format!("redisson_lock_token:{{{key}}}");
-    assert_eq!((server.command(&["GET", &counter]), server.pttl(&counter)), ("12".to_owned(), -1));
+    assert_eq!(
+        (server.command(&["GET", &counter]), server.pttl(&counter)),
+        ("12".to_owned(), -1)
+    );
     // An attempt that finds the lock taken does not count.
     let guard = locks.get(&key).lock().await.unwrap();
-    assert!(!theirs.try_lock().await && with_tokens(&server).await.get(&key).try_lock().await.unwrap().is_none());
-    assert_eq!((guard.fence().get(), server.command(&["GET", &counter])), (13, "13".to_owned()));
+    assert!(
+        !theirs.try_lock().await
+            && with_tokens(&server)
+                .await
+                .get(&key)
+                .try_lock()
+                .await
+                .unwrap()
+                .is_none()
+    );
+    assert_eq!(
+        (guard.fence().get(), server.command(&["GET", &counter])),
+        (13, "13".to_owned())
+    );
     guard.unlock().await.unwrap();
 
     // Redisson gives the counter a lifetime, which concerns both sides.
     let leased = jvm.lock_over("multifenced", std::slice::from_ref(&redisson), &key);
     leased.lock_leased(LONG).await;
-    assert!((1..=60_000).contains(&server.pttl(&counter)), "its lease is the lifetime of the counter");
+    assert!(
+        (1..=60_000).contains(&server.pttl(&counter)),
+        "its lease is the lifetime of the counter"
+    );
     leased.unlock().await.unwrap();
     server.command::<()>(&["PERSIST", &counter]);
 
@@ -588,22 +831,32 @@ async fn fences_and_tokens_of_fenced_locks_are_one_sequence() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_write_lock_ignores_our_holder_and_keeps_us_out() {
-    let Some((_server, locks, redisson)) = both_sides(LONG).await else { return };
+    let Some((_server, locks, redisson)) = both_sides(LONG).await else {
+        return;
+    };
     for kind in ["read", "write"] {
         let (ours, theirs) = (key(), key());
         let guard = locks.get(&ours).lock().await.unwrap();
-        assert!(redisson.lock_of(kind, &ours).try_lock().await, "{kind}: two are inside");
+        assert!(
+            redisson.lock_of(kind, &ours).try_lock().await,
+            "{kind}: two are inside"
+        );
         guard.check().unwrap();
         let holder = redisson.lock_of(kind, &theirs);
         assert!(holder.try_lock().await);
-        assert!(locks.get(&theirs).try_lock().await.unwrap().is_none(), "{kind}");
+        assert!(
+            locks.get(&theirs).try_lock().await.unwrap().is_none(),
+            "{kind}"
+        );
         holder.unlock().await.unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn spin_locks_and_fair_locks_exclude_us_and_publish_no_release() {
-    let Some((server, locks, redisson)) = both_sides(SHORT).await else { return };
+    let Some((server, locks, redisson)) = both_sides(SHORT).await else {
+        return;
+    };
     for kind in ["spin", "fair"] {
         let key = key();
         let (holder, lock) = (redisson.lock_of(kind, &key), locks.get(&key));
@@ -614,7 +867,11 @@ async fn spin_locks_and_fair_locks_exclude_us_and_publish_no_release() {
         holder.unlock().await.unwrap();
         let (at, guard) = waiter.await.unwrap();
         assert_eq!(server.calls("publish"), told, "{kind}: no message");
-        assert!(within(at - released, SHORT / 6 + ms(500)), "{kind}: a sixth of the lease: {:?}", at - released);
+        assert!(
+            within(at - released, SHORT / 6 + ms(500)),
+            "{kind}: a sixth of the lease: {:?}",
+            at - released
+        );
         assert!(!holder.try_lock().await, "{kind}");
         guard.unlock().await.unwrap();
     }
@@ -622,8 +879,14 @@ async fn spin_locks_and_fair_locks_exclude_us_and_publish_no_release() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plain_lock_and_an_rlock_of_one_name_get_errors_and_no_locks() {
-    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
-    let plain = builder(&server.url(), LONG).format(Format::Plain).connect().await.unwrap();
+    let Some((server, locks, redisson)) = both_sides(LONG).await else {
+        return;
+    };
+    let plain = builder(&server.url(), LONG)
+        .format(Format::Plain)
+        .connect()
+        .await
+        .unwrap();
     let (key, lock) = (key(), |key: &str| plain.get(key));
     let guard = lock(&key).lock().await.unwrap();
     let theirs = redisson.lock(&key);
@@ -632,17 +895,33 @@ async fn a_plain_lock_and_an_rlock_of_one_name_get_errors_and_no_locks() {
     guard.check().unwrap();
     guard.unlock().await.unwrap();
     theirs.lock().await;
-    assert!(lock(&key).try_lock().await.unwrap().is_none() && locks.get(&key).try_lock().await.unwrap().is_none());
+    assert!(
+        lock(&key).try_lock().await.unwrap().is_none()
+            && locks.get(&key).try_lock().await.unwrap().is_none()
+    );
     theirs.unlock().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_and_a_lock_of_the_same_name_do_not_exclude_each_other() {
-    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
+    let Some((server, locks, redisson)) = both_sides(LONG).await else {
+        return;
+    };
     let key = key();
     let transaction = redisson.begin_to_change(&key).await;
-    assert!(server.exists(&format!("{key}:transaction_lock")), "its own lock");
-    locks.get(&key).try_lock().await.unwrap().expect("not held up").unlock().await.unwrap();
+    assert!(
+        server.exists(&format!("{key}:transaction_lock")),
+        "its own lock"
+    );
+    locks
+        .get(&key)
+        .try_lock()
+        .await
+        .unwrap()
+        .expect("not held up")
+        .unlock()
+        .await
+        .unwrap();
     transaction.roll_back().await;
     let guard = locks.get(&key).lock().await.unwrap();
     redisson.begin_to_change(&key).await.roll_back().await;
@@ -650,10 +929,13 @@ async fn a_transaction_and_a_lock_of_the_same_name_do_not_exclude_each_other() {
     guard.unlock().await.unwrap();
 }
 
-/// A spin lock polls at least every 128 ms. A fair lock listens to a channel on which only fair locks publish.
+/// A spin lock polls at least every 128 ms. A fair lock listens to a channel on which only fair
+/// locks publish.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spin_lock_notices_our_release_and_a_fair_lock_waits_for_the_lease() {
-    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
+    let Some((server, locks, redisson)) = both_sides(LONG).await else {
+        return;
+    };
     let key = key();
     let guard = locks.get(&key).lock().await.unwrap();
     let spinning = redisson.lock_of("spin", &key);
@@ -670,7 +952,10 @@ async fn a_spin_lock_notices_our_release_and_a_fair_lock_waits_for_the_lease() {
     let past_the_line = locks.get(&key).try_lock().await.unwrap().expect("free");
     past_the_line.unlock().await.unwrap();
     let slept = entered(asked, LONG).await - start;
-    assert!(slept + SLEW >= lease, "until the lease that it was told of is over: {slept:?}");
+    assert!(
+        slept + SLEW >= lease,
+        "until the lease that it was told of is over: {slept:?}"
+    );
     // The release of another fair lock wakes it.
     let other = redisson.lock_of("fair", &key);
     let asked = waits(&server, || other.ask("lock", "")).await;
@@ -682,7 +967,9 @@ async fn a_spin_lock_notices_our_release_and_a_fair_lock_waits_for_the_lease() {
 /// The lock is a hash without a lease, and is deleted without a message.
 #[tokio::test(flavor = "multi_thread")]
 async fn we_re_check_a_lock_without_a_lease_and_redisson_waits_for_a_message() {
-    let Some((server, locks, redisson)) = both_sides(SHORT).await else { return };
+    let Some((server, locks, redisson)) = both_sides(SHORT).await else {
+        return;
+    };
     let key = key();
     server.command::<()>(&["HSET", &key, "5cb1f0b5-0000-4000-8000-000000000000:1", "1"]);
     let there = redisson.lock(&key);
@@ -703,18 +990,29 @@ async fn we_re_check_a_lock_without_a_lease_and_redisson_waits_for_a_message() {
 async fn the_programs_in_docs_redisson_share_a_lock() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| std::fs::read_to_string(root.join(path));
-    let Ok(page) = read("docs/redisson.md") else { return say("skipped: docs/redisson.md is not in the package") };
-    let (rust, java) =
-        (read("examples/redisson.rs").unwrap(), read("tests/redisson/src/main/java/Orders.java").unwrap());
+    let Ok(page) = read("docs/redisson.md") else {
+        return say("skipped: docs/redisson.md is not in the package");
+    };
+    let (rust, java) = (
+        read("examples/redisson.rs").unwrap(),
+        read("tests/redisson/src/main/java/Orders.java").unwrap(),
+    );
     for (language, program) in [("rust,no_run", &rust), ("java", &java)] {
-        assert!(page.contains(&format!("```{language}\n{program}```\n")), "docs/redisson.md has another {language}");
+        assert!(
+            page.contains(&format!("```{language}\n{program}```\n")),
+            "docs/redisson.md has another {language}"
+        );
     }
     let tests = std::env::current_exe().unwrap();
     let example = tests.ancestors().nth(2).unwrap().join("examples/redisson");
     if !example.exists() {
-        return say("not run: `cargo test` builds the examples, `cargo test --test redisson` does not");
+        return say(
+            "not run: `cargo test` builds the examples, `cargo test --test redisson` does not",
+        );
     }
-    let Some(java) = Jvm::program("Orders") else { return };
+    let Some(java) = Jvm::program("Orders") else {
+        return;
+    };
     let server = Server::start();
     let children = [java, std::process::Command::new(example)].map(|mut program| {
         program
@@ -725,10 +1023,19 @@ async fn the_programs_in_docs_redisson_share_a_lock() {
     });
     let mut all = Vec::new();
     for child in children {
-        let output = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
+        let output = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap())
+            .await
+            .unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-        let fences: Vec<u64> = said.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
+        assert!(
+            output.status.success(),
+            "{said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let fences: Vec<u64> = said
+            .lines()
+            .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+            .collect();
         assert_eq!(fences.len(), 5, "{said}");
         assert_growing(&fences);
         all.extend(fences);
@@ -737,14 +1044,22 @@ async fn the_programs_in_docs_redisson_share_a_lock() {
     assert_eq!(all, (1..=10).collect::<Vec<_>>(), "each number once");
 }
 
-/// Both sides publish and receive sharded messages: without one a waiter would sleep until the lease is over.
+/// Both sides publish and receive sharded messages: without one a waiter would sleep until the
+/// lease is over.
 #[tokio::test(flavor = "multi_thread")]
 async fn in_a_cluster_each_side_excludes_the_other_and_wakes_it_by_sharded_messages() {
     let Some(jvm) = Jvm::shared() else { return };
-    let server = Server::start_with(&["--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"]);
+    let server = Server::start_with(&[
+        "--cluster-enabled",
+        "yes",
+        "--cluster-announce-ip",
+        "127.0.0.1",
+    ]);
     server.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     eventually(ms(20_000), "the cluster is up", || {
-        server.command::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+        server
+            .command::<String>(&["CLUSTER", "INFO"])
+            .contains("cluster_state:ok")
     })
     .await;
     let redisson = jvm.connect(Mode::Cluster, &[server.url()], LONG).await;
@@ -753,20 +1068,44 @@ async fn in_a_cluster_each_side_excludes_the_other_and_wakes_it_by_sharded_messa
     holder.lock().await;
     let asked = waits(&server, || waiter.ask("lock", "")).await;
     let channel = format!("redisson_lock__channel:{{{key}}}");
-    assert_eq!(server.command::<(String, u64)>(&["PUBSUB", "SHARDNUMSUB", &channel]).1, 1);
+    assert_eq!(
+        server
+            .command::<(String, u64)>(&["PUBSUB", "SHARDNUMSUB", &channel])
+            .1,
+        1
+    );
     holder.unlock().await.unwrap();
     entered(asked, WOKEN).await;
     let url = format!("redis-cluster://127.0.0.1:{}", server.port());
-    let locks = Locker::builder().node(url).lease(LONG).connect().await.unwrap();
-    assert!(locks.get(&key).try_lock().await.unwrap().is_none(), "the JVM holds it");
+    let locks = Locker::builder()
+        .node(url)
+        .lease(LONG)
+        .connect()
+        .await
+        .unwrap();
+    assert!(
+        locks.get(&key).try_lock().await.unwrap().is_none(),
+        "the JVM holds it"
+    );
     let lock = locks.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await });
-    let listens = |client: &str| client.contains("name=lockhound:subscriber:") && client.contains(" ssub=1 ");
-    eventually(ms(20_000), "it listens", || server.command::<String>(&["CLIENT", "LIST"]).lines().any(listens)).await;
+    let listens =
+        |client: &str| client.contains("name=lockhound:subscriber:") && client.contains(" ssub=1 ");
+    eventually(ms(20_000), "it listens", || {
+        server
+            .command::<String>(&["CLIENT", "LIST"])
+            .lines()
+            .any(listens)
+    })
+    .await;
     let released = Instant::now();
     waiter.unlock().await.unwrap();
     let guard = waiting.await.unwrap().unwrap();
-    assert!(within(released.elapsed(), WOKEN), "{:?}", released.elapsed());
+    assert!(
+        within(released.elapsed(), WOKEN),
+        "{:?}",
+        released.elapsed()
+    );
     let asked = waits(&server, || waiter.ask("lock", "")).await;
     guard.unlock().await.unwrap();
     entered(asked, WOKEN).await;

@@ -1,13 +1,14 @@
-//! Whole programs under a seed, in virtual time, over servers in memory: tasks of several lockers take locks, one or
-//! several at once, enter again, run sections, give up and let go, while servers stop, forget, lose, repeat and delay
-//! answers and have wrong clocks, and while networks are cut and lead elsewhere. Whatever happens, nobody believes in a
-//! lock beside another, fences grow, some order of the calls explains all of them, everybody returns, and nothing is
-//! left. Then many want one lock at once, for a moment (`crowd.rs`).
+//! Whole programs under a seed, in virtual time, over servers in memory: tasks of several lockers
+//! take locks, one or several at once, enter again, run sections, give up and let go, while servers
+//! stop, forget, lose, repeat and delay answers and have wrong clocks, and while networks are cut
+//! and lead elsewhere. Whatever happens, nobody believes in a lock beside another, fences grow,
+//! some order of the calls explains all of them, everybody returns, and nothing is left. Then many
+//! want one lock at once, for a moment (`crowd.rs`).
 //!
-//! A seed that fails is printed; `SIMULATION_SEED=7 cargo test --features testing --test simulation -- --nocapture`
-//! runs it alone, and shows what happened. `./dev soak simulation` runs seeds for minutes. `./dev mutants simulation`
-//! makes mistakes in the source, and looks whether the simulation finds each of them; `mistakes.rs` has those of the
-//! models.
+//! A seed that fails is printed; `SIMULATION_SEED=7 cargo test --features testing --test simulation
+//! -- --nocapture` runs it alone, and shows what happened. `./dev soak simulation` runs seeds for
+//! minutes. `./dev mutants simulation` makes mistakes in the source, and looks whether the
+//! simulation finds each of them; `mistakes.rs` has those of the models.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
@@ -49,7 +50,8 @@ use world::World;
 
 /// How many seeds the suite runs.
 const SEEDS: u64 = 200;
-/// The names of the locks. Fences of the first two are counted in one mark, as those of many locks are.
+/// The names of the locks. Fences of the first two are counted in one mark, as those of many locks
+/// are.
 const KEYS: [&str; 3] = ["key 0", "key 585", "key 1"];
 /// In virtual time: whoever has not returned by then never will.
 const LONG: Duration = Duration::from_secs(24 * 3_600);
@@ -69,17 +71,41 @@ impl Program {
         let mut lockers = Vec::new();
         for (at, routes) in net.routes.iter().enumerate() {
             let builder = routes.iter().fold(Locker::builder(), LockerBuilder::memory);
-            let Plan { lease, command_timeout, remember, .. } = plan.of_locker(at);
+            let Plan {
+                lease,
+                command_timeout,
+                remember,
+                ..
+            } = plan.of_locker(at);
             let builder = builder.lease(lease).command_timeout(command_timeout);
             let quarantine = if remember { lease } else { Duration::ZERO };
-            lockers.push(builder.restart_quarantine(quarantine).connect().await.unwrap());
+            lockers.push(
+                builder
+                    .restart_quarantine(quarantine)
+                    .connect()
+                    .await
+                    .unwrap(),
+            );
         }
-        let keys = KEYS[..plan.keys].iter().map(|&key| key.to_owned()).collect();
-        Self { world, plan, net, lockers, keys }
+        let keys = KEYS[..plan.keys]
+            .iter()
+            .map(|&key| key.to_owned())
+            .collect();
+        Self {
+            world,
+            plan,
+            net,
+            lockers,
+            keys,
+        }
     }
 
     fn worker(&self, at: usize, who: String, name: Name) -> Worker {
-        let (world, keys, runs) = (Arc::clone(&self.world), Arc::clone(&self.keys), Arc::default());
+        let (world, keys, runs) = (
+            Arc::clone(&self.world),
+            Arc::clone(&self.keys),
+            Arc::default(),
+        );
         Worker {
             world,
             plan: self.plan.of_locker(at),
@@ -93,9 +119,16 @@ impl Program {
         }
     }
 
-    /// One act: everybody returns, whatever happens meanwhile. Returns the servers that may have forgotten.
+    /// One act: everybody returns, whatever happens meanwhile. Returns the servers that may have
+    /// forgotten.
     async fn act(&self) -> Arc<[usize]> {
-        let Self { world, plan, net, keys, .. } = self;
+        let Self {
+            world,
+            plan,
+            net,
+            keys,
+            ..
+        } = self;
         if plan.skew {
             net.set_clocks(world);
         }
@@ -121,9 +154,18 @@ impl Program {
             tasks.push(tokio::spawn(faults::trouble(world, net, *plan, victims)));
         }
         let (world, net, keys) = (Arc::clone(world), Arc::clone(net), Arc::clone(keys));
-        tasks.push(tokio::spawn(faults::oblivion(world, net, *plan, keys, Arc::clone(&victims))));
+        tasks.push(tokio::spawn(faults::oblivion(
+            world,
+            net,
+            *plan,
+            keys,
+            Arc::clone(&victims),
+        )));
         for task in tasks {
-            timeout(LONG, task).await.expect("everybody returns").unwrap();
+            timeout(LONG, task)
+                .await
+                .expect("everybody returns")
+                .unwrap();
         }
         victims
     }
@@ -132,25 +174,50 @@ impl Program {
     fn two_workers(&self) -> [Worker; 2] {
         let mut lockers: Vec<usize> = (0..self.plan.lockers).collect();
         fastrand::shuffle(&mut lockers);
-        [0, 1].map(|at| self.worker(lockers[at], format!("{} asks", lockers[at]), Name::Owner(Owner::new())))
+        [0, 1].map(|at| {
+            self.worker(
+                lockers[at],
+                format!("{} asks", lockers[at]),
+                Name::Owner(Owner::new()),
+            )
+        })
     }
 
-    /// Some come and go again at once: what is granted to whoever is gone is given back. If one of several servers
-    /// forgets meanwhile, some stay until they lose what they hold: that is given back there too.
+    /// Some come and go again at once: what is granted to whoever is gone is given back. If one of
+    /// several servers forgets meanwhile, some stay until they lose what they hold: that is given
+    /// back there too.
     async fn hurry(&self, victims: &[usize]) {
-        let Self { world, plan, net, keys, .. } = self;
+        let Self {
+            world,
+            plan,
+            net,
+            keys,
+            ..
+        } = self;
         let (most, mut tasks) = (plan.command_timeout.mul_f64(0.9), JoinSet::new());
-        world.note(format_args!("answers take up to {most:?}, and nobody waits for them"));
-        net.servers.iter().for_each(|server| server.delay(Duration::ZERO..=most));
-        let forgets = fastrand::choice(victims).filter(|_| plan.remember && plan.servers > 1 && fastrand::bool());
-        for (locks, key) in self.lockers.iter().flat_map(|locks| keys.iter().map(move |key| (locks, key))) {
+        world.note(format_args!(
+            "answers take up to {most:?}, and nobody waits for them"
+        ));
+        net.servers
+            .iter()
+            .for_each(|server| server.delay(Duration::ZERO..=most));
+        let forgets = fastrand::choice(victims)
+            .filter(|_| plan.remember && plan.servers > 1 && fastrand::bool());
+        for (locks, key) in self
+            .lockers
+            .iter()
+            .flat_map(|locks| keys.iter().map(move |key| (locks, key)))
+        {
             let lock = locks.get(key.as_str()).owned_by(Owner::new());
             let patience = plan::up_to(most);
             if forgets.is_none() || fastrand::bool() {
                 tasks.spawn(async move { _ = timeout(patience, lock.lock()).await });
                 continue;
             }
-            let (patience, lock) = (plan.lease, lock.max_hold(ms(100) + plan::up_to(plan.lease / 2)));
+            let (patience, lock) = (
+                plan.lease,
+                lock.max_hold(ms(100) + plan::up_to(plan.lease / 2)),
+            );
             tasks.spawn(async move {
                 if let Ok(Ok(guard)) = timeout(patience, lock.lock()).await {
                     guard.lost().cancelled().await;
@@ -167,7 +234,13 @@ impl Program {
 
     /// Nothing is left, once there are no faults any more.
     async fn rest(&self) {
-        let Self { world, plan, net, keys, .. } = self;
+        let Self {
+            world,
+            plan,
+            net,
+            keys,
+            ..
+        } = self;
         net.heal();
         world.note("all faults end");
         let since = Instant::now();
@@ -176,22 +249,33 @@ impl Program {
             (stats.waiters, stats.holds, stats.pending)
         };
         while let Some(locks) = self.lockers.iter().find(|locks| census(locks) != (0, 0, 0)) {
-            assert!(since.elapsed() < LONG, "something is never over: {:?}", locks.stats());
+            assert!(
+                since.elapsed() < LONG,
+                "something is never over: {:?}",
+                locks.stats()
+            );
             sleep(plan.lease / 16).await;
         }
         world.note("nobody waits or holds");
         // An acquire that nobody waits for any more may be, and then its undo.
         sleep(plan.command_timeout * 2).await;
-        // What was sent to another server in its place is left to run out, and so is what a snapshot brought back.
+        // What was sent to another server in its place is left to run out, and so is what a
+        // snapshot brought back.
         if net.takes_restored() || plan.mislead {
             sleep(plan.lease * 2).await;
         }
         // What was taken with a `min_hold` stays for that long: a lease at the most.
-        let is_kept =
-            |server: &Server, key: &String| server.holder(key).is_some_and(|holder| holder.ends_with(":kept"));
+        let is_kept = |server: &Server, key: &String| {
+            server
+                .holder(key)
+                .is_some_and(|holder| holder.ends_with(":kept"))
+        };
         let since = Instant::now();
         while since.elapsed() < plan.lease
-            && net.servers.iter().any(|server| keys.iter().any(|key| is_kept(server, key)))
+            && net
+                .servers
+                .iter()
+                .any(|server| keys.iter().any(|key| is_kept(server, key)))
         {
             sleep(Duration::from_millis(5)).await;
         }
@@ -219,11 +303,16 @@ impl Program {
 fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
     let _logs = aloud.then(|| tracing::subscriber::set_default(log()));
     fastrand::seed(seed);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let (plan, start) = (Plan::of_seed(), Instant::now());
-        // A tick of renewal, and another one where the first is in vain. Where addresses lead elsewhere, who forces a
-        // lock may release a minority; stories stop servers, so that nobody can renew.
+        // A tick of renewal, and another one where the first is in vain. Where addresses lead
+        // elsewhere, who forces a lock may release a minority; stories stop servers, so that nobody
+        // can renew.
         let has_stories = plan.remember && plan.servers > 1;
         let is_told = plan.troubles == 0 && !plan.mislead && !has_stories;
         let told_after = is_told.then_some(plan.lease * 3 / 4 + plan.usual * 2);
@@ -254,7 +343,14 @@ async fn in_a_crowd(aloud: bool) -> Vec<String> {
     let world = World::new(aloud, None, fault.leaves_answers());
     world.note(format_args!("a crowd, and {fault:?}: {plan:?}"));
     let program = Program::begin(Arc::clone(&world), plan).await;
-    crowd::gather(&world, (plan, fault), &program.net, &program.lockers, &program.keys[0]).await;
+    crowd::gather(
+        &world,
+        (plan, fault),
+        &program.net,
+        &program.lockers,
+        &program.keys[0],
+    )
+    .await;
     program.rest().await;
     program.end().await;
     world.trace()
@@ -262,12 +358,18 @@ async fn in_a_crowd(aloud: bool) -> Vec<String> {
 
 /// What the lockers log goes between what happens.
 fn log() -> impl tracing::Subscriber + Send + Sync {
-    tracing_subscriber::fmt().with_max_level(LevelFilter::DEBUG).without_time().with_ansi(false).finish()
+    tracing_subscriber::fmt()
+        .with_max_level(LevelFilter::DEBUG)
+        .without_time()
+        .with_ansi(false)
+        .finish()
 }
 
 /// What a variable of the environment says.
 fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|value| value.parse().unwrap())
+    std::env::var(variable)
+        .ok()
+        .map(|value| value.parse().unwrap())
 }
 
 #[test]
@@ -286,13 +388,20 @@ fn nobody_is_inside_beside_another_whatever_the_seed() {
     let (seeds, time) = seeds::run(is_on, |seed| simulate(seed, false).1);
     let a_minute = time.as_secs_f64() / 3_600.0 / (began.elapsed().as_secs_f64() / 60.0);
     let (hours, threads) = (time.as_secs_f64() / 3_600.0, seeds::at_a_time());
-    println!("{seeds} seeds, {threads} at a time, {hours:.1} virtual hours, {a_minute:.0} a minute");
+    println!(
+        "{seeds} seeds, {threads} at a time, {hours:.1} virtual hours, {a_minute:.0} a minute"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_first_two_locks_share_a_mark() {
     let servers: Vec<Server> = (0..3).map(|_| Server::new()).collect();
-    let locks = servers.iter().fold(Locker::builder(), LockerBuilder::memory).connect().await.unwrap();
+    let locks = servers
+        .iter()
+        .fold(Locker::builder(), LockerBuilder::memory)
+        .connect()
+        .await
+        .unwrap();
     let mut fences = Vec::new();
     for key in KEYS {
         fences.push(locks.get(key).lock().await.unwrap().fence().get());
@@ -310,11 +419,19 @@ fn the_same_seed_makes_the_same_trace() {
     let begin = Barrier::new(threads);
     let beside_others = &|thread: u64| {
         begin.wait();
-        (thread..seeds).step_by(threads).map(|seed| (seed, trace(seed))).collect::<Vec<_>>()
+        (thread..seeds)
+            .step_by(threads)
+            .map(|seed| (seed, trace(seed)))
+            .collect::<Vec<_>>()
     };
     let beside_others: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads as u64).map(|at| scope.spawn(move || beside_others(at))).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        let threads: Vec<_> = (0..threads as u64)
+            .map(|at| scope.spawn(move || beside_others(at)))
+            .collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect()
     });
     assert_eq!(beside_others.len(), alone.len());
     for (seed, second) in beside_others {

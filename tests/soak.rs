@@ -1,8 +1,11 @@
-//! Tests that take minutes: long chaos, many losses, many failovers. (`holds.rs` has many holds.) `./dev soak` runs
-//! them one after the other.
+//! Tests that take minutes: long chaos, many losses, many failovers. (`holds.rs` has many holds.)
+//! `./dev soak` runs them one after the other.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "the figures are for the person who runs it")]
+#![allow(
+    clippy::print_stdout,
+    reason = "the figures are for the person who runs it"
+)]
 
 mod common;
 
@@ -26,12 +29,15 @@ fn bad_days_never_let_two_holders_overlap() {
     for chaos in [Chaos::Kills, Chaos::Stops, Chaos::Swallows] {
         for run in 1..=5 {
             let time = survive(chaos, 8, 157);
-            println!("{chaos:?}, run {run} of 5: 10,048 acquisitions without an overlap in {time:.1?}");
+            println!(
+                "{chaos:?}, run {run} of 5: 10,048 acquisitions without an overlap in {time:.1?}"
+            );
         }
     }
 }
 
-/// Causes 1,000 losses of each kind, none of which is reported late. Writes the picture to target/losses.svg.
+/// Causes 1,000 losses of each kind, none of which is reported late. Writes the picture to
+/// target/losses.svg.
 #[tokio::test(flavor = "multi_thread")]
 async fn losses_of_every_kind_are_reported_in_time() {
     let mut all = Vec::new();
@@ -47,12 +53,14 @@ async fn losses_of_every_kind_are_reported_in_time() {
 async fn servers_that_forget_let_no_two_in() {
     for (servers, losses) in [(3, 300), (5, 150)] {
         let visits = storm::weather(servers, losses).await;
-        println!("{servers} servers, of which a minority forgot {losses} times: {visits} visits without an overlap");
+        println!(
+            "{servers} servers, of which a minority forgot {losses} times: {visits} visits without an overlap"
+        );
     }
 }
 
-/// Twelve failovers of each kind by Sentinels, four of each while Sentinels come and go, and three of each with
-/// replicas that have to acknowledge.
+/// Twelve failovers of each kind by Sentinels, four of each while Sentinels come and go, and three
+/// of each with replicas that have to acknowledge.
 #[tokio::test(flavor = "multi_thread")]
 async fn failovers_by_sentinels_lose_only_what_they_explain() {
     for failover in [Failover::Ordered, Failover::Killed, Failover::Stopped] {

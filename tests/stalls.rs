@@ -1,7 +1,10 @@
-//! Threads that do not run: blocked threads of the user and of its log cost no lock, and a process that was stopped
-//! knows at once which locks it has lost.
+//! Threads that do not run: blocked threads of the user and of its log cost no lock, and a process
+//! that was stopped knows at once which locks it has lost.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "the figures are for the person who runs it")]
+#![allow(
+    clippy::print_stdout,
+    reason = "the figures are for the person who runs it"
+)]
 
 mod common;
 
@@ -21,8 +24,14 @@ fn child_process() {
 #[test]
 fn a_runtime_whose_workers_are_all_blocked_keeps_its_locks() {
     let (server, names) = (Server::start(), [key(), key()]);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let locks = runtime.block_on(builder(&server.url(), ms(600)).connect()).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let locks = runtime
+        .block_on(builder(&server.url(), ms(600)).connect())
+        .unwrap();
     let all_blocked = Arc::new(Barrier::new(3));
     let tasks: Vec<_> = names
         .iter()
@@ -41,7 +50,10 @@ fn a_runtime_whose_workers_are_all_blocked_keeps_its_locks() {
     all_blocked.wait();
     let start = Instant::now();
     while start.elapsed() < ms(1_700) {
-        assert!(names.iter().all(|name| server.pttl(name) > 200), "renewed meanwhile");
+        assert!(
+            names.iter().all(|name| server.pttl(name) > 200),
+            "renewed meanwhile"
+        );
         std::thread::sleep(ms(10));
     }
     for task in tasks {
@@ -64,17 +76,25 @@ async fn a_stopped_process_reports_its_losses_at_its_first_check() {
 
 async fn stall_some() -> Result<(), String> {
     let server = Server::start();
-    let others = builder(&server.url(), ms(1_500)).command_timeout(ms(450)).connect().await.unwrap();
+    let others = builder(&server.url(), ms(1_500))
+        .command_timeout(ms(450))
+        .connect()
+        .await
+        .unwrap();
     let mut children: Vec<_> = (0..4)
         .map(|_| {
             let (keys, out) = ([key(), key()], children::scratch("stall"));
-            let child = children::spawn_child("stall", &server.url(), &[&keys[0], &keys[1]], 0, &out);
+            let child =
+                children::spawn_child("stall", &server.url(), &[&keys[0], &keys[1]], 0, &out);
             (child, keys, out)
         })
         .collect();
     let mut taken = Vec::new();
     for (child, keys, out) in &children {
-        common::eventually(ms(5_000), "it holds both", || std::fs::read(out).is_ok_and(|text| text == b"held")).await;
+        common::eventually(ms(5_000), "it holds both", || {
+            std::fs::read(out).is_ok_and(|text| text == b"held")
+        })
+        .await;
         let id = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
         kill_process(id, Signal::STOP).unwrap();
         let stopped = Instant::now();
@@ -90,21 +110,33 @@ async fn stall_some() -> Result<(), String> {
         if ended.code() == Some(children::LOST_AWAKE) {
             return Err("a lock was lost while its process ran".to_owned());
         }
-        assert!(ended.success(), "check() did not say at once that the lock is lost");
-        late.push(Duration::from_micros(std::fs::read_to_string(&*out).unwrap().parse().unwrap()));
+        assert!(
+            ended.success(),
+            "check() did not say at once that the lock is lost"
+        );
+        late.push(Duration::from_micros(
+            std::fs::read_to_string(&*out).unwrap().parse().unwrap(),
+        ));
         std::fs::remove_file(out).unwrap();
     }
     println!("tokens fired this long after their process went on: {late:?}");
-    assert!(late.iter().all(|late| common::machine::within(*late, ms(500))), "{late:?}");
+    assert!(
+        late.iter()
+            .all(|late| common::machine::within(*late, ms(500))),
+        "{late:?}"
+    );
     for guard in taken {
         guard.check().unwrap();
-        guard.unlock().await.expect("the processes that went on late do not affect it");
+        guard
+            .unlock()
+            .await
+            .expect("the processes that went on late do not affect it");
     }
     Ok(())
 }
 
-/// The pipe of its standard error is full before the first second is over. One of three servers is away meanwhile, so
-/// there is more to write.
+/// The pipe of its standard error is full before the first second is over. One of three servers is
+/// away meanwhile, so there is more to write.
 #[tokio::test]
 async fn a_log_that_nobody_reads_costs_no_lock() {
     let (servers, key, out) = (several::servers(3), key(), children::scratch("write"));
@@ -116,15 +148,26 @@ async fn a_log_that_nobody_reads_costs_no_lock() {
     tokio::time::sleep(ms(2_000)).await;
     servers[0].go_on();
     common::eventually(ms(20_000), "it goes on", || said().contains("lost")).await;
-    let dropped = said().strip_prefix("0 lost, ").map(|rest| rest.trim_end_matches(" dropped").parse::<u64>().unwrap());
+    let dropped = said()
+        .strip_prefix("0 lost, ")
+        .map(|rest| rest.trim_end_matches(" dropped").parse::<u64>().unwrap());
     assert!(dropped.is_some_and(|dropped| dropped > 0), "{}", said());
     // What was dropped is said once somebody reads.
     let told = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
     assert!(child.wait().unwrap().success());
-    let line = told.lines().find(|line| line.contains("WARN") && line.contains("log events were dropped"));
-    assert!(line.is_some_and(|line| line.contains("events=")), "{line:?}");
+    let line = told
+        .lines()
+        .find(|line| line.contains("WARN") && line.contains("log events were dropped"));
+    assert!(
+        line.is_some_and(|line| line.contains("events=")),
+        "{line:?}"
+    );
     for event in ["acquired", "renewed"] {
-        assert!(told.lines().any(|line| line.contains(event) && line.contains(&key)), "{event}");
+        assert!(
+            told.lines()
+                .any(|line| line.contains(event) && line.contains(&key)),
+            "{event}"
+        );
     }
     std::fs::remove_file(out).unwrap();
 }

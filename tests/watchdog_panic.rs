@@ -1,5 +1,6 @@
-//! A subscriber that panics changes nothing: locks are renewed, losses reported and waiters granted. There is one test,
-//! since a process has one subscriber. (Unit tests show what a panic of the watchdog itself does.)
+//! A subscriber that panics changes nothing: locks are renewed, losses reported and waiters
+//! granted. There is one test, since a process has one subscriber. (Unit tests show what a panic of
+//! the watchdog itself does.)
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -32,7 +33,9 @@ impl Sick {
 
 impl Subscriber for Sick {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
-        std::thread::current().name().is_some_and(|name| name.starts_with("lockhound"))
+        std::thread::current()
+            .name()
+            .is_some_and(|name| name.starts_with("lockhound"))
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -87,7 +90,11 @@ async fn a_subscriber_that_panics_affects_no_lock() {
     // They are renewed for two leases.
     let held = Instant::now();
     while held.elapsed() < lease * 2 {
-        assert!(guards.iter().all(|guard| guard.check().is_ok()), "{:?}", locks.stats());
+        assert!(
+            guards.iter().all(|guard| guard.check().is_ok()),
+            "{:?}",
+            locks.stats()
+        );
         tokio::time::sleep(ms(10)).await;
     }
     assert!(locks.stats().renewals >= 50 * 4, "{:?}", locks.stats());
@@ -95,10 +102,21 @@ async fn a_subscriber_that_panics_affects_no_lock() {
     // The server falls silent: all are in jeopardy and then lost, and all tokens fire.
     server.stop();
     let silent = Instant::now();
-    eventually(lease, "in jeopardy", || guards.iter().all(|guard| guard.state() != HoldState::Safe)).await;
+    eventually(lease, "in jeopardy", || {
+        guards.iter().all(|guard| guard.state() != HoldState::Safe)
+    })
+    .await;
     for guard in &guards {
-        common::soon(ms(3_000), guard.lost().cancelled()).await.expect("every token fires");
-        assert!(matches!(guard.state(), HoldState::Lost(Loss::RenewalFailed | Loss::Expired)), "{guard:?}");
+        common::soon(ms(3_000), guard.lost().cancelled())
+            .await
+            .expect("every token fires");
+        assert!(
+            matches!(
+                guard.state(),
+                HoldState::Lost(Loss::RenewalFailed | Loss::Expired)
+            ),
+            "{guard:?}"
+        );
     }
     let told = silent.elapsed();
     assert!(common::machine::in_time(told, lease), "{told:?}");
@@ -108,16 +126,42 @@ async fn a_subscriber_that_panics_affects_no_lock() {
     for guard in guards {
         assert!(matches!(guard.unlock().await, Err(Error::Lost { .. })));
     }
-    let next = tokio::time::timeout(ms(10_000), waiting).await.expect("the next one gets in").unwrap().unwrap();
+    let next = tokio::time::timeout(ms(10_000), waiting)
+        .await
+        .expect("the next one gets in")
+        .unwrap()
+        .unwrap();
     next.check().unwrap();
     next.unlock().await.unwrap();
-    eventually(ms(2_000), "all are released", || !keys.iter().any(|key| server.exists(key))).await;
+    eventually(ms(2_000), "all are released", || {
+        !keys.iter().any(|key| server.exists(key))
+    })
+    .await;
     for key in &keys {
-        locker(&server).await.get(key).lock().await.unwrap().unlock().await.unwrap();
+        locker(&server)
+            .await
+            .get(key)
+            .lock()
+            .await
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
     }
-    common::soon(ms(1_000), locks.close()).await.expect("closing works");
+    common::soon(ms(1_000), locks.close())
+        .await
+        .expect("closing works");
     let told = TOLD.lock().unwrap().clone();
-    for message in ["acquired", "renewed", "in jeopardy", "lock lost", "released"] {
-        assert!(told.iter().any(|told| told.contains(message)), "{message}: {told:?}");
+    for message in [
+        "acquired",
+        "renewed",
+        "in jeopardy",
+        "lock lost",
+        "released",
+    ] {
+        assert!(
+            told.iter().any(|told| told.contains(message)),
+            "{message}: {told:?}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The bare socket: a blocking TcpStream that speaks as much RESP2 as the bench needs, without a client library.
+//! The bare socket: a blocking TcpStream that speaks as much RESP2 as the bench needs, without a
+//! client library.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -29,7 +30,12 @@ impl Connection {
         stream.set_nodelay(true)?;
         // Far longer than a live server takes to answer. The bench must not hang on a dead one.
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        Ok(Self { stream, request: Vec::new(), replies: Vec::new(), returned: 0 })
+        Ok(Self {
+            stream,
+            request: Vec::new(),
+            replies: Vec::new(),
+            returned: 0,
+        })
     }
 
     /// Sends one command and returns its raw reply: one write, and as a rule one read.
@@ -85,7 +91,9 @@ impl Connection {
         self.returned = len;
         let reply = &self.replies[..len];
         if reply.starts_with(b"-") {
-            return Err(io::Error::other(String::from_utf8_lossy(reply).trim().to_owned()));
+            return Err(io::Error::other(
+                String::from_utf8_lossy(reply).trim().to_owned(),
+            ));
         }
         Ok(reply)
     }
@@ -93,27 +101,38 @@ impl Connection {
     /// Receives a reply that begins with these bytes.
     ///
     /// # Errors
-    /// Those of [`receive`](Self::receive), and any other reply: an attempt that did not lock would look fast.
+    /// Those of [`receive`](Self::receive), and any other reply: an attempt that did not lock would
+    /// look fast.
     pub(crate) fn expect(&mut self, beginning: &[u8]) -> io::Result<()> {
         let reply = self.receive()?;
         if reply.starts_with(beginning) {
             return Ok(());
         }
-        Err(io::Error::other(format!("the server answered {:?}", String::from_utf8_lossy(reply))))
+        Err(io::Error::other(format!(
+            "the server answered {:?}",
+            String::from_utf8_lossy(reply)
+        )))
     }
 
     /// Loads a script into the server and returns its digest.
     pub(crate) fn load(&mut self, script: &str) -> io::Result<Vec<u8>> {
         let reply = self.call(&[b"SCRIPT", b"LOAD", script.as_bytes()])?;
-        let digest = reply.split(|&byte| byte == b'\n').nth(1).unwrap_or_default();
+        let digest = reply
+            .split(|&byte| byte == b'\n')
+            .nth(1)
+            .unwrap_or_default();
         Ok(digest.trim_ascii().to_vec())
     }
 
     /// Returns a value of INFO as text.
     pub(crate) fn info(&mut self, section: &str, name: &str) -> io::Result<String> {
         let reply = String::from_utf8_lossy(self.call(&[b"INFO", section.as_bytes()])?);
-        let value = reply.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        value.map(str::to_owned).ok_or_else(|| io::Error::other(format!("INFO {section} does not tell {name}")))
+        let value = reply
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value
+            .map(str::to_owned)
+            .ok_or_else(|| io::Error::other(format!("INFO {section} does not tell {name}")))
     }
 
     /// Resets the counts that [`calls`](Self::calls) returns.
@@ -124,9 +143,16 @@ impl Connection {
     /// Returns what the server has counted for a command.
     pub(crate) fn calls(&mut self, command: &str) -> io::Result<Calls> {
         let line = self.info("commandstats", &format!("cmdstat_{command}"))?;
-        let value = |name: &str| line.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok());
-        let calls = value("calls=").zip(value("usec=")).map(|(count, us)| Calls { count, us });
-        calls.ok_or_else(|| io::Error::other(format!("INFO commandstats has changed its form: {line}")))
+        let value = |name: &str| {
+            line.split(',')
+                .find_map(|field| field.strip_prefix(name)?.parse().ok())
+        };
+        let calls = value("calls=")
+            .zip(value("usec="))
+            .map(|(count, us)| Calls { count, us });
+        calls.ok_or_else(|| {
+            io::Error::other(format!("INFO commandstats has changed its form: {line}"))
+        })
     }
 
     /// Returns how often the server has run these commands in total, within scripts too.
@@ -134,7 +160,9 @@ impl Connection {
         let reply = String::from_utf8_lossy(self.call(&[b"INFO", b"commandstats"])?);
         let count = |line: &str| {
             let (name, value) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-            commands.contains(&name).then(|| value.split(',').next()?.parse::<f64>().ok())?
+            commands
+                .contains(&name)
+                .then(|| value.split(',').next()?.parse::<f64>().ok())?
         };
         Ok(reply.lines().filter_map(count).sum())
     }
@@ -142,19 +170,33 @@ impl Connection {
     /// Returns the seconds of CPU time that the server has used so far.
     pub(crate) fn cpu(&mut self) -> io::Result<f64> {
         let reply = String::from_utf8_lossy(self.call(&[b"INFO", b"cpu"])?);
-        let of = |name| reply.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
-        let seconds = of("used_cpu_user:").zip(of("used_cpu_sys:")).map(|(user, sys)| user + sys);
-        seconds.ok_or_else(|| io::Error::other("INFO cpu does not tell used_cpu_user and used_cpu_sys"))
+        let of = |name| {
+            reply
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok())
+        };
+        let seconds = of("used_cpu_user:")
+            .zip(of("used_cpu_sys:"))
+            .map(|(user, sys)| user + sys);
+        seconds.ok_or_else(|| {
+            io::Error::other("INFO cpu does not tell used_cpu_user and used_cpu_sys")
+        })
     }
 }
 
 /// Returns the length of the reply that the bytes begin with, once it is complete.
 fn reply_len(bytes: &[u8]) -> Option<usize> {
     let line = bytes.windows(2).position(|end| end == b"\r\n")? + 2;
-    let number = || std::str::from_utf8(&bytes[1..line - 2]).ok()?.parse::<i64>().ok();
+    let number = || {
+        std::str::from_utf8(&bytes[1..line - 2])
+            .ok()?
+            .parse::<i64>()
+            .ok()
+    };
     match bytes[0] {
         // -1, nil, has no body.
-        b'$' => Some(usize::try_from(number()?).map_or(line, |n| line + n + 2)).filter(|&end| end <= bytes.len()),
+        b'$' => Some(usize::try_from(number()?).map_or(line, |n| line + n + 2))
+            .filter(|&end| end <= bytes.len()),
         b'*' => (0..number()?).try_fold(line, |end, _| Some(end + reply_len(&bytes[end..])?)),
         _ => Some(line),
     }
@@ -166,10 +208,20 @@ mod tests {
 
     #[test]
     fn a_reply_is_complete_with_its_last_byte() {
-        for reply in ["+OK\r\n", ":-1\r\n", "$3\r\nabc\r\n", "$-1\r\n", "*2\r\n:1\r\n$2\r\n17\r\n", "*0\r\n"] {
+        for reply in [
+            "+OK\r\n",
+            ":-1\r\n",
+            "$3\r\nabc\r\n",
+            "$-1\r\n",
+            "*2\r\n:1\r\n$2\r\n17\r\n",
+            "*0\r\n",
+        ] {
             let bytes = reply.as_bytes();
             assert_eq!(reply_len(bytes), Some(bytes.len()), "{reply:?}");
-            assert!((0..bytes.len()).all(|n| reply_len(&bytes[..n]).is_none()), "{reply:?}, cut short");
+            assert!(
+                (0..bytes.len()).all(|n| reply_len(&bytes[..n]).is_none()),
+                "{reply:?}, cut short"
+            );
         }
         assert_eq!(reply_len(b":1\r\n:2\r\n"), Some(4));
     }

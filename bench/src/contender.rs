@@ -1,4 +1,5 @@
-//! The contenders: the bare socket, fred alone, lockhound and rslock, each with the same loop of lock and unlock pairs.
+//! The contenders: the bare socket, fred alone, lockhound and rslock, each with the same loop of
+//! lock and unlock pairs.
 
 use std::io;
 use std::sync::{Barrier, LazyLock};
@@ -16,8 +17,9 @@ use crate::scenario::{LOCKHOUND, PLAIN};
 use crate::server::Server;
 
 /// The scripts of the library, unchanged.
-pub(crate) static ACQUIRE: LazyLock<String> =
-    LazyLock::new(|| ACQUIRE_BODY.replace("-- fence.lua\n", include_str!("../../lua/shared/fence.lua")));
+pub(crate) static ACQUIRE: LazyLock<String> = LazyLock::new(|| {
+    ACQUIRE_BODY.replace("-- fence.lua\n", include_str!("../../lua/shared/fence.lua"))
+});
 /// `acquire.lua` without the lines of `fence.lua`.
 pub(crate) const ACQUIRE_BODY: &str = include_str!("../../lua/redisson/acquire.lua");
 pub(crate) const RELEASE: &str = include_str!("../../lua/redisson/release.lua");
@@ -44,18 +46,31 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    /// Connects lockhound to these servers. They are new and have forgotten nothing, so there is no quarantine.
+    /// Connects lockhound to these servers. They are new and have forgotten nothing, so there is no
+    /// quarantine.
     pub(crate) async fn lockhound(servers: &[Server]) -> Result<Self, Failure> {
-        let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(server.url()));
-        Ok(Self::Lockhound(nodes.restart_quarantine(Duration::ZERO).connect().await?))
+        let nodes = servers.iter().fold(Locker::builder(), |builder, server| {
+            builder.node(server.url())
+        });
+        Ok(Self::Lockhound(
+            nodes.restart_quarantine(Duration::ZERO).connect().await?,
+        ))
     }
 
     pub(crate) async fn plain(server: &Server) -> Result<Self, Failure> {
-        Ok(Self::Plain(Locker::builder().node(server.url()).format(Format::Plain).connect().await?))
+        Ok(Self::Plain(
+            Locker::builder()
+                .node(server.url())
+                .format(Format::Plain)
+                .connect()
+                .await?,
+        ))
     }
 
     pub(crate) async fn replicated(server: &Server) -> Result<Self, Failure> {
-        let builder = Locker::builder().node(server.url()).replicas(1, Duration::from_secs(1));
+        let builder = Locker::builder()
+            .node(server.url())
+            .replicas(1, Duration::from_secs(1));
         Ok(Self::Replicated(builder.connect().await?))
     }
 
@@ -75,9 +90,16 @@ impl Contender {
     }
 
     /// Locks and unlocks for this time, with a key for each task.
-    pub(crate) fn run(&mut self, runtime: &Runtime, callers: Callers, slot: Duration) -> Result<Laps, Failure> {
+    pub(crate) fn run(
+        &mut self,
+        runtime: &Runtime,
+        callers: Callers,
+        slot: Duration,
+    ) -> Result<Laps, Failure> {
         let prefix = prefix(self.name());
-        let keys: Vec<String> = (0..callers.count()).map(|caller| format!("{prefix}{caller}")).collect();
+        let keys: Vec<String> = (0..callers.count())
+            .map(|caller| format!("{prefix}{caller}"))
+            .collect();
         match self {
             Self::Socket(floor) => Ok(floor.run(&keys, slot)?),
             Self::Fred(alone) => {
@@ -111,7 +133,8 @@ pub(crate) fn prefix(contender: &str) -> String {
 /// The callers that lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Callers {
-    /// The future of `block_on`, as an `async fn main` is one. The thread that polls it is no worker.
+    /// The future of `block_on`, as an `async fn main` is one. The thread that polls it is no
+    /// worker.
     Main,
     /// This many spawned tasks.
     Tasks(usize),
@@ -186,9 +209,19 @@ struct Scripts {
 impl Floor {
     /// Connects this many threads to all of these servers, and loads the library's scripts.
     pub(crate) fn new(servers: &[Server], threads: usize) -> io::Result<Self> {
-        let sockets = || servers.iter().map(Server::connect).collect::<io::Result<Vec<_>>>();
-        let mut threads = (0..threads).map(|_| sockets()).collect::<io::Result<Vec<_>>>()?;
-        let mut scripts = Scripts { acquire: Vec::new(), release: Vec::new() };
+        let sockets = || {
+            servers
+                .iter()
+                .map(Server::connect)
+                .collect::<io::Result<Vec<_>>>()
+        };
+        let mut threads = (0..threads)
+            .map(|_| sockets())
+            .collect::<io::Result<Vec<_>>>()?;
+        let mut scripts = Scripts {
+            acquire: Vec::new(),
+            release: Vec::new(),
+        };
         for socket in &mut threads[0] {
             (scripts.acquire, scripts.release) = (socket.load(&ACQUIRE)?, socket.load(RELEASE)?);
         }
@@ -202,15 +235,22 @@ impl Floor {
         std::thread::scope(|scope| {
             let mut running = Vec::new();
             for (thread, sockets) in self.threads.iter_mut().take(threads).enumerate() {
-                let mine: Vec<&str> = keys.iter().skip(thread).step_by(threads).map(String::as_str).collect();
+                let mine: Vec<&str> = keys
+                    .iter()
+                    .skip(thread)
+                    .step_by(threads)
+                    .map(String::as_str)
+                    .collect();
                 running.push(scope.spawn(move || {
                     barrier.wait();
                     scripts.pairs(sockets, &mine, slot)
                 }));
             }
             let panicked = |_| io::Error::other("a thread of the bare socket panicked");
-            let laps =
-                running.into_iter().map(|thread| thread.join().map_err(panicked)?).collect::<io::Result<Vec<_>>>();
+            let laps = running
+                .into_iter()
+                .map(|thread| thread.join().map_err(panicked)?)
+                .collect::<io::Result<Vec<_>>>();
             Ok(Laps::merge(laps?))
         })
     }
@@ -220,7 +260,13 @@ impl Scripts {
     fn pairs(&self, sockets: &mut [Connection], keys: &[&str], slot: Duration) -> io::Result<Laps> {
         let names: Vec<[String; 3]> = keys
             .iter()
-            .map(|key| [(*key).to_owned(), mark(key), format!("redisson_lock__channel:{{{key}}}")])
+            .map(|key| {
+                [
+                    (*key).to_owned(),
+                    mark(key),
+                    format!("redisson_lock__channel:{{{key}}}"),
+                ]
+            })
             .collect();
         let lease_ms = LEASE.as_millis().to_string();
         let mut laps = Laps::start();
@@ -228,12 +274,37 @@ impl Scripts {
         while let Some(asked) = laps.next(slot) {
             let [key, mark, channel] = &names[laps.pairs() % names.len()];
             let field = format!("{OWNER}:{}", laps.pairs());
-            let (key, mark, field, lease_ms) = (key.as_bytes(), mark.as_bytes(), field.as_bytes(), lease_ms.as_bytes());
+            let (key, mark, field, lease_ms) = (
+                key.as_bytes(),
+                mark.as_bytes(),
+                field.as_bytes(),
+                lease_ms.as_bytes(),
+            );
             let clock_us = clock(sockets.len());
-            let words: &[&[u8]] = &[b"EVALSHA", &self.acquire, b"2", key, mark, lease_ms, field, clock_us.as_bytes()];
+            let words: &[&[u8]] = &[
+                b"EVALSHA",
+                &self.acquire,
+                b"2",
+                key,
+                mark,
+                lease_ms,
+                field,
+                clock_us.as_bytes(),
+            ];
             on_all(sockets, words, b"*2\r\n:1\r\n")?;
             let locked = Instant::now();
-            on_all(sockets, &[b"EVALSHA", &self.release, b"2", key, channel.as_bytes(), field], b":0\r\n")?;
+            on_all(
+                sockets,
+                &[
+                    b"EVALSHA",
+                    &self.release,
+                    b"2",
+                    key,
+                    channel.as_bytes(),
+                    field,
+                ],
+                b":0\r\n",
+            )?;
             laps.note(asked, locked);
         }
         Ok(laps)
@@ -245,17 +316,29 @@ fn on_all(sockets: &mut [Connection], words: &[&[u8]], beginning: &[u8]) -> io::
     for socket in &mut *sockets {
         socket.send(words)?;
     }
-    sockets.iter_mut().try_for_each(|socket| socket.expect(beginning))
+    sockets
+        .iter_mut()
+        .try_for_each(|socket| socket.expect(beginning))
 }
 
 /// Returns the key of a lock's mark, as the library has it.
 pub(crate) fn mark(key: &str) -> String {
     let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    format!("lockhound_fence:{{{}}}", key.bytes().fold(0xcbf2_9ce4_8422_2325, fnv) % 1_024)
+    format!(
+        "lockhound_fence:{{{}}}",
+        key.bytes().fold(0xcbf2_9ce4_8422_2325, fnv) % 1_024
+    )
 }
 
 /// Returns the clock's value as the library sends it to this many servers.
 pub(crate) fn clock(servers: usize) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-    if servers > 1 { now.to_string() } else { format!("-{}", now - now % 100_000) }
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_micros();
+    if servers > 1 {
+        now.to_string()
+    } else {
+        format!("-{}", now - now % 100_000)
+    }
 }

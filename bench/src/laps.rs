@@ -16,7 +16,12 @@ impl Laps {
     /// Starts the clock.
     pub(crate) fn start() -> Self {
         let now = Instant::now();
-        Self { start: now, end: now, locks: Vec::new(), unlocks: Vec::new() }
+        Self {
+            start: now,
+            end: now,
+            locks: Vec::new(),
+            unlocks: Vec::new(),
+        }
     }
 
     /// Returns the time at which the next pair begins, unless the slot is over.
@@ -25,7 +30,8 @@ impl Laps {
         (now - self.start < slot).then_some(now)
     }
 
-    /// Notes a pair that has just been released: when its lock was asked for, and when it was granted.
+    /// Notes a pair that has just been released: when its lock was asked for, and when it was
+    /// granted.
     pub(crate) fn note(&mut self, asked: Instant, locked: Instant) {
         self.end = Instant::now();
         self.locks.push(nanos(locked - asked));
@@ -65,7 +71,14 @@ impl Laps {
 
     /// Returns a percentile of both together, in microseconds.
     pub(crate) fn pair(&self, share: f64) -> f64 {
-        percentile(self.locks.iter().zip(&self.unlocks).map(|(lock, unlock)| lock + unlock).collect(), share)
+        percentile(
+            self.locks
+                .iter()
+                .zip(&self.unlocks)
+                .map(|(lock, unlock)| lock + unlock)
+                .collect(),
+            share,
+        )
     }
 }
 

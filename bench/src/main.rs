@@ -1,4 +1,5 @@
-//! What a lock costs, compared with rslock and the same scripts on a bare socket: `./dev bench [NAME] [--json]`.
+//! What a lock costs, compared with rslock and the same scripts on a bare socket: `./dev bench
+//! [NAME] [--json]`.
 
 mod alone;
 mod bar;
@@ -7,7 +8,10 @@ mod contender;
 mod contention;
 // The tests' proxy for distances.
 #[path = "../../tests/common/distance.rs"]
-#[allow(unreachable_pub, reason = "a file of the tests, whose helpers are public")]
+#[allow(
+    unreachable_pub,
+    reason = "a file of the tests, whose helpers are public"
+)]
 mod distance;
 mod far;
 mod fence;
@@ -73,7 +77,10 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     }
-    ended(scenario::measure(&request.names, request.contest).and_then(|report| show(&report, &request)))
+    ended(
+        scenario::measure(&request.names, request.contest)
+            .and_then(|report| show(&report, &request)),
+    )
 }
 
 fn ended(outcome: Result<(), Failure>) -> ExitCode {
@@ -118,10 +125,17 @@ impl Request {
             match argument.as_str() {
                 "--json" => request.json = true,
                 "--picture" => {
-                    request.picture = Some(arguments.next().ok_or("--picture needs the name of a file")?.into());
+                    request.picture = Some(
+                        arguments
+                            .next()
+                            .ok_or("--picture needs the name of a file")?
+                            .into(),
+                    );
                 }
                 "--contest" => {
-                    let name = arguments.next().ok_or("--contest needs the name of a contest")?;
+                    let name = arguments
+                        .next()
+                        .ok_or("--contest needs the name of a contest")?;
                     request.contest = Some(contention::contest_named(&name)?);
                     request.names.push(Name::Contention);
                 }
@@ -142,7 +156,9 @@ impl Request {
             request.names = Name::ALL.to_vec();
         }
         if request.picture.is_some() && !request.names.contains(&Name::Contention) {
-            return Err("--picture draws the results of \"contention\", which was not asked for".to_owned());
+            return Err(
+                "--picture draws the results of \"contention\", which was not asked for".to_owned(),
+            );
         }
         Ok(request)
     }
@@ -158,22 +174,37 @@ mod tests {
 
     #[test]
     fn without_a_name_everything_is_measured() {
-        assert_eq!(parse("--json").map(|r| (r.names, r.json)), Ok((Name::ALL.to_vec(), true)));
-        assert_eq!(parse("fence").map(|r| (r.names, r.json)), Ok((vec![Name::Fence], false)));
+        assert_eq!(
+            parse("--json").map(|r| (r.names, r.json)),
+            Ok((Name::ALL.to_vec(), true))
+        );
+        assert_eq!(
+            parse("fence").map(|r| (r.names, r.json)),
+            Ok((vec![Name::Fence], false))
+        );
         assert!(parse("speed").is_err_and(|what| what.contains("speed")));
     }
 
     #[test]
     fn one_contest_can_be_measured_alone() {
         let contest = |line: &str| parse(line).map(|request| (request.names, request.contest));
-        assert_eq!(contest("--contest quorum-20"), Ok((vec![Name::Contention], Some("quorum-20"))));
-        assert!(contest("--contest tennis").is_err_and(|what| what.contains("tennis") && what.contains("quorum-20")));
+        assert_eq!(
+            contest("--contest quorum-20"),
+            Ok((vec![Name::Contention], Some("quorum-20")))
+        );
+        assert!(
+            contest("--contest tennis")
+                .is_err_and(|what| what.contains("tennis") && what.contains("quorum-20"))
+        );
     }
 
     #[test]
     fn a_picture_is_drawn_of_contention_only() {
         let picture = |line: &str| parse(line).map(|request| request.picture);
-        assert_eq!(picture("contention --picture a.svg"), Ok(Some("a.svg".into())));
+        assert_eq!(
+            picture("contention --picture a.svg"),
+            Ok(Some("a.svg".into()))
+        );
         assert!(picture("pair --picture a.svg").is_err_and(|what| what.contains("contention")));
         assert!(picture("--picture").is_err_and(|what| what.contains("file")));
     }

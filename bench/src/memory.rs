@@ -1,6 +1,7 @@
-//! What the servers' memory costs a lock: less than the machine's speed changes between two slots of the other
-//! scenarios. So three lockers take short turns, one with a memory and two without. A locker may be faster than another
-//! for its whole life, depending on where its threads and sockets are: each cycle has new ones.
+//! What the servers' memory costs a lock: less than the machine's speed changes between two slots
+//! of the other scenarios. So three lockers take short turns, one with a memory and two without. A
+//! locker may be faster than another for its whole life, depending on where its threads and sockets
+//! are: each cycle has new ones.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,8 +17,12 @@ use crate::server::Server;
 use crate::spread::Spread;
 use crate::stuck;
 
-/// How many tasks, how long a turn is, and how many cycles. One task has a p50 soon; many tasks take longer.
-const PLANS: [(usize, Duration, usize); 2] = [(1, Duration::from_millis(20), 300), (64, Duration::from_millis(50), 60)];
+/// How many tasks, how long a turn is, and how many cycles. One task has a p50 soon; many tasks
+/// take longer.
+const PLANS: [(usize, Duration, usize); 2] = [
+    (1, Duration::from_millis(20), 300),
+    (64, Duration::from_millis(50), 60),
+];
 /// There and back, so that a machine that gets slower slows down all three equally.
 const CYCLE: [usize; 6] = [0, 1, 2, 2, 1, 0];
 /// Short, since new servers abstain for a lease. The same for all, so that only the memory differs.
@@ -37,9 +42,11 @@ pub(crate) struct Memory {
     pub(crate) figure: &'static str,
     pub(crate) without: Spread,
     pub(crate) with: Spread,
-    /// With a memory / the geometric mean of both without: the median of the cycles' ratios, and its 95 % interval.
+    /// With a memory / the geometric mean of both without: the median of the cycles' ratios, and
+    /// its 95 % interval.
     pub(crate) ratio: Spread,
-    /// The second locker without / the first without, likewise. Its distance from 1 is the error of the bench.
+    /// The second locker without / the first without, likewise. Its distance from 1 is the error of
+    /// the bench.
     pub(crate) control: Spread,
     /// The figures of the three in each cycle: means of their two turns.
     pub(crate) cycles: Vec<[f64; 3]>,
@@ -51,7 +58,10 @@ impl Memory {
         let mut all = Vec::new();
         for (tasks, turn, count) in PLANS {
             let time = (turn * CYCLE.len() as u32).as_secs_f64() * count as f64;
-            eprintln!("measuring memory of {} servers, {tasks} tasks: {time:.0} s", servers.len());
+            eprintln!(
+                "measuring memory of {} servers, {tasks} tasks: {time:.0} s",
+                servers.len()
+            );
             let mut cycles = Vec::with_capacity(count);
             // The first cycle warms up, and waits until new servers vote.
             for at in 0..=count {
@@ -67,13 +77,30 @@ impl Memory {
     }
 
     fn of(servers: usize, tasks: usize, turn: Duration, cycles: Vec<[f64; 3]>) -> Self {
-        let figure = if tasks == 1 { "lock p50, us" } else { "pairs a second" };
+        let figure = if tasks == 1 {
+            "lock p50, us"
+        } else {
+            "pairs a second"
+        };
         let spread = |locker: usize| Spread::of(cycles.iter().map(|cycle| cycle[locker]));
         let ratio = |of: fn(&[f64; 3]) -> f64| Spread::of_median(cycles.iter().map(of));
         let (without, with) = (spread(0), spread(1));
         // Two lockers without a memory are a steadier measure than one.
-        let (ratio, control) = (ratio(|[a, b, c]| b / (a * c).sqrt()), ratio(|[a, _, c]| c / a));
-        Self { servers, tasks, turn_ms: turn.as_millis(), figure, without, with, ratio, control, cycles }
+        let (ratio, control) = (
+            ratio(|[a, b, c]| b / (a * c).sqrt()),
+            ratio(|[a, _, c]| c / a),
+        );
+        Self {
+            servers,
+            tasks,
+            turn_ms: turn.as_millis(),
+            figure,
+            without,
+            with,
+            ratio,
+            control,
+            cycles,
+        }
     }
 
     /// Returns the bar for how much longer an acquire may take.
@@ -83,9 +110,15 @@ impl Memory {
     }
 }
 
-/// Runs one cycle and returns the figure of each locker, the mean of its two turns. The first locker changes with each
-/// cycle.
-fn cycle(servers: &[Server], at: usize, tasks: usize, turn: Duration, runtime: &Runtime) -> Result<[f64; 3], Failure> {
+/// Runs one cycle and returns the figure of each locker, the mean of its two turns. The first
+/// locker changes with each cycle.
+fn cycle(
+    servers: &[Server],
+    at: usize,
+    tasks: usize,
+    turn: Duration,
+    runtime: &Runtime,
+) -> Result<[f64; 3], Failure> {
     let order: [usize; 3] = std::array::from_fn(|place| (at + place) % LOCKERS.len());
     let mut lockers = Vec::with_capacity(order.len());
     for who in order {
@@ -99,7 +132,11 @@ fn cycle(servers: &[Server], at: usize, tasks: usize, turn: Duration, runtime: &
         let locks = (0..tasks).map(|n| lockers[place].get(format!("{}{n}", prefix(LOCKERS[who]))));
         let pairs = locks.map(|lock| lockhound_pairs(lock, turn));
         let laps = runtime.block_on(Callers::Tasks(tasks).run(pairs))?;
-        let figure = if tasks == 1 { laps.lock(0.5) } else { laps.pairs() as f64 / laps.elapsed().as_secs_f64() };
+        let figure = if tasks == 1 {
+            laps.lock(0.5)
+        } else {
+            laps.pairs() as f64 / laps.elapsed().as_secs_f64()
+        };
         figures[who] += figure / 2.0;
     }
     for locker in lockers {
@@ -110,9 +147,17 @@ fn cycle(servers: &[Server], at: usize, tasks: usize, turn: Duration, runtime: &
 
 /// Connects a locker. When this returns, the votes of a majority count.
 async fn connect(servers: &[Server], who: &str) -> Result<Locker, Failure> {
-    let options = Locker::builder().lease(LEASE).command_timeout(COMMAND_TIMEOUT);
-    let nodes = servers.iter().fold(options, |builder, server| builder.node(server.url()));
-    let nodes = if who == LOCKERS[1] { nodes } else { nodes.restart_quarantine(Duration::ZERO) };
+    let options = Locker::builder()
+        .lease(LEASE)
+        .command_timeout(COMMAND_TIMEOUT);
+    let nodes = servers
+        .iter()
+        .fold(options, |builder, server| builder.node(server.url()));
+    let nodes = if who == LOCKERS[1] {
+        nodes
+    } else {
+        nodes.restart_quarantine(Duration::ZERO)
+    };
     let locker = nodes.connect().await?;
     locker.get(prefix(who)).lock().await?.unlock().await?;
     Ok(locker)
@@ -120,7 +165,8 @@ async fn connect(servers: &[Server], who: &str) -> Result<Locker, Failure> {
 
 impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cell = |s: &Spread, at: usize| format!("{:.at$} ({:.at$}..{:.at$})", s.median, s.min, s.max);
+        let cell =
+            |s: &Spread, at: usize| format!("{:.at$} ({:.at$}..{:.at$})", s.median, s.min, s.max);
         writeln!(
             f,
             "memory: {} servers, {} tasks; {} cycles of turns of {} ms; {}",
@@ -132,7 +178,17 @@ impl fmt::Display for Memory {
         )?;
         writeln!(f, "  {:<42} {}", LOCKERS[0], cell(&self.without, 0))?;
         writeln!(f, "  {:<42} {}", LOCKERS[1], cell(&self.with, 0))?;
-        writeln!(f, "  {:<42} {}", "with / without (95 % interval)", cell(&self.ratio, 3))?;
-        writeln!(f, "  {:<42} {}", "another without / without (95 % interval)", cell(&self.control, 3))
+        writeln!(
+            f,
+            "  {:<42} {}",
+            "with / without (95 % interval)",
+            cell(&self.ratio, 3)
+        )?;
+        writeln!(
+            f,
+            "  {:<42} {}",
+            "another without / without (95 % interval)",
+            cell(&self.control, 3)
+        )
     }
 }

@@ -1,5 +1,5 @@
-//! What the renewal of many locks costs: lockhound's watchdog, compared with crates that have a task and a script for
-//! each lock, and with a bare socket that sends the watchdog's script.
+//! What the renewal of many locks costs: lockhound's watchdog, compared with crates that have a
+//! task and a script for each lock, and with a bare socket that sends the watchdog's script.
 
 use std::fmt;
 use std::io;
@@ -49,7 +49,12 @@ struct Size {
 }
 
 const SIZES: [Size; 3] = [
-    Size { holds: 1_000, lease: Duration::from_secs(3), renewals: 5, contenders: &[SOCKET, LOCKHOUND, RLOCK, DISTKIT] },
+    Size {
+        holds: 1_000,
+        lease: Duration::from_secs(3),
+        renewals: 5,
+        contenders: &[SOCKET, LOCKHOUND, RLOCK, DISTKIT],
+    },
     Size {
         holds: 10_000,
         lease: Duration::from_secs(3),
@@ -57,7 +62,12 @@ const SIZES: [Size; 3] = [
         contenders: &[SOCKET, LOCKHOUND, IN_SLOTS, RLOCK, DISTKIT],
     },
     // With a task for each lock the machine has too little CPU time to renew this many.
-    Size { holds: 100_000, lease: Duration::from_secs(30), renewals: 1, contenders: &[SOCKET, LOCKHOUND] },
+    Size {
+        holds: 100_000,
+        lease: Duration::from_secs(30),
+        renewals: 1,
+        contenders: &[SOCKET, LOCKHOUND],
+    },
 ];
 
 impl Size {
@@ -101,9 +111,15 @@ enum Held {
     Distkit(Vec<MutexGuard>),
 }
 
-pub(crate) fn measure(server: &Server, control: &mut Connection, runtime: &Runtime) -> Result<Vec<Renewals>, Failure> {
-    let time: Duration =
-        SIZES.iter().map(|size| size.time() * u32::try_from(ROUNDS * size.contenders.len()).unwrap_or(u32::MAX)).sum();
+pub(crate) fn measure(
+    server: &Server,
+    control: &mut Connection,
+    runtime: &Runtime,
+) -> Result<Vec<Renewals>, Failure> {
+    let time: Duration = SIZES
+        .iter()
+        .map(|size| size.time() * u32::try_from(ROUNDS * size.contenders.len()).unwrap_or(u32::MAX))
+        .sum();
     eprintln!("measuring renewal: {:.0} s", time.as_secs_f64());
     let cluster = Server::cluster()?;
     let mut in_cluster = cluster.connect()?;
@@ -124,10 +140,20 @@ pub(crate) fn measure(server: &Server, control: &mut Connection, runtime: &Runti
             }
         }
         let measured: Vec<_> = size.contenders.iter().copied().zip(rounds).collect();
-        let ours: Vec<_> =
-            measured.iter().filter(|(name, _)| *name == LOCKHOUND).flat_map(|(_, rounds)| rounds.clone()).collect();
-        let contenders = measured.into_iter().map(|(name, rounds)| Cost::of(name, rounds, &ours)).collect();
-        all.push(Renewals { holds: size.holds, lease_seconds: size.lease.as_secs_f64(), contenders });
+        let ours: Vec<_> = measured
+            .iter()
+            .filter(|(name, _)| *name == LOCKHOUND)
+            .flat_map(|(_, rounds)| rounds.clone())
+            .collect();
+        let contenders = measured
+            .into_iter()
+            .map(|(name, rounds)| Cost::of(name, rounds, &ours))
+            .collect();
+        all.push(Renewals {
+            holds: size.holds,
+            lease_seconds: size.lease.as_secs_f64(),
+            contenders,
+        });
     }
     Ok(all)
 }
@@ -147,36 +173,71 @@ fn slot(control: &mut Connection, idle: f64, size: Size) -> Result<[f64; 3], Fai
     let time = size.third() * size.renewals;
     let (server, client) = (control.cpu()?, client_cpu());
     std::thread::sleep(time);
-    let (client, server) = (client_cpu() - client, control.cpu()? - server - idle * time.as_secs_f64());
+    let (client, server) = (
+        client_cpu() - client,
+        control.cpu()? - server - idle * time.as_secs_f64(),
+    );
     // Every renewal is one PEXPIRE, whatever script calls it.
-    let (renewals, commands) = (control.calls("pexpire")?.count, control.calls("evalsha")?.count);
-    Ok([server * 1e6 / renewals, client * 1e6 / renewals, commands / renewals])
+    let (renewals, commands) = (
+        control.calls("pexpire")?.count,
+        control.calls("evalsha")?.count,
+    );
+    Ok([
+        server * 1e6 / renewals,
+        client * 1e6 / renewals,
+        commands / renewals,
+    ])
 }
 
 impl Cost {
     fn of(name: &'static str, rounds: Vec<[f64; 3]>, ours: &[[f64; 3]]) -> Self {
         let spread = |at: usize| Spread::of(rounds.iter().map(|round| round[at]));
-        let ratio = |at: usize| Spread::of(rounds.iter().zip(ours).map(|(round, ours)| round[at] / ours[at]));
+        let ratio = |at: usize| {
+            Spread::of(
+                rounds
+                    .iter()
+                    .zip(ours)
+                    .map(|(round, ours)| round[at] / ours[at]),
+            )
+        };
         let (server_us, client_us, commands) = (spread(0), spread(1), spread(2));
-        Self { name, server_us, client_us, commands, ratios: [ratio(0), ratio(1), ratio(2)], rounds }
+        Self {
+            name,
+            server_us,
+            client_us,
+            commands,
+            ratios: [ratio(0), ratio(1), ratio(2)],
+            rounds,
+        }
     }
 }
 
 impl Held {
     async fn take(name: &str, server: &Server, size: Size) -> Result<Self, Failure> {
-        let keys: Vec<String> = (0..size.holds).map(|n| format!("{}renewal:{n}", prefix(name))).collect();
+        let keys: Vec<String> = (0..size.holds)
+            .map(|n| format!("{}renewal:{n}", prefix(name)))
+            .collect();
         match name {
             SOCKET => {
                 let mut socket = server.connect()?;
                 take_bare(&mut socket, &keys, size)?;
                 let stop = Arc::<AtomicBool>::default();
                 let told = Arc::clone(&stop);
-                let renewing = std::thread::spawn(move || renew_bare(&mut socket, &keys, size, &told));
+                let renewing =
+                    std::thread::spawn(move || renew_bare(&mut socket, &keys, size, &told));
                 Ok(Self::Socket(stop, renewing))
             }
             LOCKHOUND | IN_SLOTS => {
-                let url = if name == IN_SLOTS { server.cluster_url() } else { server.url() };
-                let locker = Locker::builder().node(url).lease(size.lease).connect().await?;
+                let url = if name == IN_SLOTS {
+                    server.cluster_url()
+                } else {
+                    server.url()
+                };
+                let locker = Locker::builder()
+                    .node(url)
+                    .lease(size.lease)
+                    .connect()
+                    .await?;
                 let lock = |key: String| {
                     let lock = locker.get(key);
                     async move { Ok(lock.lock().await?) }
@@ -203,9 +264,11 @@ impl Held {
                     let connection = connection.clone();
                     async move {
                         // distkit allows no colons in names.
-                        let options =
-                            LockOptions::builder(DistkitRedisKey::try_from(key.replace(':', "-"))?, connection)
-                                .ttl(size.lease);
+                        let options = LockOptions::builder(
+                            DistkitRedisKey::try_from(key.replace(':', "-"))?,
+                            connection,
+                        )
+                        .ttl(size.lease);
                         Ok(Mutex::new(options.build()).try_lock().await?)
                     }
                 };
@@ -218,7 +281,9 @@ impl Held {
         match self {
             Self::Socket(stop, renewing) => {
                 stop.store(true, Ordering::Relaxed);
-                renewing.join().map_err(|_| "the thread that renews panicked")??;
+                renewing
+                    .join()
+                    .map_err(|_| "the thread that renews panicked")??;
             }
             Self::Lockhound(locker, guards) => {
                 for guard in guards {
@@ -250,7 +315,10 @@ where
 {
     let mut guards = Vec::with_capacity(keys.len());
     for keys in keys.chunks(TAKERS) {
-        let taken: Vec<_> = keys.iter().map(|key| tokio::spawn(lock(key.clone()))).collect();
+        let taken: Vec<_> = keys
+            .iter()
+            .map(|key| tokio::spawn(lock(key.clone())))
+            .collect();
         for guard in taken {
             guards.push(guard.await??);
         }
@@ -270,13 +338,27 @@ fn take_bare(socket: &mut Connection, keys: &[String], size: Size) -> io::Result
     for (at, key) in keys.iter().enumerate() {
         let (mark, field, clock) = (mark(key), field(at), clock(1));
         let (key, mark, field) = (key.as_bytes(), mark.as_bytes(), field.as_bytes());
-        socket.call(&[b"EVALSHA", &acquire, b"2", key, mark, lease_ms.as_bytes(), field, clock.as_bytes()])?;
+        socket.call(&[
+            b"EVALSHA",
+            &acquire,
+            b"2",
+            key,
+            mark,
+            lease_ms.as_bytes(),
+            field,
+            clock.as_bytes(),
+        ])?;
     }
     Ok(())
 }
 
 /// Renews the locks in batches that are spread over a third of the lease.
-fn renew_bare(socket: &mut Connection, keys: &[String], size: Size, stop: &AtomicBool) -> io::Result<()> {
+fn renew_bare(
+    socket: &mut Connection,
+    keys: &[String],
+    size: Size,
+    stop: &AtomicBool,
+) -> io::Result<()> {
     let (renew, lease_ms) = (socket.load(RENEW)?, size.lease.as_millis().to_string());
     let fields: Vec<String> = (0..keys.len()).map(field).collect();
     let batches = u32::try_from(keys.len().div_ceil(BATCH)).unwrap_or(u32::MAX);
@@ -302,7 +384,11 @@ fn renew_bare(socket: &mut Connection, keys: &[String], size: Size, stop: &Atomi
 
 impl fmt::Display for Renewals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "renewal: {} holds, a lease of {} s; for one renewal of one lock", self.holds, self.lease_seconds)?;
+        writeln!(
+            f,
+            "renewal: {} holds, a lease of {} s; for one renewal of one lock",
+            self.holds, self.lease_seconds
+        )?;
         writeln!(
             f,
             "  {:<10} {:>22} {:>22} {:>10}   times lockhound's",

@@ -1,4 +1,5 @@
-//! The numbers of everything that was measured: `--json` writes them, and the table is made from them.
+//! The numbers of everything that was measured: `--json` writes them, and the table is made from
+//! them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -66,12 +67,23 @@ pub(crate) struct Setting {
 
 impl Setting {
     pub(crate) fn of(control: &mut Connection, rounds: usize, slot: Duration) -> io::Result<Self> {
-        let crates = ["lockhound", "fred", "rslock", "rlock", "distkit", "redis", "tokio"];
+        let crates = [
+            "lockhound",
+            "fred",
+            "rslock",
+            "rlock",
+            "distkit",
+            "redis",
+            "tokio",
+        ];
         Ok(Self {
             cpus: std::thread::available_parallelism()?.get(),
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             server: format!("redis-server {}", control.info("server", "redis_version")?),
-            crates: crates.into_iter().filter_map(|name| Some((name, locked(LOCK_FILE, name)?))).collect(),
+            crates: crates
+                .into_iter()
+                .filter_map(|name| Some((name, locked(LOCK_FILE, name)?)))
+                .collect(),
             rounds,
             slot_seconds: slot.as_secs_f64(),
         })
@@ -80,8 +92,14 @@ impl Setting {
 
 /// Returns the version of a crate in a lock file.
 fn locked<'a>(lock_file: &'a str, name: &str) -> Option<&'a str> {
-    let entry = lock_file.split("[[package]]").find(|entry| entry.contains(&format!("\nname = \"{name}\"\n")))?;
-    entry.lines().find_map(|line| line.strip_prefix("version = "))?.trim_matches('"').into()
+    let entry = lock_file
+        .split("[[package]]")
+        .find(|entry| entry.contains(&format!("\nname = \"{name}\"\n")))?;
+    entry
+        .lines()
+        .find_map(|line| line.strip_prefix("version = "))?
+        .trim_matches('"')
+        .into()
 }
 
 /// One slot of one contender. Times are in microseconds.
@@ -125,13 +143,41 @@ pub(crate) struct Figure {
 }
 
 pub(crate) const FIGURES: [Figure; 7] = [
-    Figure { key: "lock_p50_us", label: "lock p50, us", of: |sample| sample.lock_p50_us },
-    Figure { key: "unlock_p50_us", label: "unlock p50, us", of: |sample| sample.unlock_p50_us },
-    Figure { key: "pair_p50_us", label: "pair p50, us", of: |sample| sample.pair_p50_us },
-    Figure { key: "pair_p99_us", label: "pair p99, us", of: |sample| sample.pair_p99_us },
-    Figure { key: "pairs_per_second", label: "pairs a second", of: |sample| sample.pairs_per_second },
-    Figure { key: "server_us", label: "server CPU a pair, us", of: |sample| sample.server_us },
-    Figure { key: "client_us", label: "client CPU a pair, us", of: |sample| sample.client_us },
+    Figure {
+        key: "lock_p50_us",
+        label: "lock p50, us",
+        of: |sample| sample.lock_p50_us,
+    },
+    Figure {
+        key: "unlock_p50_us",
+        label: "unlock p50, us",
+        of: |sample| sample.unlock_p50_us,
+    },
+    Figure {
+        key: "pair_p50_us",
+        label: "pair p50, us",
+        of: |sample| sample.pair_p50_us,
+    },
+    Figure {
+        key: "pair_p99_us",
+        label: "pair p99, us",
+        of: |sample| sample.pair_p99_us,
+    },
+    Figure {
+        key: "pairs_per_second",
+        label: "pairs a second",
+        of: |sample| sample.pairs_per_second,
+    },
+    Figure {
+        key: "server_us",
+        label: "server CPU a pair, us",
+        of: |sample| sample.server_us,
+    },
+    Figure {
+        key: "client_us",
+        label: "client CPU a pair, us",
+        of: |sample| sample.client_us,
+    },
 ];
 
 /// The results of a scenario.
@@ -151,8 +197,8 @@ pub(crate) struct Entry {
     pub(crate) name: &'static str,
     /// Keyed by the keys of [`FIGURES`].
     pub(crate) figures: BTreeMap<&'static str, Spread>,
-    /// Keyed by a rival's name, then by the keys of [`FIGURES`]: this contender's figure divided by the rival's of the
-    /// same round.
+    /// Keyed by a rival's name, then by the keys of [`FIGURES`]: this contender's figure divided by
+    /// the rival's of the same round.
     pub(crate) ratios: BTreeMap<&'static str, BTreeMap<&'static str, Spread>>,
     pub(crate) rounds: Vec<Sample>,
 }
@@ -166,17 +212,30 @@ impl Outcome {
         measured: &[(&'static str, Vec<Sample>)],
     ) -> Self {
         let ratios = |name: &str, rounds: &[Sample]| {
-            let others = measured.iter().filter(|(other, _)| *other != name && rivals.contains(other));
-            others.map(|(other, others)| (*other, compare(rounds, others))).collect()
+            let others = measured
+                .iter()
+                .filter(|(other, _)| *other != name && rivals.contains(other));
+            others
+                .map(|(other, others)| (*other, compare(rounds, others)))
+                .collect()
         };
         let entry = |(name, rounds): &(&'static str, Vec<Sample>)| Entry {
             name,
-            figures: FIGURES.iter().map(|figure| (figure.key, Spread::of(rounds.iter().map(figure.of)))).collect(),
+            figures: FIGURES
+                .iter()
+                .map(|figure| (figure.key, Spread::of(rounds.iter().map(figure.of))))
+                .collect(),
             ratios: ratios(name, rounds),
             rounds: rounds.clone(),
         };
         let contenders = measured.iter().map(entry).collect();
-        Self { name, title: title.to_owned(), tasks, rivals: rivals.to_vec(), contenders }
+        Self {
+            name,
+            title: title.to_owned(),
+            tasks,
+            rivals: rivals.to_vec(),
+            contenders,
+        }
     }
 
     pub(crate) fn entry(&self, contender: &str) -> Option<&Entry> {
@@ -192,9 +251,17 @@ impl Outcome {
 /// Divides each figure of one contender by the other's of the same round.
 fn compare(rounds: &[Sample], others: &[Sample]) -> BTreeMap<&'static str, Spread> {
     let ratio = |figure: &Figure| {
-        Spread::of(rounds.iter().zip(others).map(|(one, other)| (figure.of)(one) / (figure.of)(other)))
+        Spread::of(
+            rounds
+                .iter()
+                .zip(others)
+                .map(|(one, other)| (figure.of)(one) / (figure.of)(other)),
+        )
     };
-    FIGURES.iter().map(|figure| (figure.key, ratio(figure))).collect()
+    FIGURES
+        .iter()
+        .map(|figure| (figure.key, ratio(figure)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -221,10 +288,24 @@ mod tests {
             client_us: us,
         };
         // The machine was three times slower in the second round.
-        let measured = vec![("a", vec![sample(2.0), sample(6.0)]), ("b", vec![sample(1.0), sample(3.0)])];
+        let measured = vec![
+            ("a", vec![sample(2.0), sample(6.0)]),
+            ("b", vec![sample(1.0), sample(3.0)]),
+        ];
         let outcome = Outcome::new("test", "", 1, &["b", "c"], &measured);
-        assert_eq!(outcome.ratio("a", "b", "pair_p50_us"), Some(Spread { median: 2.0, min: 2.0, max: 2.0 }));
+        assert_eq!(
+            outcome.ratio("a", "b", "pair_p50_us"),
+            Some(Spread {
+                median: 2.0,
+                min: 2.0,
+                max: 2.0
+            })
+        );
         assert_eq!(outcome.ratio("a", "c", "pair_p50_us"), None);
-        assert_eq!(outcome.ratio("b", "a", "pair_p50_us"), None, "a is no rival");
+        assert_eq!(
+            outcome.ratio("b", "a", "pair_p50_us"),
+            None,
+            "a is no rival"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! What is measured and how: there are rounds, and in each round every contender has a slot, one after the other.
+//! What is measured and how: there are rounds, and in each round every contender has a slot, one
+//! after the other.
 
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ use crate::server::Server;
 use crate::stuck;
 use crate::waiters;
 
-/// Several, since other load comes and goes. With an odd number the median is a value that was measured.
+/// Several, since other load comes and goes. With an odd number the median is a value that was
+/// measured.
 const ROUNDS: usize = 9;
 /// A few thousand pairs for each contender, enough for a p99.
 const SLOT: Duration = Duration::from_millis(400);
@@ -64,8 +66,11 @@ impl Name {
 }
 
 /// How many servers, and the names of the scenarios with one task and with many.
-const QUORUMS: [(usize, &str, &str); 3] =
-    [(1, "quorum-1", "quorum-1-64"), (3, "quorum-3", "quorum-3-64"), (5, "quorum-5", "quorum-5-64")];
+const QUORUMS: [(usize, &str, &str); 3] = [
+    (1, "quorum-1", "quorum-1-64"),
+    (3, "quorum-3", "quorum-3-64"),
+    (5, "quorum-5", "quorum-5-64"),
+];
 
 /// Measures what is asked for on servers of its own; of `contention` perhaps one contest only.
 pub(crate) fn measure(names: &[Name], contest: Option<&str>) -> Result<Report, Failure> {
@@ -76,15 +81,41 @@ pub(crate) fn measure(names: &[Name], contest: Option<&str>) -> Result<Report, F
         let mut contenders = bench.peers()?;
         if names.contains(&Name::Pair) {
             let title = "one key without contention; in the `async fn main` of a program";
-            report.scenarios.push(bench.rounds("pair", title, Callers::Main, &PEERS, &mut contenders)?);
+            report.scenarios.push(bench.rounds(
+                "pair",
+                title,
+                Callers::Main,
+                &PEERS,
+                &mut contenders,
+            )?);
         }
         if names.contains(&Name::Tasks) {
             let title = "1 spawned task";
-            report.scenarios.push(bench.rounds("tasks-1", title, Callers::Tasks(1), &PEERS, &mut contenders)?);
+            report.scenarios.push(bench.rounds(
+                "tasks-1",
+                title,
+                Callers::Tasks(1),
+                &PEERS,
+                &mut contenders,
+            )?);
             let title = "64 tasks with a key each; the bare socket: a thread and a socket each";
-            report.scenarios.push(bench.rounds("tasks-64", title, Callers::Tasks(64), &PEERS, &mut contenders)?);
-            let title = format!("1024 tasks with a key each; the bare socket: {MOST_SOCKETS} threads share the keys");
-            report.scenarios.push(bench.rounds("tasks-1024", &title, Callers::Tasks(1024), &PEERS, &mut contenders)?);
+            report.scenarios.push(bench.rounds(
+                "tasks-64",
+                title,
+                Callers::Tasks(64),
+                &PEERS,
+                &mut contenders,
+            )?);
+            let title = format!(
+                "1024 tasks with a key each; the bare socket: {MOST_SOCKETS} threads share the keys"
+            );
+            report.scenarios.push(bench.rounds(
+                "tasks-1024",
+                &title,
+                Callers::Tasks(1024),
+                &PEERS,
+                &mut contenders,
+            )?);
         }
         for contender in contenders {
             bench.runtime.block_on(contender.close());
@@ -94,7 +125,8 @@ pub(crate) fn measure(names: &[Name], contest: Option<&str>) -> Result<Report, F
         report.fence = Some(Price::measure(&mut bench.controls[0])?);
     }
     if names.contains(&Name::Renewal) {
-        report.renewal = renewal::measure(&bench.servers[0], &mut bench.controls[0], &bench.runtime)?;
+        report.renewal =
+            renewal::measure(&bench.servers[0], &mut bench.controls[0], &bench.runtime)?;
     }
     if names.contains(&Name::Waiters) {
         report.waiters = waiters::measure(&bench.servers[0], &bench.runtime)?;
@@ -119,23 +151,45 @@ pub(crate) fn measure(names: &[Name], contest: Option<&str>) -> Result<Report, F
 }
 
 /// Measures locks over this many servers.
-fn quorum(report: &mut Report, servers: usize, one: &'static str, many: &'static str) -> Result<(), Failure> {
+fn quorum(
+    report: &mut Report,
+    servers: usize,
+    one: &'static str,
+    many: &'static str,
+) -> Result<(), Failure> {
     let mut bench = Bench::over(servers)?;
     let mut contenders = [
         Contender::Socket(Floor::new(&bench.servers, MOST_SOCKETS)?),
-        bench.runtime.block_on(Contender::lockhound(&bench.servers))?,
+        bench
+            .runtime
+            .block_on(Contender::lockhound(&bench.servers))?,
         Contender::rslock(&bench.servers),
     ];
     let title = |callers: &str| format!("{servers} independent servers; {callers}");
     let rivals = [SOCKET, RSLOCK];
-    report.scenarios.push(bench.rounds(one, &title("1 spawned task"), Callers::Tasks(1), &rivals, &mut contenders)?);
-    let together = title("64 tasks with a key each; the bare socket: threads with a socket to each server");
-    report.scenarios.push(bench.rounds(many, &together, Callers::Tasks(64), &rivals, &mut contenders)?);
+    report.scenarios.push(bench.rounds(
+        one,
+        &title("1 spawned task"),
+        Callers::Tasks(1),
+        &rivals,
+        &mut contenders,
+    )?);
+    let together =
+        title("64 tasks with a key each; the bare socket: threads with a socket to each server");
+    report.scenarios.push(bench.rounds(
+        many,
+        &together,
+        Callers::Tasks(64),
+        &rivals,
+        &mut contenders,
+    )?);
     for contender in contenders {
         bench.runtime.block_on(contender.close());
     }
     if servers > 1 {
-        report.memory.extend(Memory::measure(&bench.servers, &bench.runtime)?);
+        report
+            .memory
+            .extend(Memory::measure(&bench.servers, &bench.runtime)?);
     }
     Ok(())
 }
@@ -146,11 +200,21 @@ fn replicas() -> Result<Outcome, Failure> {
     let _replica = master.replica()?;
     let mut bench = Bench::on(vec![master])?;
     let mut contenders = [
-        bench.runtime.block_on(Contender::lockhound(&bench.servers))?,
-        bench.runtime.block_on(Contender::replicated(&bench.servers[0]))?,
+        bench
+            .runtime
+            .block_on(Contender::lockhound(&bench.servers))?,
+        bench
+            .runtime
+            .block_on(Contender::replicated(&bench.servers[0]))?,
     ];
     let title = "like pair, on a server with one replica on the same machine";
-    let outcome = bench.rounds("replicas", title, Callers::Main, &[LOCKHOUND], &mut contenders)?;
+    let outcome = bench.rounds(
+        "replicas",
+        title,
+        Callers::Main,
+        &[LOCKHOUND],
+        &mut contenders,
+    )?;
     for contender in contenders {
         bench.runtime.block_on(contender.close());
     }
@@ -167,14 +231,28 @@ struct Bench {
 impl Bench {
     /// Starts this many servers.
     fn over(servers: usize) -> Result<Self, Failure> {
-        Self::on((0..servers).map(|_| Server::start()).collect::<Result<_, _>>()?)
+        Self::on(
+            (0..servers)
+                .map(|_| Server::start())
+                .collect::<Result<_, _>>()?,
+        )
     }
 
     fn on(servers: Vec<Server>) -> Result<Self, Failure> {
-        let controls = servers.iter().map(Server::connect).collect::<Result<_, _>>()?;
-        // As `#[tokio::main]` makes it, with a worker for each CPU. lockhound and rslock use it one after the other.
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        Ok(Self { controls, servers, runtime })
+        let controls = servers
+            .iter()
+            .map(Server::connect)
+            .collect::<Result<_, _>>()?;
+        // As `#[tokio::main]` makes it, with a worker for each CPU. lockhound and rslock use it one
+        // after the other.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?;
+        Ok(Self {
+            controls,
+            servers,
+            runtime,
+        })
     }
 
     fn peers(&self) -> Result<Vec<Contender>, Failure> {
@@ -187,7 +265,8 @@ impl Bench {
         ])
     }
 
-    /// Runs the contenders in turn (A B C, A B C, ..), so that a disturbance of some length hits all of them.
+    /// Runs the contenders in turn (A B C, A B C, ..), so that a disturbance of some length hits
+    /// all of them.
     fn rounds(
         &mut self,
         name: &'static str,
@@ -210,8 +289,18 @@ impl Bench {
             }
         }
         stuck::over();
-        let measured: Vec<_> = contenders.iter().map(Contender::name).zip(samples).collect();
-        Ok(Outcome::new(name, title, callers.count(), rivals, &measured))
+        let measured: Vec<_> = contenders
+            .iter()
+            .map(Contender::name)
+            .zip(samples)
+            .collect();
+        Ok(Outcome::new(
+            name,
+            title,
+            callers.count(),
+            rivals,
+            &measured,
+        ))
     }
 
     fn slot(&mut self, contender: &mut Contender, callers: Callers) -> Result<Sample, Failure> {
@@ -223,7 +312,11 @@ impl Bench {
 
     /// Returns the seconds of CPU time that all servers together have used so far.
     fn server_cpu(&mut self) -> Result<f64, Failure> {
-        Ok(self.controls.iter_mut().map(Connection::cpu).sum::<Result<f64, _>>()?)
+        Ok(self
+            .controls
+            .iter_mut()
+            .map(Connection::cpu)
+            .sum::<Result<f64, _>>()?)
     }
 }
 

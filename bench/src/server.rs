@@ -22,7 +22,11 @@ pub(crate) struct Server {
 
 /// Returns whether redis-server is on the PATH.
 pub(crate) fn is_installed() -> bool {
-    let tried = Command::new("redis-server").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let tried = Command::new("redis-server")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
     !tried.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
@@ -46,7 +50,10 @@ impl Server {
 
     /// Starts a cluster of one server, which has all slots.
     pub(crate) fn cluster() -> Result<Self, Failure> {
-        let bus = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port().to_string();
+        let bus = TcpListener::bind(("127.0.0.1", 0))?
+            .local_addr()?
+            .port()
+            .to_string();
         let server = Self::start_with(&["--cluster-enabled", "yes", "--cluster-port", &bus])?;
         let (mut connection, start) = (server.connect()?, Instant::now());
         connection.call(&[b"CLUSTER", b"ADDSLOTSRANGE", b"0", b"16383"])?;
@@ -76,10 +83,21 @@ impl Server {
     }
 
     fn spawn(port: u16, args: &[&str]) -> Result<Self, Failure> {
-        let directory = std::env::temp_dir().join(format!("lockhound-bench-{}-{port}", std::process::id()));
+        let directory =
+            std::env::temp_dir().join(format!("lockhound-bench-{}-{port}", std::process::id()));
         std::fs::create_dir(&directory)?;
         let child = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"])
+            .args([
+                "--port",
+                &port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--dir",
+            ])
             .arg(&directory)
             .args(["--repl-diskless-sync", "no"])
             .args(args)
@@ -88,7 +106,11 @@ impl Server {
             .stderr(Stdio::null())
             .spawn();
         match child {
-            Ok(child) => Ok(Self { port, directory, child }),
+            Ok(child) => Ok(Self {
+                port,
+                directory,
+                child,
+            }),
             Err(error) => {
                 std::fs::remove_dir_all(&directory)?;
                 Err(format!("redis-server cannot be started: {error}").into())
@@ -101,7 +123,9 @@ impl Server {
         let start = Instant::now();
         while start.elapsed() < PATIENCE && self.child.try_wait()?.is_none() {
             // Another server may have the port, and ours is about to fail.
-            let process = self.connect().and_then(|mut connection| connection.info("server", "process_id"));
+            let process = self
+                .connect()
+                .and_then(|mut connection| connection.info("server", "process_id"));
             if process.is_ok_and(|id| id == self.child.id().to_string()) {
                 return Ok(true);
             }

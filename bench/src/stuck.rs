@@ -19,7 +19,8 @@ pub(crate) fn over() {
     *NOW.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
-/// Watches for a contender that is stuck, and aborts the process then, with a core dump where the system writes them.
+/// Watches for a contender that is stuck, and aborts the process then, with a core dump where the
+/// system writes them.
 pub(crate) fn watch() {
     std::thread::spawn(|| {
         loop {

@@ -1,5 +1,5 @@
-//! The report for people: a block for each scenario, with a column for each contender and a row for each figure. A cell
-//! has the median and the range of the rounds.
+//! The report for people: a block for each scenario, with a column for each contender and a row for
+//! each figure. A cell has the median and the range of the rounds.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,10 @@ use crate::report::{FIGURES, Outcome, Report, Setting};
 use crate::spread::Spread;
 
 /// The figures whose ratios are shown. JSON has all of them.
-const SHOWN_RATIOS: [(&str, &str); 2] = [("pair_p50_us", "pair p50"), ("pairs_per_second", "pairs a second")];
+const SHOWN_RATIOS: [(&str, &str); 2] = [
+    ("pair_p50_us", "pair p50"),
+    ("pairs_per_second", "pairs a second"),
+];
 
 /// Returns a report as text.
 pub(crate) fn text(report: &Report) -> String {
@@ -27,7 +30,11 @@ pub(crate) fn text(report: &Report) -> String {
 }
 
 fn header(setting: &Setting) -> String {
-    let crates: Vec<String> = setting.crates.iter().map(|(name, version)| format!("{name} {version}")).collect();
+    let crates: Vec<String> = setting
+        .crates
+        .iter()
+        .map(|(name, version)| format!("{name} {version}"))
+        .collect();
     format!(
         "{} CPUs ({}), {} on the same machine\n{}\n\
          Unless noted otherwise: {} rounds, {:.1} s a slot; the median of the rounds (their range)\n",
@@ -44,20 +51,44 @@ fn scenario(outcome: &Outcome) -> String {
     let mut rows = vec![vec![String::new()]];
     rows[0].extend(outcome.contenders.iter().map(|entry| entry.name.to_owned()));
     for figure in &FIGURES {
-        let cells = outcome.contenders.iter().map(|entry| cell(entry.figures.get(figure.key)));
-        rows.push(std::iter::once(figure.label.to_owned()).chain(cells).collect());
+        let cells = outcome
+            .contenders
+            .iter()
+            .map(|entry| cell(entry.figures.get(figure.key)));
+        rows.push(
+            std::iter::once(figure.label.to_owned())
+                .chain(cells)
+                .collect(),
+        );
     }
     for (key, label) in SHOWN_RATIOS {
         for rival in &outcome.rivals {
-            let cells = outcome.contenders.iter().map(|entry| cell(outcome.ratio(entry.name, rival, key).as_ref()));
-            rows.push(std::iter::once(format!("{label} / {rival}")).chain(cells).collect());
+            let cells = outcome
+                .contenders
+                .iter()
+                .map(|entry| cell(outcome.ratio(entry.name, rival, key).as_ref()));
+            rows.push(
+                std::iter::once(format!("{label} / {rival}"))
+                    .chain(cells)
+                    .collect(),
+            );
         }
     }
     format!("{}: {}\n{}", outcome.name, outcome.title, aligned(&rows))
 }
 
 pub(crate) fn cell(spread: Option<&Spread>) -> String {
-    spread.map_or_else(|| "-".to_owned(), |s| format!("{} ({}..{})", number(s.median), number(s.min), number(s.max)))
+    spread.map_or_else(
+        || "-".to_owned(),
+        |s| {
+            format!(
+                "{} ({}..{})",
+                number(s.median),
+                number(s.min),
+                number(s.max)
+            )
+        },
+    )
 }
 
 /// Formats a number with three significant digits, as many as the spread justifies.
@@ -73,15 +104,29 @@ pub(crate) fn number(value: f64) -> String {
 fn bars(bars: &[Bar]) -> String {
     let rows: Vec<Vec<String>> = bars
         .iter()
-        .map(|bar| vec![bar.what.clone(), cell(Some(&bar.figure)), if bar.met { "met" } else { "missed" }.to_owned()])
+        .map(|bar| {
+            vec![
+                bar.what.clone(),
+                cell(Some(&bar.figure)),
+                if bar.met { "met" } else { "missed" }.to_owned(),
+            ]
+        })
         .collect();
-    format!("The bars, judged by the median (\"never\": by the worst round):\n{}", aligned(&rows))
+    format!(
+        "The bars, judged by the median (\"never\": by the worst round):\n{}",
+        aligned(&rows)
+    )
 }
 
 /// Aligns the first column to the left and the others to the right.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
-    let width =
-        |column| rows.iter().filter_map(|row: &Vec<String>| row.get(column)).map(String::len).max().unwrap_or(0);
+    let width = |column| {
+        rows.iter()
+            .filter_map(|row: &Vec<String>| row.get(column))
+            .map(String::len)
+            .max()
+            .unwrap_or(0)
+    };
     let mut text = String::new();
     for row in rows {
         let mut line = format!("  {:<width$}", row[0], width = width(0));

@@ -1,5 +1,5 @@
-//! What a long line costs: callers of one key that give up together, and callers whose futures are dropped, while the
-//! lock of another key has to be renewed.
+//! What a long line costs: callers of one key that give up together, and callers whose futures are
+//! dropped, while the lock of another key has to be renewed.
 
 use std::fmt;
 use std::task::{Context, Poll, Waker};
@@ -35,9 +35,11 @@ pub(crate) struct Lines {
     pub(crate) arrive_us: Spread,
     /// From the end of the wait time to the last answer.
     pub(crate) end_ms: Spread,
-    /// For comparison, as many tasks that each wait for a channel, and a thread that sends to all: from first to last.
+    /// For comparison, as many tasks that each wait for a channel, and a thread that sends to all:
+    /// from first to last.
     pub(crate) bare_ms: Spread,
-    /// The CPU time of the process from the end of the wait time to the last answer, for each caller.
+    /// The CPU time of the process from the end of the wait time to the last answer, for each
+    /// caller.
     pub(crate) end_us: Spread,
     pub(crate) bare_us: Spread,
     /// The time to drop all futures, the last one first.
@@ -63,14 +65,21 @@ pub(crate) struct Round {
 }
 
 pub(crate) fn measure(server: &Server, runtime: &Runtime) -> Result<Vec<Lines>, Failure> {
-    eprintln!("measuring waiters: {:.0} s", ((WAIT + PAUSE * 3) * 2).as_secs_f64() * ROUNDS as f64);
+    eprintln!(
+        "measuring waiters: {:.0} s",
+        ((WAIT + PAUSE * 3) * 2).as_secs_f64() * ROUNDS as f64
+    );
     let mut rounds = SIZES.map(|_| Vec::with_capacity(ROUNDS));
     for _ in 0..ROUNDS {
         for (waiters, rounds) in SIZES.into_iter().zip(&mut rounds) {
             rounds.push(runtime.block_on(Round::run(server, waiters))?);
         }
     }
-    Ok(SIZES.into_iter().zip(rounds).map(|(waiters, rounds)| Lines::of(waiters, rounds)).collect())
+    Ok(SIZES
+        .into_iter()
+        .zip(rounds)
+        .map(|(waiters, rounds)| Lines::of(waiters, rounds))
+        .collect())
 }
 
 impl Lines {
@@ -96,7 +105,11 @@ impl Round {
     async fn run(server: &Server, waiters: usize) -> Result<Self, Failure> {
         let holder = Locker::connect(server.url()).await?;
         let held = holder.get("waiters:held").lock().await?;
-        let locker = Locker::builder().node(server.url()).lease(LEASE).connect().await?;
+        let locker = Locker::builder()
+            .node(server.url())
+            .lease(LEASE)
+            .connect()
+            .await?;
         let beside = locker.get("waiters:beside").lock().await?;
         let lock = locker.get(held.key());
         let (bare_ms, bare_us) = bare(waiters).await?;
@@ -109,17 +122,29 @@ impl Round {
         drop((held, beside));
         locker.close().await;
         holder.close().await;
-        Ok(Self { arrive_us, end_ms, bare_ms, end_us, bare_us, drop_ms, late_ms: late.as_secs_f64() * 1e3, lost })
+        Ok(Self {
+            arrive_us,
+            end_ms,
+            bare_ms,
+            end_us,
+            bare_us,
+            drop_ms,
+            late_ms: late.as_secs_f64() * 1e3,
+            lost,
+        })
     }
 }
 
-/// Has all callers give up at the same time. Returns how long the last one takes, and the CPU time of each.
+/// Has all callers give up at the same time. Returns how long the last one takes, and the CPU time
+/// of each.
 async fn give_up(locker: &Locker, lock: &Lock, waiters: usize) -> Result<(f64, f64), Failure> {
     let deadline = Instant::now() + WAIT;
     let callers = (0..waiters).map(|_| {
         let lock = lock.clone().owned_by(Owner::new());
         tokio::spawn(async move {
-            let answer = lock.try_lock_for(deadline.saturating_duration_since(Instant::now())).await;
+            let answer = lock
+                .try_lock_for(deadline.saturating_duration_since(Instant::now()))
+                .await;
             (answer, Instant::now())
         })
     });
@@ -140,7 +165,10 @@ async fn give_up(locker: &Locker, lock: &Lock, waiters: usize) -> Result<(f64, f
         last = last.max(at);
     }
     let cpu = client_cpu() - cpu;
-    Ok(((last - deadline).as_secs_f64() * 1e3, cpu * 1e6 / waiters as f64))
+    Ok((
+        (last - deadline).as_secs_f64() * 1e3,
+        cpu * 1e6 / waiters as f64,
+    ))
 }
 
 /// Measures what tokio itself takes for as many tasks that another thread answers.
@@ -148,25 +176,36 @@ async fn bare(waiters: usize) -> Result<(f64, f64), Failure> {
     let (senders, callers): (Vec<_>, Vec<_>) = (0..waiters)
         .map(|_| {
             let (sender, answer) = oneshot::channel::<()>();
-            (sender, tokio::spawn(async move { answer.await.map(|()| Instant::now()) }))
+            (
+                sender,
+                tokio::spawn(async move { answer.await.map(|()| Instant::now()) }),
+            )
         })
         .unzip();
     // By then all tasks wait.
     sleep(PAUSE).await;
     let (cpu, start) = (client_cpu(), Instant::now());
-    let answering = thread::spawn(move || senders.into_iter().for_each(|sender| _ = sender.send(())));
+    let answering =
+        thread::spawn(move || senders.into_iter().for_each(|sender| _ = sender.send(())));
     let mut last = start;
     for caller in callers {
         last = last.max(caller.await??);
     }
-    answering.join().map_err(|_| "the thread that answers panicked")?;
+    answering
+        .join()
+        .map_err(|_| "the thread that answers panicked")?;
     let cpu = client_cpu() - cpu;
-    Ok(((last - start).as_secs_f64() * 1e3, cpu * 1e6 / waiters as f64))
+    Ok((
+        (last - start).as_secs_f64() * 1e3,
+        cpu * 1e6 / waiters as f64,
+    ))
 }
 
 /// Has callers join the line, and drops their futures, the last one first.
 fn go_away(locker: &Locker, lock: &Lock, waiters: usize) -> Result<(f64, f64), Failure> {
-    let locks: Vec<Lock> = (0..waiters).map(|_| lock.clone().owned_by(Owner::new())).collect();
+    let locks: Vec<Lock> = (0..waiters)
+        .map(|_| lock.clone().owned_by(Owner::new()))
+        .collect();
     let mut callers: Vec<_> = locks.iter().map(|lock| Box::pin(lock.lock())).collect();
     let mut context = Context::from_waker(Waker::noop());
     let start = Instant::now();
@@ -185,7 +224,10 @@ fn go_away(locker: &Locker, lock: &Lock, waiters: usize) -> Result<(f64, f64), F
     if locker.stats().waiters > 0 {
         return Err("a dropped caller is still in line".into());
     }
-    Ok((arrived.as_secs_f64() * 1e6 / waiters as f64, dropped.as_secs_f64() * 1e3))
+    Ok((
+        arrived.as_secs_f64() * 1e6 / waiters as f64,
+        dropped.as_secs_f64() * 1e3,
+    ))
 }
 
 impl fmt::Display for Lines {

@@ -1,12 +1,14 @@
 //! Asks a server, on a connection of its own and without writing anything.
 //!
-//! Rights are tried in a script that may not write (`#!lua flags=no-writes`), since a server checks rights before it
-//! refuses a write: HSETNX and INCR have no form that writes nothing, and the user of an application may rarely call
-//! `ACL DRYRUN`. The same script asks the server for the right to subscribe, which cannot be tried in it.
+//! Rights are tried in a script that may not write (`#!lua flags=no-writes`), since a server checks
+//! rights before it refuses a write: HSETNX and INCR have no form that writes nothing, and the user
+//! of an application may rarely call `ACL DRYRUN`. The same script asks the server for the right to
+//! subscribe, which cannot be tried in it.
 //!
 //! # Invariants
-//! - Nothing that is sent writes, whatever rights the user has: scripts that try commands may not write, and all other
-//!   commands only read. Even if a command came twice, or late, nothing would be written.
+//! - Nothing that is sent writes, whatever rights the user has: scripts that try commands may not
+//!   write, and all other commands only read. Even if a command came twice, or late, nothing would
+//!   be written.
 
 use std::time::{Duration, SystemTime};
 
@@ -32,8 +34,16 @@ type Outcome = Result<Answered, Unanswered>;
 /// Examines a server, and its Sentinels. What is not answered in time is unknown.
 pub(crate) async fn server_report(server: &ServerHandle, asked: &Questions) -> ServerReport {
     let sentinels = server.sentinels();
-    let (report, sentinels) = join(visit(server, asked), join_all(sentinels.iter().map(sentinel))).await;
-    ServerReport { abstains: server.why_no_vote(), sentinels, ..report }
+    let (report, sentinels) = join(
+        visit(server, asked),
+        join_all(sentinels.iter().map(sentinel)),
+    )
+    .await;
+    ServerReport {
+        abstains: server.why_no_vote(),
+        sentinels,
+        ..report
+    }
 }
 
 async fn visit(server: &ServerHandle, asked: &Questions) -> ServerReport {
@@ -47,19 +57,25 @@ async fn visit(server: &ServerHandle, asked: &Questions) -> ServerReport {
         return ServerReport::not_reached(node(), format!("connected, but did not answer: {why}"));
     }
     let hello = finding(hello, "+hello", |reply| Some(Hello::read(reply)));
-    let mut report = ServerReport { rights: asked.not_answered(), ..ServerReport::unasked(node()) };
+    let mut report = ServerReport {
+        rights: asked.not_answered(),
+        ..ServerReport::unasked(node())
+    };
     ask(&visit, hello, asked, &mut report).await;
     report
 }
 
 async fn ask(visit: &Visit, hello: Finding<Hello>, asked: &Questions, report: &mut ServerReport) {
-    let in_cluster = hello.known().is_some_and(|hello| hello.mode.as_deref() == Some("cluster"));
+    let in_cluster = hello
+        .known()
+        .is_some_and(|hello| hello.mode.as_deref() == Some("cluster"));
     let cluster = async {
         if !in_cluster {
             return None;
         }
         let settings = join_all(ToldOfCluster::SETTINGS.map(|name| setting(visit, name)));
-        let (info, settings) = join(text(visit, &["CLUSTER", "INFO"], "+cluster|info"), settings).await;
+        let (info, settings) =
+            join(text(visit, &["CLUSTER", "INFO"], "+cluster|info"), settings).await;
         Some(ToldOfCluster { info, settings })
     };
     let settings = join_all(Told::SETTINGS.map(|name| setting(visit, name)));
@@ -69,11 +85,19 @@ async fn ask(visit: &Visit, hello: Finding<Hello>, asked: &Questions, report: &m
             ServerReply::Int(by) => u64::try_from(*by).ok(),
             _ => None,
         };
-        let wait = visit.ask(&["WAIT", &count.to_string(), &timeout.as_millis().to_string()]).await;
+        let wait = visit
+            .ask(&["WAIT", &count.to_string(), &timeout.as_millis().to_string()])
+            .await;
         Some(finding(wait, "+wait", acknowledged))
     };
-    let (info, cluster, settings, replicas) = join4(text(visit, &["INFO"], "+info"), cluster, settings, replicas).await;
-    report.learn(&Told { hello, info, cluster, settings });
+    let (info, cluster, settings, replicas) =
+        join4(text(visit, &["INFO"], "+info"), cluster, settings, replicas).await;
+    report.learn(&Told {
+        hello,
+        info,
+        cluster,
+        settings,
+    });
     if let Some(acknowledging) = replicas {
         report.acknowledging = acknowledging;
     }
@@ -94,7 +118,11 @@ fn why(unanswered: Unanswered) -> String {
 }
 
 /// Returns the answer to a command, or the rule that its user lacks for it.
-fn finding<T>(outcome: Outcome, rule: &'static str, read: impl FnOnce(&ServerReply) -> Option<T>) -> Finding<T> {
+fn finding<T>(
+    outcome: Outcome,
+    rule: &'static str,
+    read: impl FnOnce(&ServerReply) -> Option<T>,
+) -> Finding<T> {
     match outcome {
         Ok(answered) => Finding::Known(answered).and_then(|answered| read(&answered.reply)),
         Err(Unanswered::Forbidden(_)) => Finding::Forbidden(rule),
@@ -110,7 +138,11 @@ async fn text(visit: &Visit, words: &[&str], rule: &'static str) -> Finding<Stri
 }
 
 async fn setting(visit: &Visit, name: &str) -> Finding<String> {
-    finding(visit.ask(&["CONFIG", "GET", name]).await, "+config|get", |reply| value(reply, name))
+    finding(
+        visit.ask(&["CONFIG", "GET", name]).await,
+        "+config|get",
+        |reply| value(reply, name),
+    )
 }
 
 /// Measures round trips, one after the other. Each one also reads the server's time.
@@ -142,27 +174,52 @@ async fn trips(visit: &Visit, report: &mut ServerReport) {
 
 /// Reads the answer to TIME: seconds and microseconds.
 fn micros(reply: &ServerReply) -> Option<u64> {
-    let ServerReply::List(items) = reply else { return None };
-    let [ServerReply::Text(seconds), ServerReply::Text(micros)] = &items[..] else { return None };
-    seconds.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(micros.parse().ok()?)
+    let ServerReply::List(items) = reply else {
+        return None;
+    };
+    let [ServerReply::Text(seconds), ServerReply::Text(micros)] = &items[..] else {
+        return None;
+    };
+    seconds
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1_000_000)?
+        .checked_add(micros.parse().ok()?)
 }
 
 fn micros_of(time: SystemTime) -> u64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Asks the server for the user's rights by `ACL DRYRUN`, which almost no application's user may call. Returns `None`
-/// if the server does not tell.
+/// Asks the server for the user's rights by `ACL DRYRUN`, which almost no application's user may
+/// call. Returns `None` if the server does not tell.
 async fn told_by_itself(visit: &Visit, asked: &Questions) -> Option<Vec<Tried>> {
-    let Finding::Known(user) = text(visit, &["ACL", "WHOAMI"], "+acl|whoami").await else { return None };
+    let Finding::Known(user) = text(visit, &["ACL", "WHOAMI"], "+acl|whoami").await else {
+        return None;
+    };
     let dry_run = asked.rights.iter().map(async |right| {
         let words = right.words.iter().map(String::as_str);
-        visit.ask(&["ACL", "DRYRUN", &user].into_iter().chain(words).collect::<Vec<_>>()).await
+        visit
+            .ask(
+                &["ACL", "DRYRUN", &user]
+                    .into_iter()
+                    .chain(words)
+                    .collect::<Vec<_>>(),
+            )
+            .await
     });
     let read = |outcome| match outcome {
-        Ok(Answered { reply: ServerReply::Text(text), .. }) if text == "OK" => Some(Tried::Permitted),
-        Ok(Answered { reply: ServerReply::Text(text), .. }) => Some(Tried::Refused(text)),
+        Ok(Answered {
+            reply: ServerReply::Text(text),
+            ..
+        }) if text == "OK" => Some(Tried::Permitted),
+        Ok(Answered {
+            reply: ServerReply::Text(text),
+            ..
+        }) => Some(Tried::Refused(text)),
         Err(Unanswered::Silent(why)) => Some(Tried::Unknown(why)),
         // The user may not ask, or the server is too old.
         Ok(_) | Err(_) => None,
@@ -172,25 +229,45 @@ async fn told_by_itself(visit: &Visit, asked: &Questions) -> Option<Vec<Tried>> 
 
 /// Tries the commands: those that only read are sent, and a script calls the others.
 async fn try_all(visit: &Visit, asked: &Questions) -> Vec<Tried> {
-    let (sent, called): (Vec<_>, Vec<_>) = asked.rights.iter().partition(|right| right.usage == Usage::Sent);
+    let (sent, called): (Vec<_>, Vec<_>) = asked
+        .rights
+        .iter()
+        .partition(|right| right.usage == Usage::Sent);
     let send = sent.iter().map(async |right| {
         let words: Vec<&str> = right.words.iter().map(String::as_str).collect();
         permission(visit.ask(&words).await)
     });
     let mut script = vec!["EVAL", PROBE, "0"];
-    let counts: Vec<String> = called.iter().map(|right| right.words.len().to_string()).collect();
+    let counts: Vec<String> = called
+        .iter()
+        .map(|right| right.words.len().to_string())
+        .collect();
     for (right, count) in called.iter().zip(&counts) {
-        script.push(if right.usage == Usage::Subscribed { "ask" } else { "try" });
+        script.push(if right.usage == Usage::Subscribed {
+            "ask"
+        } else {
+            "try"
+        });
         script.push(count);
         script.extend(right.words.iter().map(String::as_str));
     }
     let (sent, answer) = join(join_all(send), visit.ask(&script)).await;
-    let (mut sent, mut called) = (sent.into_iter(), read_called(answer, called.len()).into_iter());
-    let next = |right: &Right| if right.usage == Usage::Sent { sent.next() } else { called.next() };
+    let (mut sent, mut called) = (
+        sent.into_iter(),
+        read_called(answer, called.len()).into_iter(),
+    );
+    let next = |right: &Right| {
+        if right.usage == Usage::Sent {
+            sent.next()
+        } else {
+            called.next()
+        }
+    };
     asked.rights.iter().filter_map(next).collect()
 }
 
-/// Returns whether a command was permitted, whatever else the answer is: a server checks rights first.
+/// Returns whether a command was permitted, whatever else the answer is: a server checks rights
+/// first.
 fn permission(outcome: Outcome) -> Tried {
     match outcome {
         Ok(_) | Err(Unanswered::Refused(_)) => Tried::Permitted,
@@ -203,7 +280,10 @@ fn permission(outcome: Outcome) -> Tried {
 fn read_called(answer: Outcome, commands: usize) -> Vec<Tried> {
     let all = |reason: &str| vec![Tried::Unknown(reason.to_owned()); commands];
     match answer {
-        Ok(Answered { reply: ServerReply::List(refusals), .. }) if refusals.len() == commands => {
+        Ok(Answered {
+            reply: ServerReply::List(refusals),
+            ..
+        }) if refusals.len() == commands => {
             let read = |refusal| match refusal {
                 ServerReply::Text(text) if is_forbidden(&text) => Tried::Refused(text),
                 ServerReply::Text(_) => Tried::Permitted,
@@ -220,11 +300,16 @@ fn read_called(answer: Outcome, commands: usize) -> Vec<Tried> {
     }
 }
 
-/// Returns whether a script was refused a command for the lack of a right. Only newer servers have a code for that.
+/// Returns whether a script was refused a command for the lack of a right. Only newer servers have
+/// a code for that.
 fn is_forbidden(error: &str) -> bool {
-    ["NOPERM", "ERR The user executing the script can't", "ERR ACL failure in script"]
-        .iter()
-        .any(|beginning| error.trim_start_matches('-').starts_with(beginning))
+    [
+        "NOPERM",
+        "ERR The user executing the script can't",
+        "ERR ACL failure in script",
+    ]
+    .iter()
+    .any(|beginning| error.trim_start_matches('-').starts_with(beginning))
 }
 
 /// Asks a Sentinel which server is the master, and when it would replace it.
@@ -233,15 +318,23 @@ async fn sentinel(sentinel: &ServerHandle) -> SentinelReport {
     let (told, master) = match sentinel.visit().await {
         Ok(visit) => {
             let told = visit.ask(&["SENTINEL", "MASTER", service]).await;
-            let master = visit.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service]).await;
-            (finding(told, "+sentinel|master", |reply| Some(reply.clone())), read_master(master, service))
+            let master = visit
+                .ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service])
+                .await;
+            (
+                finding(told, "+sentinel|master", |reply| Some(reply.clone())),
+                read_master(master, service),
+            )
         }
         Err(unanswered) => {
             let why = why(unanswered);
             (Finding::Unknown(why.clone()), Finding::Unknown(why))
         }
     };
-    let number = |name| told.clone().and_then(|told| value(&told, name)?.parse().ok());
+    let number = |name| {
+        told.clone()
+            .and_then(|told| value(&told, name)?.parse().ok())
+    };
     SentinelReport {
         node: sentinel.name().clone(),
         master,
@@ -255,14 +348,21 @@ async fn sentinel(sentinel: &ServerHandle) -> SentinelReport {
 fn read_master(outcome: Outcome, service: &str) -> Finding<String> {
     let unknown = |why: String| Finding::Unknown(why);
     match outcome {
-        Ok(Answered { reply: ServerReply::List(place), .. }) => match &place[..] {
+        Ok(Answered {
+            reply: ServerReply::List(place),
+            ..
+        }) => match &place[..] {
             [ServerReply::Text(host), ServerReply::Text(port)] if host.contains(':') => {
                 Finding::Known(cut(&format!("[{host}]:{port}")))
             }
-            [ServerReply::Text(host), ServerReply::Text(port)] => Finding::Known(cut(&format!("{host}:{port}"))),
+            [ServerReply::Text(host), ServerReply::Text(port)] => {
+                Finding::Known(cut(&format!("{host}:{port}")))
+            }
             _ => unknown("names a master without an address".to_owned()),
         },
-        Ok(_) => unknown(format!("knows no master named {service}: correct sentinelServiceName")),
+        Ok(_) => unknown(format!(
+            "knows no master named {service}: correct sentinelServiceName"
+        )),
         Err(Unanswered::Silent(why)) => unknown(why),
         Err(unanswered) => match why(unanswered) {
             said if said.contains("unknown command") => unknown(format!("is no Sentinel: {said}")),
@@ -284,7 +384,11 @@ mod tests {
         ] {
             assert!(is_forbidden(error), "{error}");
         }
-        for error in ["", "ERR Write commands are not allowed from read-only scripts.", "WRONGTYPE Operation"] {
+        for error in [
+            "",
+            "ERR Write commands are not allowed from read-only scripts.",
+            "WRONGTYPE Operation",
+        ] {
             assert!(!is_forbidden(error), "{error}");
         }
     }
@@ -298,6 +402,10 @@ mod tests {
         for word in ["ARGV", "Returns an array", "`try`", "`ask`"] {
             assert!(header.contains(word), "{word}");
         }
-        assert!(!body.contains("KEYS") && body.contains("ARGV[at] == 'try'") && body.contains("return errors"));
+        assert!(
+            !body.contains("KEYS")
+                && body.contains("ARGV[at] == 'try'")
+                && body.contains("return errors")
+        );
     }
 }

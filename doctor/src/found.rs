@@ -38,8 +38,10 @@ impl<T> Finding<T> {
     /// Returns what `read` finds in the answer.
     pub(crate) fn and_then<U>(self, read: impl FnOnce(T) -> Option<U>) -> Finding<U> {
         match self {
-            Self::Known(answer) => read(answer)
-                .map_or_else(|| Finding::Unknown("the server's answer does not have it".to_owned()), Finding::Known),
+            Self::Known(answer) => read(answer).map_or_else(
+                || Finding::Unknown("the server's answer does not have it".to_owned()),
+                Finding::Known,
+            ),
             Self::Forbidden(rule) => Finding::Forbidden(rule),
             Self::Unknown(reason) => Finding::Unknown(reason),
         }
@@ -47,7 +49,11 @@ impl<T> Finding<T> {
 
     /// Returns this, or the other if this is not known.
     pub(crate) fn or(self, other: Self) -> Self {
-        if self.known().is_none() && other.known().is_some() { other } else { self }
+        if self.known().is_none() && other.known().is_some() {
+            other
+        } else {
+            self
+        }
     }
 }
 
@@ -61,7 +67,8 @@ pub struct ServerReport {
     pub failure: Option<String>,
     /// Why its vote does not count at the moment; only with several servers.
     pub abstains: Option<String>,
-    /// Why it refuses writes at the moment, as far as `INFO` shows: it loads its data, or cannot write to its disk.
+    /// Why it refuses writes at the moment, as far as `INFO` shows: it loads its data, or cannot
+    /// write to its disk.
     pub refuses_writes: Option<String>,
     /// Its name and version, from `HELLO` and `INFO`.
     pub version: Finding<Version>,
@@ -79,7 +86,8 @@ pub struct ServerReport {
     pub persistence: Finding<Persistence>,
     /// Its replicas, from `INFO`.
     pub replicas: Finding<Vec<Replica>>,
-    /// How many replicas acknowledge, if [`replicas`](lockhound::LockerBuilder::replicas) is set, from `WAIT`.
+    /// How many replicas acknowledge, if [`replicas`](lockhound::LockerBuilder::replicas) is set,
+    /// from `WAIT`.
     pub acknowledging: Finding<u64>,
     /// The number of replicas below which it refuses writes, from `CONFIG GET`.
     pub min_replicas_to_write: Finding<u64>,
@@ -117,7 +125,10 @@ impl ServerReport {
 
     /// Creates the report on a server that cannot be reached.
     pub(crate) fn not_reached(node: Arc<str>, why: String) -> Self {
-        Self { failure: Some(why), ..Self::unasked(node) }
+        Self {
+            failure: Some(why),
+            ..Self::unasked(node)
+        }
     }
 
     /// Creates the report on a server in memory.
@@ -130,9 +141,16 @@ impl ServerReport {
             no_fsync_on_rewrite: Finding::Known(false),
             save: none(),
         };
-        let eviction = Eviction { policy: "noeviction".to_owned(), limit: 0, used: None };
+        let eviction = Eviction {
+            policy: "noeviction".to_owned(),
+            limit: 0,
+            used: None,
+        };
         Self {
-            version: Finding::Known(Version { server: "memory".to_owned(), number: String::new() }),
+            version: Finding::Known(Version {
+                server: "memory".to_owned(),
+                number: String::new(),
+            }),
             role: Finding::Known(Role::Master),
             mode: Finding::Known(Mode::Standalone),
             eviction: Finding::Known(eviction),
@@ -143,22 +161,32 @@ impl ServerReport {
         }
     }
 
-    /// Records what these round trips show. Each has its duration, this machine's clock before it and the server's
-    /// clock during it, in microseconds. The quickest one shows the clock best.
+    /// Records what these round trips show. Each has its duration, this machine's clock before it
+    /// and the server's clock during it, in microseconds. The quickest one shows the clock best.
     pub(crate) fn learn_trips(&mut self, trips: &[(Duration, u64, u64)]) {
         let mut times: Vec<Duration> = trips.iter().map(|(took, ..)| *took).collect();
         times.sort_unstable();
-        let (Some(&max), Some((took, here, there))) = (times.last(), trips.iter().min_by_key(|(took, ..)| *took))
+        let (Some(&max), Some((took, here, there))) =
+            (times.last(), trips.iter().min_by_key(|(took, ..)| *took))
         else {
             return;
         };
         let at = |percent: usize| times[(times.len() * percent).div_ceil(100).max(1) - 1];
         let count = u64::try_from(times.len()).unwrap_or(u64::MAX);
-        self.round_trip = Finding::Known(RoundTrips { count, p50: at(50), p99: at(99), max });
+        self.round_trip = Finding::Known(RoundTrips {
+            count,
+            p50: at(50),
+            p99: at(99),
+            max,
+        });
         let uncertainty = *took / 2;
-        let middle = i128::from(*here) + i128::try_from(uncertainty.as_micros()).unwrap_or(i128::MAX);
+        let middle =
+            i128::from(*here) + i128::try_from(uncertainty.as_micros()).unwrap_or(i128::MAX);
         let offset_us = i64::try_from(i128::from(*there) - middle).unwrap_or(i64::MAX);
-        self.clock = Finding::Known(Clock { offset_us, uncertainty });
+        self.clock = Finding::Known(Clock {
+            offset_us,
+            uncertainty,
+        });
     }
 
     /// Returns how many replicas are online, as far as that is known.
@@ -183,7 +211,8 @@ fn parse_version(version: &str) -> Option<(u32, u32)> {
 pub struct Version {
     /// Its name in small letters: `redis` or `valkey`; `memory` for a server of `testing`.
     pub server: String,
-    /// Its own version, not the version of Redis with which it is compatible; empty for a server in memory.
+    /// Its own version, not the version of Redis with which it is compatible; empty for a server in
+    /// memory.
     pub number: String,
 }
 
@@ -236,9 +265,11 @@ pub enum Mode {
 pub struct ClusterView {
     /// How many of the 16,384 slots have a master, and how many masters have slots: CLUSTER INFO.
     pub slots: Finding<Slots>,
-    /// How long a server has to be silent before the others replace it: `cluster-node-timeout`, CONFIG GET.
+    /// How long a server has to be silent before the others replace it: `cluster-node-timeout`,
+    /// CONFIG GET.
     pub node_timeout: Finding<Duration>,
-    /// Whether all masters refuse everything while one slot has none: `cluster-require-full-coverage`, CONFIG GET.
+    /// Whether all masters refuse everything while one slot has none:
+    /// `cluster-require-full-coverage`, CONFIG GET.
     pub requires_full_coverage: Finding<bool>,
 }
 
@@ -250,7 +281,8 @@ pub struct SentinelReport {
     pub node: Arc<str>,
     /// The address of the server that it names as the master, `host:port`, or why it names none.
     pub master: Finding<String>,
-    /// How long the master has to be silent before this Sentinel takes it for dead: `down-after-milliseconds`.
+    /// How long the master has to be silent before this Sentinel takes it for dead:
+    /// `down-after-milliseconds`.
     pub down_after: Finding<Duration>,
     /// How many Sentinels have to agree on that: `quorum`.
     pub quorum: Finding<u64>,
@@ -302,19 +334,24 @@ pub struct Persistence {
     pub append_only: bool,
     /// `appendfsync`: `always`, `everysec` or `no`.
     pub fsync: Finding<String>,
-    /// `no-appendfsync-on-rewrite`: whether `appendfsync` is suspended while the server rewrites its file.
+    /// `no-appendfsync-on-rewrite`: whether `appendfsync` is suspended while the server rewrites
+    /// its file.
     pub no_fsync_on_rewrite: Finding<bool>,
     /// `save`: when it takes snapshots; empty means never.
     pub save: Finding<String>,
 }
 
 impl Persistence {
-    /// Returns what the server has forgotten after a crash and a restart with its current settings. (Settings that were
-    /// changed at run time need a `CONFIG REWRITE`.)
+    /// Returns what the server has forgotten after a crash and a restart with its current settings.
+    /// (Settings that were changed at run time need a `CONFIG REWRITE`.)
     pub fn forgets(&self) -> Finding<Forgets> {
         if !self.append_only {
             let never = self.save.known().is_some_and(String::is_empty);
-            return Finding::Known(if never { Forgets::Everything } else { Forgets::SinceSnapshot });
+            return Finding::Known(if never {
+                Forgets::Everything
+            } else {
+                Forgets::SinceSnapshot
+            });
         }
         match (self.fsync.clone(), &self.no_fsync_on_rewrite) {
             (Finding::Known(fsync), suspended) => match (&*fsync, suspended) {
@@ -337,8 +374,8 @@ pub enum Forgets {
     Nothing,
     /// What it did in the last second or two: `appendfsync everysec`.
     LastSeconds,
-    /// What the operating system had not written to the disk, if the machine crashes: `appendfsync no`, or a rewrite
-    /// with `no-appendfsync-on-rewrite yes`.
+    /// What the operating system had not written to the disk, if the machine crashes: `appendfsync
+    /// no`, or a rewrite with `no-appendfsync-on-rewrite yes`.
     Unwritten,
     /// What it did since its last snapshot, if there is one.
     SinceSnapshot,
@@ -400,7 +437,10 @@ impl Clock {
     /// Returns how far it is ahead, at least and at most, in microseconds.
     pub(crate) fn ahead(&self) -> (i64, i64) {
         let uncertainty = i64::try_from(self.uncertainty.as_micros()).unwrap_or(i64::MAX);
-        (self.offset_us.saturating_sub(uncertainty), self.offset_us.saturating_add(uncertainty))
+        (
+            self.offset_us.saturating_sub(uncertainty),
+            self.offset_us.saturating_add(uncertainty),
+        )
     }
 }
 
@@ -418,8 +458,8 @@ pub struct Rights {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissingRight {
-    /// The ACL rule that grants it: `+pexpire`, `~orders:42`, `&redisson_lock__channel:{orders:42}`. A pattern that
-    /// contains the name does as well.
+    /// The ACL rule that grants it: `+pexpire`, `~orders:42`,
+    /// `&redisson_lock__channel:{orders:42}`. A pattern that contains the name does as well.
     pub rule: String,
     /// The promises that need it; empty if it is only a convenience.
     pub needed_for: Vec<Promise>,
@@ -447,9 +487,15 @@ pub(crate) fn by_reason<'a>(rights: &[&'a UnknownRight]) -> Vec<(&'a str, String
     });
     let rules = |reason: &str| {
         let rights = rights.iter().filter(|right| right.reason == reason);
-        rights.map(|right| &*right.rule).collect::<Vec<_>>().join(" ")
+        rights
+            .map(|right| &*right.rule)
+            .collect::<Vec<_>>()
+            .join(" ")
     };
-    reasons.into_iter().map(|reason| (reason, rules(reason))).collect()
+    reasons
+        .into_iter()
+        .map(|reason| (reason, rules(reason)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -468,10 +514,23 @@ mod tests {
     fn the_clock_is_taken_from_the_middle_of_the_quickest_round_trip() {
         let mut report = ServerReport::unasked("redis://h".into());
         let us = Duration::from_micros;
-        report.learn_trips(&[(us(900), 1_000, 90_000), (us(100), 5_000, 3_050), (us(200), 9_000, 9_900)]);
-        assert_eq!(report.clock, Finding::Known(Clock { offset_us: -2_000, uncertainty: us(50) }));
+        report.learn_trips(&[
+            (us(900), 1_000, 90_000),
+            (us(100), 5_000, 3_050),
+            (us(200), 9_000, 9_900),
+        ]);
+        assert_eq!(
+            report.clock,
+            Finding::Known(Clock {
+                offset_us: -2_000,
+                uncertainty: us(50)
+            })
+        );
         let times = report.round_trip.known().expect("three of them");
-        assert_eq!((times.count, times.p50, times.p99, times.max), (3, us(200), us(900), us(900)));
+        assert_eq!(
+            (times.count, times.p50, times.p99, times.max),
+            (3, us(200), us(900), us(900))
+        );
         let mut report = ServerReport::unasked("redis://h".into());
         report.learn_trips(&[]);
         assert_eq!(report.clock.known(), None);
@@ -486,14 +545,26 @@ mod tests {
         let known = |value: &str| Finding::Known(value.to_owned());
         let forgets = |append_only, fsync: &str, suspended, save: &str| {
             let no_fsync_on_rewrite = Finding::Known(suspended);
-            Persistence { append_only, fsync: known(fsync), no_fsync_on_rewrite, save: known(save) }.forgets()
+            Persistence {
+                append_only,
+                fsync: known(fsync),
+                no_fsync_on_rewrite,
+                save: known(save),
+            }
+            .forgets()
         };
         for (persistence, forgotten) in [
             (forgets(true, "always", false, ""), Forgets::Nothing),
             (forgets(true, "always", true, ""), Forgets::Unwritten),
-            (forgets(true, "everysec", false, "60 1"), Forgets::LastSeconds),
+            (
+                forgets(true, "everysec", false, "60 1"),
+                Forgets::LastSeconds,
+            ),
             (forgets(true, "no", false, "60 1"), Forgets::Unwritten),
-            (forgets(false, "always", false, "60 1"), Forgets::SinceSnapshot),
+            (
+                forgets(false, "always", false, "60 1"),
+                Forgets::SinceSnapshot,
+            ),
             (forgets(false, "always", false, ""), Forgets::Everything),
         ] {
             assert_eq!(persistence, Finding::Known(forgotten));
@@ -501,10 +572,20 @@ mod tests {
         let forbidden = || Finding::Forbidden("+config|get");
         let unknown = |append_only| {
             let no_fsync_on_rewrite = Finding::Forbidden("+config|get");
-            Persistence { append_only, fsync: forbidden(), no_fsync_on_rewrite, save: forbidden() }.forgets()
+            Persistence {
+                append_only,
+                fsync: forbidden(),
+                no_fsync_on_rewrite,
+                save: forbidden(),
+            }
+            .forgets()
         };
         assert_eq!(unknown(true), Finding::Forbidden("+config|get"));
-        assert_eq!(unknown(false), Finding::Known(Forgets::SinceSnapshot), "at the best");
+        assert_eq!(
+            unknown(false),
+            Finding::Known(Forgets::SinceSnapshot),
+            "at the best"
+        );
         let always = Persistence {
             append_only: true,
             fsync: known("always"),

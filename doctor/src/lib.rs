@@ -17,8 +17,8 @@ mod verdicts;
 
 pub use self::examine::{examine, examine_keys};
 pub use self::found::{
-    Clock, ClusterView, Eviction, Finding, Forgets, MissingRight, Mode, Persistence, Replica, Rights, Role, RoundTrips,
-    SentinelReport, ServerReport, Slots, UnknownRight, Version,
+    Clock, ClusterView, Eviction, Finding, Forgets, MissingRight, Mode, Persistence, Replica,
+    Rights, Role, RoundTrips, SentinelReport, ServerReport, Slots, UnknownRight, Version,
 };
 pub use self::promise::{Answer, Promise, Reason, Verdict};
 pub use self::report::Report;

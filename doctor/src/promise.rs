@@ -7,33 +7,35 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Promise {
-    /// Locks are taken, renewed and released: a majority of the servers is there, votes, and lets this user do all of
-    /// that. In a cluster all masters are there, and every slot has one. Facts that only `INFO` and `CONFIG GET` show,
-    /// such as a full memory, count if the user may send these.
+    /// Locks are taken, renewed and released: a majority of the servers is there, votes, and lets
+    /// this user do all of that. In a cluster all masters are there, and every slot has one. Facts
+    /// that only `INFO` and `CONFIG GET` show, such as a full memory, count if the user may send
+    /// these.
     Locking,
-    /// Locking goes on while a minority of the servers is away, and no server is away already. It does not apply to one
-    /// server, unless Sentinels name it: then they agree, are three or more, and replace a master within a third of a
-    /// lease. In a cluster, each master has a replica in step that takes its place within a third of a lease, so that
-    /// its locks are renewed in time.
+    /// Locking goes on while a minority of the servers is away, and no server is away already. It
+    /// does not apply to one server, unless Sentinels name it: then they agree, are three or more,
+    /// and replace a master within a third of a lease. In a cluster, each master has a replica in
+    /// step that takes its place within a third of a lease, so that its locks are renewed in time.
     FaultTolerance,
     /// A lock has one holder at a time, as long as the servers run and evict nothing.
-    /// [`restart_quarantine`](lockhound::LockerBuilder::restart_quarantine) lists what else is not covered.
+    /// [`restart_quarantine`](lockhound::LockerBuilder::restart_quarantine) lists what else is not
+    /// covered.
     Exclusion,
-    /// A lock has one holder at a time also after a server crashed and was started again, with its current settings and
-    /// its disk.
+    /// A lock has one holder at a time also after a server crashed and was started again, with its
+    /// current settings and its disk.
     Restart,
-    /// A lock has one holder at a time also after a replica was promoted in place of its master. It does not apply if
-    /// there are no replicas.
+    /// A lock has one holder at a time also after a replica was promoted in place of its master. It
+    /// does not apply if there are no replicas.
     Failover,
     /// No server deletes locks to make room.
     Eviction,
-    /// Waiters are woken by messages. It does not apply to [`Format::Plain`](lockhound::Format::Plain), since clients
-    /// in other languages send none.
+    /// Waiters are woken by messages. It does not apply to
+    /// [`Format::Plain`](lockhound::Format::Plain), since clients in other languages send none.
     Wakeups,
     /// Fences grow, also after a server forgot them.
     Fences,
-    /// [`Lock::holder`](lockhound::Lock::holder), [`Lock::is_locked`](lockhound::Lock::is_locked) and
-    /// [`Lock::force_unlock`](lockhound::Lock::force_unlock) work.
+    /// [`Lock::holder`](lockhound::Lock::holder), [`Lock::is_locked`](lockhound::Lock::is_locked)
+    /// and [`Lock::force_unlock`](lockhound::Lock::force_unlock) work.
     Inspection,
 }
 
@@ -100,8 +102,8 @@ pub struct Verdict {
     pub promise: Promise,
     /// Whether it is kept.
     pub answer: Answer,
-    /// Why it is not kept, or not known to be. With [`Answer::Yes`] these are problems that a majority of the servers
-    /// makes up for, or conditions on which the promise depends.
+    /// Why it is not kept, or not known to be. With [`Answer::Yes`] these are problems that a
+    /// majority of the servers makes up for, or conditions on which the promise depends.
     pub reasons: Vec<Reason>,
 }
 
@@ -116,7 +118,8 @@ impl Verdict {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reason {
-    /// The address of the server that it is about, its password as `***`, or `None` if it is about all of them.
+    /// The address of the server that it is about, its password as `***`, or `None` if it is about
+    /// all of them.
     pub node: Option<Arc<str>>,
     /// The problem.
     pub problem: String,

@@ -1,4 +1,5 @@
-//! Which rights a server's user lacks, judged by how it answers. A locker names the rights that it needs.
+//! Which rights a server's user lacks, judged by how it answers. A locker names the rights that it
+//! needs.
 
 use std::time::Duration;
 
@@ -21,8 +22,8 @@ pub(crate) enum Tried {
 #[derive(Debug, Clone)]
 pub(crate) struct Questions {
     pub(crate) rights: Vec<Right>,
-    /// Whether the rights are for locks of the program, and not for one with a made-up name, whose refusal shows
-    /// nothing about the others.
+    /// Whether the rights are for locks of the program, and not for one with a made-up name, whose
+    /// refusal shows nothing about the others.
     pub(crate) is_of_locks: bool,
     /// How many replicas have to acknowledge, and within what time.
     pub(crate) replicas: Option<(u32, Duration)>,
@@ -35,31 +36,56 @@ const MESSAGES: &str = "&MESSAGES-OF-LOCKS";
 impl Questions {
     /// Returns the rights on a server that has not answered.
     pub(crate) fn not_answered(&self) -> Rights {
-        self.rights(&vec![Tried::Unknown("the server had no time to answer".to_owned()); self.rights.len()])
+        self.rights(&vec![
+            Tried::Unknown(
+                "the server had no time to answer".to_owned()
+            );
+            self.rights.len()
+        ])
     }
 
     /// Returns the rights that the server's answers show.
     pub(crate) fn rights(&self, tried: &[Tried]) -> Rights {
         let mut rights = Rights::default();
         for (right, tried) in self.rights.iter().zip(tried) {
-            let is_command = |text: &str| text.contains("run the '") || text.contains("run this command");
-            let needed_for: Vec<Promise> = right.needed_for.iter().filter_map(|&need| promise(need)).collect();
-            let names = right.names.as_ref().filter(|_| self.is_of_locks || !right.is_of_lock);
+            let is_command =
+                |text: &str| text.contains("run the '") || text.contains("run this command");
+            let needed_for: Vec<Promise> = right
+                .needed_for
+                .iter()
+                .filter_map(|&need| promise(need))
+                .collect();
+            let names = right
+                .names
+                .as_ref()
+                .filter(|_| self.is_of_locks || !right.is_of_lock);
             match (tried, names) {
                 (Tried::Permitted, _) => {}
-                (Tried::Refused(text), _) if is_command(text) => miss(&mut rights.missing, &right.rule, &needed_for),
+                (Tried::Refused(text), _) if is_command(text) => {
+                    miss(&mut rights.missing, &right.rule, &needed_for)
+                }
                 (Tried::Refused(_), Some(names)) => miss(&mut rights.missing, names, &needed_for),
                 (Tried::Refused(_), None) => {
-                    let reason =
-                        "it has rights on some names only: give the name of a lock, examine_keys(.., [\"NAME\"])";
-                    let names = if needed_for == [Promise::Wakeups] { MESSAGES } else { NAMES };
+                    let reason = "it has rights on some names only: give the name of a lock, examine_keys(.., [\"NAME\"])";
+                    let names = if needed_for == [Promise::Wakeups] {
+                        MESSAGES
+                    } else {
+                        NAMES
+                    };
                     wonder(&mut rights.unknown, names, &needed_for, reason);
                 }
-                (Tried::Unknown(reason), _) => wonder(&mut rights.unknown, &right.rule, &needed_for, reason),
+                (Tried::Unknown(reason), _) => {
+                    wonder(&mut rights.unknown, &right.rule, &needed_for, reason)
+                }
             }
         }
         // A right that is missing for one name is not unknown for another.
-        rights.unknown.retain(|right| rights.missing.iter().all(|missing| missing.rule != right.rule));
+        rights.unknown.retain(|right| {
+            rights
+                .missing
+                .iter()
+                .all(|missing| missing.rule != right.rule)
+        });
         rights
     }
 }
@@ -80,7 +106,10 @@ fn promise(need: Need) -> Option<Promise> {
 fn miss(missing: &mut Vec<MissingRight>, rule: &str, needed_for: &[Promise]) {
     match missing.iter_mut().find(|right| right.rule == rule) {
         Some(right) => add(&mut right.needed_for, needed_for),
-        None => missing.push(MissingRight { rule: rule.to_owned(), needed_for: needed_for.to_vec() }),
+        None => missing.push(MissingRight {
+            rule: rule.to_owned(),
+            needed_for: needed_for.to_vec(),
+        }),
     }
 }
 
@@ -88,8 +117,13 @@ fn wonder(unknown: &mut Vec<UnknownRight>, rule: &str, needed_for: &[Promise], r
     match unknown.iter_mut().find(|right| right.rule == rule) {
         Some(right) => add(&mut right.needed_for, needed_for),
         None => {
-            let (rule, needed_for, reason) = (rule.to_owned(), needed_for.to_vec(), reason.to_owned());
-            unknown.push(UnknownRight { rule, needed_for, reason });
+            let (rule, needed_for, reason) =
+                (rule.to_owned(), needed_for.to_vec(), reason.to_owned());
+            unknown.push(UnknownRight {
+                rule,
+                needed_for,
+                reason,
+            });
         }
     }
 }
@@ -106,12 +140,19 @@ mod tests {
 
     use super::*;
 
-    /// Returns the questions for the lock `app:42` of a locker over this many servers, none of which is there.
+    /// Returns the questions for the lock `app:42` of a locker over this many servers, none of
+    /// which is there.
     fn questions(servers: usize) -> Questions {
-        let locks = (0..servers).fold(Locker::builder(), |builder, n| builder.node(format!("redis://127.0.0.1:{n}")));
+        let locks = (0..servers).fold(Locker::builder(), |builder, n| {
+            builder.node(format!("redis://127.0.0.1:{n}"))
+        });
         let locks = locks.connect_lazy().expect("a locker");
         let rights = locks.rights(["app:42"]).expect("a name");
-        Questions { rights, is_of_locks: true, replicas: None }
+        Questions {
+            rights,
+            is_of_locks: true,
+            replicas: None,
+        }
     }
 
     /// Returns the missing rules if the server refuses commands and names with these errors.
@@ -138,7 +179,10 @@ mod tests {
                 "NOPERM this user has no permissions to run the 'del' command or its subcommand",
                 "NOPERM this user has no permissions to access one of the channels used as arguments",
             ),
-            ("NOPERM User app has no permissions to run the 'del' command", "NOPERM No permissions to access a key"),
+            (
+                "NOPERM User app has no permissions to run the 'del' command",
+                "NOPERM No permissions to access a key",
+            ),
             (
                 "This user has no permissions to run the 'del' command",
                 "This user has no permissions to access the 'x' key",
@@ -159,26 +203,45 @@ mod tests {
         ] {
             assert_eq!(found(&["+del"], command, name), ["+del"]);
             assert_eq!(found(&["~app:42"], command, name), ["~app:42"]);
-            assert_eq!(found(&["+del", "~app:42"], command, name), ["~app:42", "+del"]);
+            assert_eq!(
+                found(&["+del", "~app:42"], command, name),
+                ["~app:42", "+del"]
+            );
         }
     }
 
     #[test]
     fn a_made_up_name_shows_nothing_about_other_names() {
-        let asked = Questions { is_of_locks: false, ..questions(3) };
-        let name = "NOPERM this user has no permissions to access one of the keys used as arguments";
+        let asked = Questions {
+            is_of_locks: false,
+            ..questions(3)
+        };
+        let name =
+            "NOPERM this user has no permissions to access one of the keys used as arguments";
         let tried = |right: &Right| match right.is_of_lock {
             true => Tried::Refused(name.to_owned()),
             false => Tried::Permitted,
         };
         let rights = asked.rights(&asked.rights.iter().map(tried).collect::<Vec<_>>());
         assert_eq!(rights.missing, []);
-        let [names, messages] = &rights.unknown[..] else { panic!("{rights:?}") };
+        let [names, messages] = &rights.unknown[..] else {
+            panic!("{rights:?}")
+        };
         assert_eq!(
             (names.rule.as_str(), &names.needed_for),
-            (NAMES, &vec![Promise::Locking, Promise::FaultTolerance, Promise::Inspection])
+            (
+                NAMES,
+                &vec![
+                    Promise::Locking,
+                    Promise::FaultTolerance,
+                    Promise::Inspection
+                ]
+            )
         );
-        assert_eq!((messages.rule.as_str(), &messages.needed_for), (MESSAGES, &vec![Promise::Wakeups]));
+        assert_eq!(
+            (messages.rule.as_str(), &messages.needed_for),
+            (MESSAGES, &vec![Promise::Wakeups])
+        );
         assert!(names.reason.contains("examine_keys"), "{names:?}");
     }
 
@@ -187,8 +250,18 @@ mod tests {
         let asked = questions(3);
         let rights = asked.not_answered();
         assert_eq!(rights.missing, []);
-        let of = |rule: &str| &rights.unknown.iter().find(|right| right.rule == rule).expect(rule).needed_for[..];
+        let of = |rule: &str| {
+            &rights
+                .unknown
+                .iter()
+                .find(|right| right.rule == rule)
+                .expect(rule)
+                .needed_for[..]
+        };
         assert_eq!(of("+get"), [Promise::Locking, Promise::Inspection]);
-        assert_eq!((of("+exists"), of("+publish")), (&[Promise::FaultTolerance][..], &[Promise::Wakeups][..]));
+        assert_eq!(
+            (of("+exists"), of("+publish")),
+            (&[Promise::FaultTolerance][..], &[Promise::Wakeups][..])
+        );
     }
 }

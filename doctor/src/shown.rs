@@ -36,7 +36,10 @@ mod tests {
     #[test]
     fn line_ends_and_control_characters_are_escaped() {
         let shown = escaped("Gr\u{fc}\u{df}e\n\r\tc\u{1b}[31m\0\u{7f}\u{85}\u{2028}\u{202e}d");
-        assert_eq!(shown, "Gr\u{fc}\u{df}e\\n\\r\\tc\\u{1b}[31m\\u{0}\\u{7f}\\u{85}\\u{2028}\\u{202e}d");
+        assert_eq!(
+            shown,
+            "Gr\u{fc}\u{df}e\\n\\r\\tc\\u{1b}[31m\\u{0}\\u{7f}\\u{85}\\u{2028}\\u{202e}d"
+        );
         assert_eq!(escaped(&shown), shown, "once is enough");
     }
 
@@ -44,6 +47,9 @@ mod tests {
     fn at_most_200_characters_of_a_foreign_text_are_shown() {
         let whole = "\u{20ac}".repeat(200);
         assert_eq!((cut("ERR no"), cut(&whole)), ("ERR no".to_owned(), whole));
-        assert_eq!(cut(&"\u{20ac}".repeat(1_000_000)), "\u{20ac}".repeat(198) + "..");
+        assert_eq!(
+            cut(&"\u{20ac}".repeat(1_000_000)),
+            "\u{20ac}".repeat(198) + ".."
+        );
     }
 }

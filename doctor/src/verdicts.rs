@@ -13,7 +13,11 @@ pub(crate) fn verdicts(wanted: &Wanted, servers: &[ServerReport]) -> Vec<Verdict
     let judge = Judge { wanted, servers };
     let verdict = |promise| {
         let (answer, reasons) = judge.judge(promise);
-        Verdict { promise, answer, reasons }
+        Verdict {
+            promise,
+            answer,
+            reasons,
+        }
     };
     Promise::ALL.map(verdict).to_vec()
 }
@@ -56,8 +60,8 @@ impl Judge<'_> {
         (answer, broken)
     }
 
-    /// Judges a promise that a majority of the servers has to keep or, in a cluster, every master, since no other
-    /// server has its locks.
+    /// Judges a promise that a majority of the servers has to keep or, in a cluster, every master,
+    /// since no other server has its locks.
     fn most(&self, case: impl Fn(&ServerReport) -> Case) -> Judged {
         if self.wanted.deployment == Deployment::Cluster {
             return self.every(case);
@@ -71,7 +75,10 @@ impl Judge<'_> {
         } else {
             Answer::No
         };
-        let (broken, doubts): (Vec<_>, Vec<_>) = cases.into_iter().map(|case| (case.broken, case.doubts)).unzip();
+        let (broken, doubts): (Vec<_>, Vec<_>) = cases
+            .into_iter()
+            .map(|case| (case.broken, case.doubts))
+            .unzip();
         (answer, broken.into_iter().chain(doubts).flatten().collect())
     }
 
@@ -87,7 +94,9 @@ impl Judge<'_> {
         let servers = match self.wanted.deployment {
             Deployment::Cluster => return self.every(|at| self.wanted.succession_of(at)),
             Deployment::Independent(1) => match self.servers {
-                [at] if !at.sentinels.is_empty() => return self.every(|at| self.wanted.sentinels_of(at)),
+                [at] if !at.sentinels.is_empty() => {
+                    return self.every(|at| self.wanted.sentinels_of(at));
+                }
                 _ => return (Answer::Moot, Vec::new()),
             },
             Deployment::Independent(servers) => servers,
@@ -100,7 +109,8 @@ impl Judge<'_> {
             case
         });
         if majority(servers) == servers {
-            let problem = format!("{servers} servers survive no failure: all of them have to answer");
+            let problem =
+                format!("{servers} servers survive no failure: all of them have to answer");
             judged.0 = Answer::No;
             judged.1.push(of_all(problem, "name three servers, or one"));
         }
@@ -150,7 +160,14 @@ impl Judge<'_> {
     fn wakeups(&self) -> Judged {
         if self.wanted.format == Format::Plain {
             let remark = "Format::Plain: programs of this crate tell of releases; waiters poll for those of others";
-            return (Answer::Moot, vec![Reason { node: None, problem: remark.to_owned(), remedy: None }]);
+            return (
+                Answer::Moot,
+                vec![Reason {
+                    node: None,
+                    problem: remark.to_owned(),
+                    remedy: None,
+                }],
+            );
         }
         self.most(|at| self.wanted.rights_of(at, Promise::Wakeups))
     }
@@ -159,16 +176,29 @@ impl Judge<'_> {
         if self.wanted.is_alone() {
             return self.every(|at| self.wanted.fences_of(at));
         }
-        let mut judged =
-            if self.wanted.abstains() { (Answer::Yes, Vec::new()) } else { self.every(|at| self.wanted.memory_of(at)) };
-        let ahead = || self.servers.iter().filter_map(|at| at.clock.known()).map(Clock::ahead);
-        let (least, most) = (ahead().map(|(least, _)| least).max(), ahead().map(|(_, most)| most).min());
+        let mut judged = if self.wanted.abstains() {
+            (Answer::Yes, Vec::new())
+        } else {
+            self.every(|at| self.wanted.memory_of(at))
+        };
+        let ahead = || {
+            self.servers
+                .iter()
+                .filter_map(|at| at.clock.known())
+                .map(Clock::ahead)
+        };
+        let (least, most) = (
+            ahead().map(|(least, _)| least).max(),
+            ahead().map(|(_, most)| most).min(),
+        );
         if let (Some(highest), Some(lowest)) = (least, most)
             && highest.saturating_sub(lowest) > UNBELIEVABLE_US
         {
             judged.0 = Answer::No;
             let problem = "their clocks are more than 30 days apart: no fence of the one is believed by the other";
-            judged.1.push(of_all(problem.to_owned(), "set the servers' clocks (NTP)"));
+            judged
+                .1
+                .push(of_all(problem.to_owned(), "set the servers' clocks (NTP)"));
         }
         judged
     }
@@ -180,7 +210,11 @@ fn majority(servers: usize) -> usize {
 }
 
 fn of_all(problem: String, remedy: &str) -> Reason {
-    Reason { node: None, problem, remedy: Some(remedy.to_owned()) }
+    Reason {
+        node: None,
+        problem,
+        remedy: Some(remedy.to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -189,8 +223,8 @@ mod tests {
 
     use super::*;
     use crate::found::{
-        ClusterView, Eviction, Finding, MissingRight, Mode, Persistence, Replica, Role, RoundTrips, SentinelReport,
-        Slots, UnknownRight, Version,
+        ClusterView, Eviction, Finding, MissingRight, Mode, Persistence, Replica, Role, RoundTrips,
+        SentinelReport, Slots, UnknownRight, Version,
     };
 
     /// Returns a server that keeps all promises: a master that forgets nothing, without replicas.
@@ -202,37 +236,78 @@ mod tests {
             no_fsync_on_rewrite: Finding::Known(false),
             save: known(""),
         };
-        let version = Version { server: "redis".to_owned(), number: "7.0.15".to_owned() };
+        let version = Version {
+            server: "redis".to_owned(),
+            number: "7.0.15".to_owned(),
+        };
         let ms = Duration::from_millis(1);
         ServerReport {
             version: Finding::Known(version),
             persistence: Finding::Known(persistence),
-            clock: Finding::Known(Clock { offset_us: 0, uncertainty: ms }),
-            round_trip: Finding::Known(RoundTrips { count: 50, p50: ms, p99: ms, max: ms }),
+            clock: Finding::Known(Clock {
+                offset_us: 0,
+                uncertainty: ms,
+            }),
+            round_trip: Finding::Known(RoundTrips {
+                count: 50,
+                p50: ms,
+                p99: ms,
+                max: ms,
+            }),
             ..ServerReport::of_memory(node.into())
         }
     }
 
     fn servers(count: usize) -> Vec<ServerReport> {
-        (0..count).map(|n| sound(&format!("redis://h{n}"))).collect()
+        (0..count)
+            .map(|n| sound(&format!("redis://h{n}")))
+            .collect()
     }
 
     /// Returns the answer of a verdict, and the text of its reasons.
     #[track_caller]
-    fn verdict(options: impl FnOnce(&mut Wanted), servers: &[ServerReport], promise: Promise) -> (Answer, String) {
+    fn verdict(
+        options: impl FnOnce(&mut Wanted),
+        servers: &[ServerReport],
+        promise: Promise,
+    ) -> (Answer, String) {
         let deployment = match servers {
-            [ServerReport { cluster: Some(_), .. }, ..] => Deployment::Cluster,
+            [
+                ServerReport {
+                    cluster: Some(_), ..
+                },
+                ..,
+            ] => Deployment::Cluster,
             _ => Deployment::Independent(servers.len()),
         };
         let mut wanted = Wanted::by_default(deployment);
         options(&mut wanted);
         let verdicts = verdicts(&wanted, servers);
-        let verdict = verdicts.into_iter().find(|verdict| verdict.promise == promise).expect("a verdict");
+        let verdict = verdicts
+            .into_iter()
+            .find(|verdict| verdict.promise == promise)
+            .expect("a verdict");
         let says = |reason: &Reason| {
-            let Reason { node, problem, remedy } = reason;
-            format!("{}: {problem} => {}", node.as_deref().unwrap_or("all"), remedy.as_deref().unwrap_or("-"))
+            let Reason {
+                node,
+                problem,
+                remedy,
+            } = reason;
+            format!(
+                "{}: {problem} => {}",
+                node.as_deref().unwrap_or("all"),
+                remedy.as_deref().unwrap_or("-")
+            )
         };
-        (verdict.answer, verdict.reasons.iter().map(says).collect::<Vec<_>>().join("\n"))
+        (
+            verdict.answer,
+            verdict
+                .reasons
+                .iter()
+                .map(says)
+                .collect::<Vec<_>>()
+                .join("\n"),
+        )
     }
 
     /// Returns the verdict on a single server after this change.
@@ -268,14 +343,25 @@ mod tests {
     }
 
     fn replica(is_online: bool) -> Replica {
-        Replica { address: "10.0.0.7:6379".to_owned(), is_online, lag: Duration::ZERO, behind: 0 }
+        Replica {
+            address: "10.0.0.7:6379".to_owned(),
+            is_online,
+            lag: Duration::ZERO,
+            behind: 0,
+        }
     }
 
     #[test]
     fn sound_servers_keep_every_promise() {
         for count in [1, 3, 5] {
-            for verdict in verdicts(&Wanted::by_default(Deployment::Independent(count)), &servers(count)) {
-                assert!(verdict.is_kept() && verdict.reasons.is_empty(), "{count}: {verdict:?}");
+            for verdict in verdicts(
+                &Wanted::by_default(Deployment::Independent(count)),
+                &servers(count),
+            ) {
+                assert!(
+                    verdict.is_kept() && verdict.reasons.is_empty(),
+                    "{count}: {verdict:?}"
+                );
             }
         }
     }
@@ -283,35 +369,86 @@ mod tests {
     #[test]
     fn locking_needs_a_reachable_standalone_master_of_a_recent_version() {
         let of = |change: fn(&mut ServerReport)| of_one(Promise::Locking, change);
-        assert_says(of(away), Answer::No, &["connection refused", "correct its address"]);
+        assert_says(
+            of(away),
+            Answer::No,
+            &["connection refused", "correct its address"],
+        );
         let old = |server: &mut ServerReport| {
-            server.version = Finding::Known(Version { server: "redis".to_owned(), number: "6.0.16".to_owned() });
+            server.version = Finding::Known(Version {
+                server: "redis".to_owned(),
+                number: "6.0.16".to_owned(),
+            });
         };
         assert_says(of(old), Answer::No, &["is Redis 6.0.16", "6.2"]);
-        let replica = |server: &mut ServerReport| server.role = Finding::Known(Role::Replica(Some("h2:1".to_owned())));
-        assert_says(of(replica), Answer::No, &["a replica of h2:1", "name its master"]);
-        let other = |server: &mut ServerReport| server.role = Finding::Known(Role::Other("active-replica".to_owned()));
+        let replica = |server: &mut ServerReport| {
+            server.role = Finding::Known(Role::Replica(Some("h2:1".to_owned())))
+        };
+        assert_says(
+            of(replica),
+            Answer::No,
+            &["a replica of h2:1", "name its master"],
+        );
+        let other = |server: &mut ServerReport| {
+            server.role = Finding::Known(Role::Other("active-replica".to_owned()))
+        };
         assert_says(of(other), Answer::No, &["active-replica"]);
-        assert_says(of(|server| server.role = Finding::Forbidden("+info")), Answer::Unknown, &["+info"]);
-        let cluster =
-            |server: &mut ServerReport| server.mode = Finding::Known(Mode::Cluster(Finding::Known("fail".to_owned())));
-        assert_says(of(cluster), Answer::No, &["state: fail", "redis-cluster://"]);
+        assert_says(
+            of(|server| server.role = Finding::Forbidden("+info")),
+            Answer::Unknown,
+            &["+info"],
+        );
+        let cluster = |server: &mut ServerReport| {
+            server.mode = Finding::Known(Mode::Cluster(Finding::Known("fail".to_owned())))
+        };
+        assert_says(
+            of(cluster),
+            Answer::No,
+            &["state: fail", "redis-cluster://"],
+        );
         let unknown = |server: &mut ServerReport| server.mode = Finding::Unknown("odd".to_owned());
         assert_says(of(unknown), Answer::Unknown, &["in a cluster", "odd"]);
-        let sentinel = |server: &mut ServerReport| server.mode = Finding::Known(Mode::Other("sentinel".to_owned()));
+        let sentinel = |server: &mut ServerReport| {
+            server.mode = Finding::Known(Mode::Other("sentinel".to_owned()))
+        };
         assert_says(of(sentinel), Answer::No, &["sentinel"]);
-        assert_says(of(|server| server.abstains = Some("abstains for 3 s".to_owned())), Answer::No, &["for 3 s"]);
-        assert_says(of(|server| server.refuses_writes = Some("it is loading".to_owned())), Answer::No, &["loading"]);
+        assert_says(
+            of(|server| server.abstains = Some("abstains for 3 s".to_owned())),
+            Answer::No,
+            &["for 3 s"],
+        );
+        assert_says(
+            of(|server| server.refuses_writes = Some("it is loading".to_owned())),
+            Answer::No,
+            &["loading"],
+        );
     }
 
     #[test]
     fn locking_needs_answers_in_time() {
         let second = Duration::from_secs(1);
-        let trips = |p99| Finding::Known(RoundTrips { count: 50, p50: second, p99, max: p99 });
-        let of = |trips: Finding<RoundTrips>| of_one(Promise::Locking, |server| server.round_trip = trips);
+        let trips = |p99| {
+            Finding::Known(RoundTrips {
+                count: 50,
+                p50: second,
+                p99,
+                max: p99,
+            })
+        };
+        let of = |trips: Finding<RoundTrips>| {
+            of_one(Promise::Locking, |server| server.round_trip = trips)
+        };
         assert_says(of(trips(second * 3 / 2)), Answer::Yes, &[]);
-        assert_says(of(trips(second * 2)), Answer::No, &["takes 2.0s", "command_timeout = 3s"]);
-        assert_says(of(Finding::Unknown("timed out".to_owned())), Answer::Unknown, &["how quickly", "timed out"]);
+        assert_says(
+            of(trips(second * 2)),
+            Answer::No,
+            &["takes 2.0s", "command_timeout = 3s"],
+        );
+        assert_says(
+            of(Finding::Unknown("timed out".to_owned())),
+            Answer::Unknown,
+            &["how quickly", "timed out"],
+        );
     }
 
     #[test]
@@ -325,7 +462,11 @@ mod tests {
             verdict(wanted, &servers, Promise::Locking)
         };
         assert_says(of(Finding::Known(2)), Answer::Yes, &[]);
-        assert_says(of(Finding::Known(1)), Answer::No, &["1 of 2 replicas acknowledge within 100ms", "`replicas`"]);
+        assert_says(
+            of(Finding::Known(1)),
+            Answer::No,
+            &["1 of 2 replicas acknowledge within 100ms", "`replicas`"],
+        );
         assert_says(of(Finding::Forbidden("+wait")), Answer::Unknown, &["+wait"]);
         let with_least = |online| {
             of_one(Promise::Locking, |server| {
@@ -334,9 +475,19 @@ mod tests {
             })
         };
         assert_says(with_least(true), Answer::Yes, &[]);
-        assert_says(with_least(false), Answer::No, &["0 of 1 replica it waits for", "min-replicas-to-write"]);
-        let forbidden = |server: &mut ServerReport| server.min_replicas_to_write = Finding::Forbidden("+config|get");
-        assert_says(of_one(Promise::Locking, forbidden), Answer::Unknown, &["how many replicas", "+config|get"]);
+        assert_says(
+            with_least(false),
+            Answer::No,
+            &["0 of 1 replica it waits for", "min-replicas-to-write"],
+        );
+        let forbidden = |server: &mut ServerReport| {
+            server.min_replicas_to_write = Finding::Forbidden("+config|get")
+        };
+        assert_says(
+            of_one(Promise::Locking, forbidden),
+            Answer::Unknown,
+            &["how many replicas", "+config|get"],
+        );
         let without_info = of_one(Promise::Locking, |server| {
             forbidden(server);
             server.replicas = Finding::Forbidden("+info");
@@ -347,13 +498,27 @@ mod tests {
     #[test]
     fn rights_break_the_promise_that_they_are_needed_for() {
         for promise in [Promise::Locking, Promise::Wakeups, Promise::Inspection] {
-            let missing = |needed_for| MissingRight { rule: "+x".to_owned(), needed_for };
-            let with = |needed_for| of_one(promise, |server| server.rights.missing.push(missing(needed_for)));
+            let missing = |needed_for| MissingRight {
+                rule: "+x".to_owned(),
+                needed_for,
+            };
+            let with = |needed_for| {
+                of_one(promise, |server| {
+                    server.rights.missing.push(missing(needed_for))
+                })
+            };
             let all = vec![Promise::Locking, Promise::Wakeups, Promise::Inspection];
-            assert_says(with(all), Answer::No, &["does not permit", "give its user +x"]);
+            assert_says(
+                with(all),
+                Answer::No,
+                &["does not permit", "give its user +x"],
+            );
             assert_says(with(vec![Promise::Exclusion]), Answer::Yes, &[]);
-            let unknown =
-                UnknownRight { rule: "+x".to_owned(), needed_for: vec![promise], reason: "silent".to_owned() };
+            let unknown = UnknownRight {
+                rule: "+x".to_owned(),
+                needed_for: vec![promise],
+                reason: "silent".to_owned(),
+            };
             let doubted = of_one(promise, |server| server.rights.unknown.push(unknown));
             assert_says(doubted, Answer::Unknown, &["+x is not known: silent"]);
         }
@@ -363,15 +528,31 @@ mod tests {
     fn a_majority_is_enough_for_locking_and_a_server_that_is_away_is_reported() {
         let mut three = servers(3);
         away(&mut three[1]);
-        assert_says(verdict(default_options, &three, Promise::Locking), Answer::Yes, &[""]);
+        assert_says(
+            verdict(default_options, &three, Promise::Locking),
+            Answer::Yes,
+            &[""],
+        );
         let tolerance = verdict(default_options, &three, Promise::FaultTolerance);
         assert_says(tolerance, Answer::No, &["redis://h1: connection refused"]);
-        assert_says(verdict(default_options, &three, Promise::Exclusion), Answer::Yes, &[]);
+        assert_says(
+            verdict(default_options, &three, Promise::Exclusion),
+            Answer::Yes,
+            &[],
+        );
         let wakeups = verdict(default_options, &three, Promise::Wakeups);
         assert_says(wakeups, Answer::Yes, &["redis://h1: was not asked"]);
         away(&mut three[0]);
-        assert_says(verdict(default_options, &three, Promise::Locking), Answer::No, &["redis://h0", "redis://h1"]);
-        assert_says(verdict(default_options, &three, Promise::Exclusion), Answer::Unknown, &["redis://h0"]);
+        assert_says(
+            verdict(default_options, &three, Promise::Locking),
+            Answer::No,
+            &["redis://h0", "redis://h1"],
+        );
+        assert_says(
+            verdict(default_options, &three, Promise::Exclusion),
+            Answer::Unknown,
+            &["redis://h0"],
+        );
     }
 
     #[test]
@@ -391,14 +572,31 @@ mod tests {
             })
         };
         assert_says(of(|_| {}), Answer::Yes, &[]);
-        let slow = of(|server| server.sentinels[1].down_after = Finding::Known(Duration::from_secs(30)));
-        assert_says(slow, Answer::No, &["s1", "after about 31s", "lease, 30s", "`down-after-milliseconds`", "of 93s"]);
+        let slow =
+            of(|server| server.sentinels[1].down_after = Finding::Known(Duration::from_secs(30)));
+        assert_says(
+            slow,
+            Answer::No,
+            &[
+                "s1",
+                "after about 31s",
+                "lease, 30s",
+                "`down-after-milliseconds`",
+                "of 93s",
+            ],
+        );
         let stale = of(|server| server.sentinels[0].master = Finding::Known("h9:1".to_owned()));
         assert_says(stale, Answer::No, &["s0 names h9:1, and s1 names h0:6379"]);
-        let silent = of(|server| server.sentinels[2].master = Finding::Unknown("does not answer".to_owned()));
+        let silent = of(|server| {
+            server.sentinels[2].master = Finding::Unknown("does not answer".to_owned())
+        });
         assert_says(silent, Answer::No, &["s2 has no say: does not answer"]);
         let few = of(|server| server.sentinels[0].others = Finding::Known(1));
-        assert_says(few, Answer::No, &["s0 knows of 2 in all", "three Sentinels"]);
+        assert_says(
+            few,
+            Answer::No,
+            &["s0 knows of 2 in all", "three Sentinels"],
+        );
         let many = of(|server| server.sentinels[0].quorum = Finding::Known(4));
         assert_says(many, Answer::No, &["wants 4 of 3", "quorum"]);
         let alone = of(|server| server.replicas = Finding::Known(Vec::new()));
@@ -407,11 +605,18 @@ mod tests {
 
     #[test]
     fn fault_tolerance_does_not_apply_to_one_server_and_two_have_none() {
-        assert_says(verdict(default_options, &servers(1), Promise::FaultTolerance), Answer::Moot, &[]);
+        assert_says(
+            verdict(default_options, &servers(1), Promise::FaultTolerance),
+            Answer::Moot,
+            &[],
+        );
         let two = verdict(default_options, &servers(2), Promise::FaultTolerance);
         assert_says(two, Answer::No, &["2 servers survive no failure", "three"]);
         let mut three = servers(3);
-        let missing = MissingRight { rule: "+exists".to_owned(), needed_for: vec![Promise::FaultTolerance] };
+        let missing = MissingRight {
+            rule: "+exists".to_owned(),
+            needed_for: vec![Promise::FaultTolerance],
+        };
         three[2].rights.missing.push(missing);
         let tolerance = verdict(default_options, &three, Promise::FaultTolerance);
         assert_says(tolerance, Answer::No, &["redis://h2", "+exists"]);
@@ -420,11 +625,18 @@ mod tests {
     #[test]
     fn exclusion_is_unknown_if_two_addresses_of_one_server_may_go_unnoticed() {
         let mut three = servers(3);
-        let missing = MissingRight { rule: "+info".to_owned(), needed_for: vec![Promise::Exclusion] };
+        let missing = MissingRight {
+            rule: "+info".to_owned(),
+            needed_for: vec![Promise::Exclusion],
+        };
         three[0].rights.missing.push(missing);
         let exclusion = verdict(without_quarantine, &three, Promise::Exclusion);
         assert_says(exclusion, Answer::Unknown, &["redis://h0", "+info"]);
-        assert_says(of_one(Promise::Exclusion, away), Answer::Unknown, &["connection refused"]);
+        assert_says(
+            of_one(Promise::Exclusion, away),
+            Answer::Unknown,
+            &["connection refused"],
+        );
     }
 
     #[test]
@@ -438,87 +650,202 @@ mod tests {
         };
         assert_says(of(|_| {}), Answer::Yes, &[]);
         let everysec = |p: &mut Persistence| p.fsync = Finding::Known("everysec".to_owned());
-        assert_says(of(everysec), Answer::No, &["the last second or two", "`appendfsync always`, or several servers"]);
+        assert_says(
+            of(everysec),
+            Answer::No,
+            &[
+                "the last second or two",
+                "`appendfsync always`, or several servers",
+            ],
+        );
         let suspended = |p: &mut Persistence| p.no_fsync_on_rewrite = Finding::Known(true);
-        assert_says(of(suspended), Answer::No, &["`no-appendfsync-on-rewrite no`"]);
-        assert_says(of(|p| p.append_only = false), Answer::No, &["forgets everything"]);
+        assert_says(
+            of(suspended),
+            Answer::No,
+            &["`no-appendfsync-on-rewrite no`"],
+        );
+        assert_says(
+            of(|p| p.append_only = false),
+            Answer::No,
+            &["forgets everything"],
+        );
         let forbidden = |p: &mut Persistence| p.fsync = Finding::Forbidden("+config|get");
         assert_says(of(forbidden), Answer::Unknown, &["+config|get"]);
-        let unknown = of_one(Promise::Restart, |server| server.persistence = Finding::Forbidden("+info"));
+        let unknown = of_one(Promise::Restart, |server| {
+            server.persistence = Finding::Forbidden("+info")
+        });
         assert_says(unknown, Answer::Unknown, &["+info"]);
-        assert_says(of_one(Promise::Restart, away), Answer::Unknown, &["connection refused"]);
+        assert_says(
+            of_one(Promise::Restart, away),
+            Answer::Unknown,
+            &["connection refused"],
+        );
     }
 
     #[test]
     fn a_quarantine_makes_up_for_servers_that_forget_and_for_a_single_one_perhaps() {
         let mut three = servers(3);
         three.iter_mut().for_each(forgetful);
-        assert_says(verdict(default_options, &three, Promise::Restart), Answer::Yes, &[]);
+        assert_says(
+            verdict(default_options, &three, Promise::Restart),
+            Answer::Yes,
+            &[],
+        );
         let without = verdict(without_quarantine, &three, Promise::Restart);
-        assert_says(without, Answer::No, &["redis://h2", "or a `restart_quarantine`"]);
+        assert_says(
+            without,
+            Answer::No,
+            &["redis://h2", "or a `restart_quarantine`"],
+        );
         let alone = |options: &mut Wanted| options.restart_quarantine = Duration::from_secs(30);
         let alone = verdict(alone, &three[..1], Promise::Restart);
-        assert_says(alone, Answer::Unknown, &["abstains for 30s", "longer lease"]);
+        assert_says(
+            alone,
+            Answer::Unknown,
+            &["abstains for 30s", "longer lease"],
+        );
     }
 
     #[test]
     fn a_failover_keeps_locks_only_with_a_quorum_or_perhaps_with_acknowledgements() {
-        let replicas =
-            |count: u32| move |options: &mut Wanted| options.replicas = Some((count, Duration::from_millis(100)));
+        let replicas = |count: u32| {
+            move |options: &mut Wanted| options.replicas = Some((count, Duration::from_millis(100)))
+        };
         let mut one = servers(1);
-        assert_says(verdict(default_options, &one, Promise::Failover), Answer::Moot, &[]);
+        assert_says(
+            verdict(default_options, &one, Promise::Failover),
+            Answer::Moot,
+            &[],
+        );
         one[0].replicas = Finding::Known(vec![replica(true), replica(false)]);
         let none = verdict(default_options, &one, Promise::Failover);
-        assert_says(none, Answer::No, &["2 replicas", "`replicas(2, ..)`", "several servers"]);
-        assert_says(verdict(replicas(1), &one, Promise::Failover), Answer::No, &["of which 1 acknowledge"]);
-        assert_says(verdict(replicas(2), &one, Promise::Failover), Answer::Unknown, &["clocks", "TIME` within 3.0s"]);
+        assert_says(
+            none,
+            Answer::No,
+            &["2 replicas", "`replicas(2, ..)`", "several servers"],
+        );
+        assert_says(
+            verdict(replicas(1), &one, Promise::Failover),
+            Answer::No,
+            &["of which 1 acknowledge"],
+        );
+        assert_says(
+            verdict(replicas(2), &one, Promise::Failover),
+            Answer::Unknown,
+            &["clocks", "TIME` within 3.0s"],
+        );
         one[0].replicas = Finding::Forbidden("+info");
-        assert_says(verdict(default_options, &one, Promise::Failover), Answer::Unknown, &["+info"]);
+        assert_says(
+            verdict(default_options, &one, Promise::Failover),
+            Answer::Unknown,
+            &["+info"],
+        );
         let mut three = servers(3);
         three[1].replicas = Finding::Known(vec![replica(true)]);
-        assert_says(verdict(default_options, &three, Promise::Failover), Answer::Yes, &[]);
+        assert_says(
+            verdict(default_options, &three, Promise::Failover),
+            Answer::Yes,
+            &[],
+        );
         let without = verdict(without_quarantine, &three, Promise::Failover);
-        assert_says(without, Answer::No, &["redis://h1", "a `restart_quarantine`"]);
+        assert_says(
+            without,
+            Answer::No,
+            &["redis://h1", "a `restart_quarantine`"],
+        );
         away(&mut three[1]);
-        assert_says(verdict(without_quarantine, &three, Promise::Failover), Answer::Unknown, &["connection refused"]);
+        assert_says(
+            verdict(without_quarantine, &three, Promise::Failover),
+            Answer::Unknown,
+            &["connection refused"],
+        );
     }
 
     #[test]
     fn a_server_without_memory_locks_nothing_unless_it_evicts() {
         let with = |policy: &str, used| {
-            let eviction = Eviction { policy: policy.to_owned(), limit: 1_000, used };
-            of_one(Promise::Locking, |server| server.eviction = Finding::Known(eviction))
+            let eviction = Eviction {
+                policy: policy.to_owned(),
+                limit: 1_000,
+                used,
+            };
+            of_one(Promise::Locking, |server| {
+                server.eviction = Finding::Known(eviction)
+            })
         };
-        assert_says(with("noeviction", Some(1_000)), Answer::No, &["no memory left (maxmemory 1000, noeviction)"]);
-        for (policy, used) in [("noeviction", Some(999)), ("noeviction", None), ("allkeys-lru", Some(1_000))] {
+        assert_says(
+            with("noeviction", Some(1_000)),
+            Answer::No,
+            &["no memory left (maxmemory 1000, noeviction)"],
+        );
+        for (policy, used) in [
+            ("noeviction", Some(999)),
+            ("noeviction", None),
+            ("allkeys-lru", Some(1_000)),
+        ] {
             assert_says(with(policy, used), Answer::Yes, &[]);
         }
-        let unlimited = Eviction { policy: "noeviction".to_owned(), limit: 0, used: Some(1) };
-        let locking = of_one(Promise::Locking, |server| server.eviction = Finding::Known(unlimited));
+        let unlimited = Eviction {
+            policy: "noeviction".to_owned(),
+            limit: 0,
+            used: Some(1),
+        };
+        let locking = of_one(Promise::Locking, |server| {
+            server.eviction = Finding::Known(unlimited)
+        });
         assert_says(locking, Answer::Yes, &[]);
     }
 
     #[test]
     fn a_single_server_that_evicts_breaks_the_promise() {
         let evicts = |limit| {
-            let eviction = Eviction { policy: "volatile-ttl".to_owned(), limit, used: None };
+            let eviction = Eviction {
+                policy: "volatile-ttl".to_owned(),
+                limit,
+                used: None,
+            };
             move |server: &mut ServerReport| server.eviction = Finding::Known(eviction)
         };
         let full = of_one(Promise::Eviction, evicts(1_000));
-        assert_says(full, Answer::No, &["when its memory is full (maxmemory-policy volatile-ttl)", "noeviction"]);
-        assert_says(of_one(Promise::Eviction, evicts(0)), Answer::No, &["once it has a `maxmemory`"]);
-        let unknown = of_one(Promise::Eviction, |server| server.eviction = Finding::Forbidden("+info"));
+        assert_says(
+            full,
+            Answer::No,
+            &[
+                "when its memory is full (maxmemory-policy volatile-ttl)",
+                "noeviction",
+            ],
+        );
+        assert_says(
+            of_one(Promise::Eviction, evicts(0)),
+            Answer::No,
+            &["once it has a `maxmemory`"],
+        );
+        let unknown = of_one(Promise::Eviction, |server| {
+            server.eviction = Finding::Forbidden("+info")
+        });
         assert_says(unknown, Answer::Unknown, &["eviction policy", "+info"]);
-        assert_says(of_one(Promise::Eviction, away), Answer::Unknown, &["connection refused"]);
+        assert_says(
+            of_one(Promise::Eviction, away),
+            Answer::Unknown,
+            &["connection refused"],
+        );
         let mut three = servers(3);
         evicts(1)(&mut three[2]);
-        assert_says(verdict(default_options, &three, Promise::Eviction), Answer::No, &["redis://h2"]);
+        assert_says(
+            verdict(default_options, &three, Promise::Eviction),
+            Answer::No,
+            &["redis://h2"],
+        );
     }
 
     #[test]
     fn waiters_of_the_plain_format_poll() {
         let plain = |options: &mut Wanted| options.format = Format::Plain;
-        assert_says(verdict(plain, &servers(1), Promise::Wakeups), Answer::Moot, &["poll"]);
+        assert_says(
+            verdict(plain, &servers(1), Promise::Wakeups),
+            Answer::Moot,
+            &["poll"],
+        );
     }
 
     #[test]
@@ -527,7 +854,10 @@ mod tests {
         let of = |offset_us, uncertainty, older: fn(&mut ServerReport)| {
             of_one(Promise::Fences, |server| {
                 older(server);
-                server.clock = Finding::Known(Clock { offset_us, uncertainty: Duration::from_micros(uncertainty) });
+                server.clock = Finding::Known(Clock {
+                    offset_us,
+                    uncertainty: Duration::from_micros(uncertainty),
+                });
             })
         };
         let snapshots = |server: &mut ServerReport| {
@@ -536,12 +866,17 @@ mod tests {
                 persistence.save = Finding::Known("60 1".to_owned());
             }
         };
-        let replicated = |server: &mut ServerReport| server.replicas = Finding::Known(vec![replica(true)]);
+        let replicated =
+            |server: &mut ServerReport| server.replicas = Finding::Known(vec![replica(true)]);
         for older in [snapshots, replicated] {
             assert_says(of(-60 * second, 10, older), Answer::Yes, &[]);
             assert_says(of(100_000 - 10, 10, older), Answer::Yes, &[]);
             assert_says(of(100_000, 10, older), Answer::Unknown, &["NTP"]);
-            assert_says(of(5 * second, 10, older), Answer::No, &["up to 5.0s ahead", "NTP"]);
+            assert_says(
+                of(5 * second, 10, older),
+                Answer::No,
+                &["up to 5.0s ahead", "NTP"],
+            );
         }
         assert_says(of(60 * second, 10, |_| {}), Answer::Yes, &[]);
         assert_says(of(60 * second, 10, forgetful), Answer::Yes, &[]);
@@ -556,16 +891,34 @@ mod tests {
     fn fences_of_several_servers_need_a_memory_and_clocks_within_a_month() {
         let mut three = servers(3);
         three.iter_mut().for_each(forgetful);
-        assert_says(verdict(default_options, &three, Promise::Fences), Answer::Yes, &[]);
-        assert_says(verdict(without_quarantine, &three, Promise::Fences), Answer::No, &["restart_quarantine"]);
-        three[1].clock =
-            Finding::Known(Clock { offset_us: 2 * UNBELIEVABLE_US, uncertainty: Duration::from_millis(1) });
-        assert_says(verdict(default_options, &three, Promise::Fences), Answer::No, &["30 days apart"]);
+        assert_says(
+            verdict(default_options, &three, Promise::Fences),
+            Answer::Yes,
+            &[],
+        );
+        assert_says(
+            verdict(without_quarantine, &three, Promise::Fences),
+            Answer::No,
+            &["restart_quarantine"],
+        );
+        three[1].clock = Finding::Known(Clock {
+            offset_us: 2 * UNBELIEVABLE_US,
+            uncertainty: Duration::from_millis(1),
+        });
+        assert_says(
+            verdict(default_options, &three, Promise::Fences),
+            Answer::No,
+            &["30 days apart"],
+        );
     }
     /// Returns three masters with a replica each.
     fn cluster() -> Vec<ServerReport> {
         let view = ClusterView {
-            slots: Finding::Known(Slots { assigned: 16_384, failing: 0, masters: 3 }),
+            slots: Finding::Known(Slots {
+                assigned: 16_384,
+                failing: 0,
+                masters: 3,
+            }),
             node_timeout: Finding::Known(Duration::from_secs(5)),
             requires_full_coverage: Finding::Known(true),
         };
@@ -605,34 +958,79 @@ mod tests {
             options.replicas = Some((1, Duration::from_millis(100)));
         };
         let mut masters = cluster();
-        masters.iter_mut().for_each(|master| master.acknowledging = Finding::Known(1));
-        assert_says(verdict(replicas, &masters, Promise::Failover), Answer::Unknown, &["redis://h0", "redis://h2"]);
+        masters
+            .iter_mut()
+            .for_each(|master| master.acknowledging = Finding::Known(1));
+        assert_says(
+            verdict(replicas, &masters, Promise::Failover),
+            Answer::Unknown,
+            &["redis://h0", "redis://h2"],
+        );
         // A majority does not help the locks of the other masters.
         for promise in [Promise::Locking, Promise::FaultTolerance] {
-            assert_says(of_cluster(promise, away), Answer::No, &["redis://h1: connection refused"]);
+            assert_says(
+                of_cluster(promise, away),
+                Answer::No,
+                &["redis://h1: connection refused"],
+            );
         }
-        let missing = MissingRight { rule: "+ssubscribe".to_owned(), needed_for: vec![Promise::Wakeups] };
-        let deaf = of_cluster(Promise::Wakeups, |master| master.rights.missing.push(missing));
+        let missing = MissingRight {
+            rule: "+ssubscribe".to_owned(),
+            needed_for: vec![Promise::Wakeups],
+        };
+        let deaf = of_cluster(Promise::Wakeups, |master| {
+            master.rights.missing.push(missing)
+        });
         assert_says(deaf, Answer::No, &["redis://h1", "+ssubscribe"]);
         let standalone = |master: &mut ServerReport| master.mode = Finding::Known(Mode::Standalone);
-        assert_says(of_cluster(Promise::Locking, standalone), Answer::No, &["redis://h1: is in no cluster"]);
+        assert_says(
+            of_cluster(Promise::Locking, standalone),
+            Answer::No,
+            &["redis://h1: is in no cluster"],
+        );
     }
 
     #[test]
     fn a_cluster_locks_if_it_is_up_and_every_slot_has_a_master() {
         let state = |state: Finding<String>| {
-            of_cluster(Promise::Locking, |master| master.mode = Finding::Known(Mode::Cluster(state)))
-        };
-        assert_says(state(Finding::Known("fail".to_owned())), Answer::No, &["cluster_state:fail", "CLUSTER NODES"]);
-        assert_says(state(Finding::Forbidden("+cluster|info")), Answer::Unknown, &["+cluster|info"]);
-        let slots = |assigned, failing| {
             of_cluster(Promise::Locking, |master| {
-                let slots = Finding::Known(Slots { assigned, failing, masters: 3 });
-                master.cluster.as_mut().expect("a master of a cluster").slots = slots;
+                master.mode = Finding::Known(Mode::Cluster(state))
             })
         };
-        assert_says(slots(16_383, 0), Answer::No, &["16383 of 16384 slots", "--cluster fix"]);
-        assert_says(slots(16_384, 1), Answer::No, &["does not reach the masters of 1 of 16384 slots"]);
+        assert_says(
+            state(Finding::Known("fail".to_owned())),
+            Answer::No,
+            &["cluster_state:fail", "CLUSTER NODES"],
+        );
+        assert_says(
+            state(Finding::Forbidden("+cluster|info")),
+            Answer::Unknown,
+            &["+cluster|info"],
+        );
+        let slots = |assigned, failing| {
+            of_cluster(Promise::Locking, |master| {
+                let slots = Finding::Known(Slots {
+                    assigned,
+                    failing,
+                    masters: 3,
+                });
+                master
+                    .cluster
+                    .as_mut()
+                    .expect("a master of a cluster")
+                    .slots = slots;
+            })
+        };
+        assert_says(
+            slots(16_383, 0),
+            Answer::No,
+            &["16383 of 16384 slots", "--cluster fix"],
+        );
+        assert_says(
+            slots(16_384, 1),
+            Answer::No,
+            &["does not reach the masters of 1 of 16384 slots"],
+        );
         assert_says(slots(16_384, 0), Answer::Yes, &[]);
     }
 
@@ -646,20 +1044,48 @@ mod tests {
             })
         };
         let alone = of(&|master, _| master.replicas = Finding::Known(vec![replica(false)]));
-        assert_says(alone, Answer::No, &["no replica in step", "cluster-require-full-coverage yes", "for each master"]);
+        assert_says(
+            alone,
+            Answer::No,
+            &[
+                "no replica in step",
+                "cluster-require-full-coverage yes",
+                "for each master",
+            ],
+        );
         let partial = of(&|master, view| {
             master.replicas = Finding::Known(Vec::new());
             view.requires_full_coverage = Finding::Known(false);
         });
         assert!(!partial.1.contains("full-coverage"), "{partial:?}");
         assert_says(partial, Answer::No, &["no replica in step"]);
-        assert_says(of(&|master, _| master.replicas = Finding::Forbidden("+info")), Answer::Unknown, &["+info"]);
-        let two = of(&|_, view| view.slots = Finding::Known(Slots { assigned: 16_384, failing: 0, masters: 2 }));
+        assert_says(
+            of(&|master, _| master.replicas = Finding::Forbidden("+info")),
+            Answer::Unknown,
+            &["+info"],
+        );
+        let two = of(&|_, view| {
+            view.slots = Finding::Known(Slots {
+                assigned: 16_384,
+                failing: 0,
+                masters: 2,
+            })
+        });
         assert_says(two, Answer::No, &["one of 2 masters", "three masters"]);
-        let seconds = |secs| of(&move |_, view| view.node_timeout = Finding::Known(Duration::from_secs(secs)));
+        let seconds = |secs| {
+            of(&move |_, view| view.node_timeout = Finding::Known(Duration::from_secs(secs)))
+        };
         assert_says(seconds(9), Answer::Yes, &[]);
-        assert_says(seconds(15), Answer::No, &["about 16s", "their lease, 30s", "`lease` of 48s"]);
+        assert_says(
+            seconds(15),
+            Answer::No,
+            &["about 16s", "their lease, 30s", "`lease` of 48s"],
+        );
         let unknown = of(&|_, view| view.node_timeout = Finding::Forbidden("+config|get"));
-        assert_says(unknown, Answer::Unknown, &["cluster-node-timeout", "+config|get"]);
+        assert_says(
+            unknown,
+            Answer::Unknown,
+            &["cluster-node-timeout", "+config|get"],
+        );
     }
 }

@@ -1,9 +1,11 @@
--- Takes several locks of the plain format if all of them are free, or none of them. Sent at most once per generation.
+-- Takes several locks of the plain format if all of them are free, or none of them. Sent at most
+-- once per generation.
 -- KEYS[2*i-1]  a lock
 -- KEYS[2*i]    its mark: the last fence of all locks that share the mark; it never expires
 -- ARGV[1]      lease, in milliseconds
 -- ARGV[i+1]    value of the lock: uuid:task-id:generation
--- ARGV[n+2]    the client's clock, in microseconds. Negative: truncated to 0.1 s, and this is the only server
+-- ARGV[n+2]    the client's clock, in microseconds. Negative: truncated to 0.1 s, and this is the
+--              only server
 -- Returns {1, fence, ...}  granted: one fence per lock
 --         {0, ttl}         one is held by another: milliseconds until its lease runs out, -1 if it has none
 -- The last of the KEYS may be the server's memory.

@@ -1,4 +1,5 @@
--- Checks that a re-entered hold of the plain format is still held. Its count exists only in its own process.
+-- Checks that a re-entered hold of the plain format is still held. Its count exists only in its own
+-- process.
 -- KEYS[1]  the lock
 -- ARGV[1]  value: uuid:task-id:generation
 -- Returns 1  held under this value: the answer of count.lua to a count that it wrote

@@ -1,5 +1,6 @@
--- Releases a lock of the plain format but keeps it taken for a while. The lock then has another value, which no command
--- names: a late renewal and a late copy of this script find nothing. Nobody is notified, since the lock is not free.
+-- Releases a lock of the plain format but keeps it taken for a while. The lock then has another
+-- value, which no command names: a late renewal and a late copy of this script find nothing. Nobody
+-- is notified, since the lock is not free.
 -- KEYS[1]  the lock
 -- ARGV[1]  how long the lock is kept, in milliseconds
 -- ARGV[2]  value: uuid:task-id:generation
@@ -14,7 +15,8 @@ local held = redis.pcall('GET', lock)
 if held ~= value then
   return -1
 end
--- A server that is out of memory refuses to write another value: then the lock is kept under this one.
+-- A server that is out of memory refuses to write another value: then the lock is kept under this
+-- one.
 if redis.pcall('SET', lock, value .. ':kept', 'PX', rest_ms)['err'] then
   redis.call('PEXPIRE', lock, rest_ms)
 end

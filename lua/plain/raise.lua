@@ -1,4 +1,5 @@
--- Raises the mark of a lock of the plain format to a fence that another server gave for the lock. Never lowers it.
+-- Raises the mark of a lock of the plain format to a fence that another server gave for the lock.
+-- Never lowers it.
 -- KEYS[1]  the lock
 -- KEYS[2]  its mark: the last fence of all locks that share the mark
 -- ARGV[1]  value: uuid:task-id:generation

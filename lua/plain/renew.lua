@@ -1,4 +1,5 @@
--- Restarts the leases of many locks of the plain format. Never creates a lock. A failing key does not fail the others.
+-- Restarts the leases of many locks of the plain format. Never creates a lock. A failing key does
+-- not fail the others.
 -- KEYS[i]    a lock
 -- ARGV[1]    their lease, in milliseconds
 -- ARGV[i+1]  its value: uuid:task-id:generation

@@ -1,5 +1,5 @@
--- Re-acquires a lock of the plain format on a server that lost it while its holder still has a majority. The fence
--- stays the same; the plain format has no hold count.
+-- Re-acquires a lock of the plain format on a server that lost it while its holder still has a
+-- majority. The fence stays the same; the plain format has no hold count.
 -- KEYS[1]  the lock
 -- ARGV[1]  lease, in milliseconds
 -- ARGV[2]  value: uuid:task-id:generation

@@ -1,4 +1,5 @@
--- Writes the hold count of a re-entered hold. The count is absolute, so a second copy of the command does no harm.
+-- Writes the hold count of a re-entered hold. The count is absolute, so a second copy of the
+-- command does no harm.
 -- KEYS[1]  the lock
 -- ARGV[1]  field: uuid:task-id:generation
 -- ARGV[2]  the hold count

@@ -1,5 +1,5 @@
--- Restarts the lease of a lock, unless more than that is left of it: so a late or second copy shortens nothing. Never
--- creates a lock.
+-- Restarts the lease of a lock, unless more than that is left of it: so a late or second copy
+-- shortens nothing. Never creates a lock.
 -- KEYS[1]  the lock
 -- ARGV[1]  lease, in milliseconds
 -- ARGV[2]  field: uuid:task-id:generation

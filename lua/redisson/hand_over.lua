@@ -1,11 +1,12 @@
--- Hands a lock over: releases it from its holder and takes it for the next one, in one step. Sent once; a late or
--- second copy finds the holder gone.
+-- Hands a lock over: releases it from its holder and takes it for the next one, in one step. Sent
+-- once; a late or second copy finds the holder gone.
 -- KEYS[1]  the lock
--- KEYS[2]  its mark: the last fence of all locks that share the mark; it never expires. Or Redisson's token counter
+-- KEYS[2]  its mark: the last fence of all locks that share the mark; it never expires. Or
+--          Redisson's token counter
 -- ARGV[1]  lease of the next holder, in milliseconds
 -- ARGV[2]  field of the next holder: uuid:task-id:generation
--- ARGV[3]  the client's clock, in microseconds. Negative: truncated to 0.1 s, and this is the only server. -1: KEYS[2]
---          is a token counter, and no clock is used
+-- ARGV[3]  the client's clock, in microseconds. Negative: truncated to 0.1 s, and this is the only
+--          server. -1: KEYS[2] is a token counter, and no clock is used
 -- ARGV[4]  field of the holder
 -- Returns {1, fence}  handed over: no message is published, since the lock was never free
 --         -1          gone: the lock is not held under the holder's field, and nothing is taken
@@ -24,7 +25,8 @@ if held ~= 1 then
 end
 
 -- fence.lua
--- DEL and not HDEL: a hand-over calls only what an acquire and a release call, so it needs no rights of its own.
+-- DEL and not HDEL: a hand-over calls only what an acquire and a release call, so it needs no
+-- rights of its own.
 redis.call('DEL', lock)
 redis.call('HSETNX', lock, field, '1')
 local leased = redis.pcall('PEXPIRE', lock, lease_ms)

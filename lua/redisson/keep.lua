@@ -1,5 +1,6 @@
--- Releases a lock but keeps it taken for a while. The lock then has another field, which no command names: a late
--- renewal and a late copy of this script find nothing. Nobody is notified, since the lock is not free.
+-- Releases a lock but keeps it taken for a while. The lock then has another field, which no command
+-- names: a late renewal and a late copy of this script find nothing. Nobody is notified, since the
+-- lock is not free.
 -- KEYS[1]  the lock
 -- ARGV[1]  how long the lock is kept, in milliseconds
 -- ARGV[2]  field: uuid:task-id:generation
@@ -19,7 +20,8 @@ if held ~= 1 then
   return -1
 end
 redis.call('PEXPIRE', lock, rest_ms)
--- A server that is out of memory refuses to write another field: then the lock is kept under this one.
+-- A server that is out of memory refuses to write another field: then the lock is kept under this
+-- one.
 local kept = field .. ':kept'
 if type(redis.pcall('HSET', lock, kept, 1)) ~= 'table' then
   redis.call('DEL', lock)

@@ -3,9 +3,9 @@
 -- KEYS[2]  the channel of its unlock messages
 -- ARGV[1]  field: uuid:task-id:generation
 -- ARGV[2]  the list of the lockers that wait; empty: all subscribers of the channel are notified
--- ARGV[3]  the locker that releases, 1 if it goes into the list, 1 if it is subscribed to the channel and not in the
---          list, how long a turn of others would last or 0, and how long the list is kept, both in milliseconds. Or
---          empty
+-- ARGV[3]  the locker that releases, 1 if it goes into the list, 1 if it is subscribed to the
+--          channel and not in the list, how long a turn of others would last or 0, and how long the
+--          list is kept, both in milliseconds. Or empty
 -- Returns n              released, and n clients are subscribed to the channel
 --         {place, turn, others, waiting}
 --                        released, and the next locker of the list was woken (turn is 0), or others have a turn, so

@@ -1,4 +1,5 @@
--- Re-acquires a lock on a server that lost it while its holder still has a majority. The fence stays the same.
+-- Re-acquires a lock on a server that lost it while its holder still has a majority. The fence
+-- stays the same.
 -- KEYS[1]  the lock
 -- ARGV[1]  lease, in milliseconds
 -- ARGV[2]  field: uuid:task-id:generation

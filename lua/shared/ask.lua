@@ -1,7 +1,8 @@
 -- Tells what a server that is to be opened has to know from this one.
 -- KEYS[i]  a mark; the last of the KEYS is the memory
 -- ARGV[1]  the id of the server that is to be opened
--- Returns {votes, lease, mark}  1: this server votes, and was not opened together with that one; the longest lease that
+-- Returns {votes, lease, mark}  1: this server votes, and was not opened together with that one;
+-- the longest lease that
 --                               was announced to it; its highest mark that is at most 30 days ahead of its clock
 
 -- forgotten.lua

@@ -1,4 +1,5 @@
--- Takes a lock if it is free, as `acquire` does. Otherwise puts the locker that asks into the list of waiting lockers.
+-- Takes a lock if it is free, as `acquire` does. Otherwise puts the locker that asks into the list
+-- of waiting lockers.
 -- KEYS[1]  the lock, followed by the other KEYS of `acquire`
 -- ARGV     the ARGV of `acquire`, followed by:
 -- ARGV[4]  the list
@@ -15,7 +16,8 @@ local list, locker, looked, lifetime_ms = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local answer = acquire(KEYS, ARGV)
 if answer[1] == 1 then
   pcall(function()
-    -- At most the locker that was woken and the one that watches it. Nothing is known about those behind them.
+    -- At most the locker that was woken and the one that watches it. Nothing is known about those
+    -- behind them.
     local before = looked == '1' and redis.call('ZRANK', list, locker) or 0
     redis.call('ZREM', list, locker)
     for _, other in ipairs(before > 0 and redis.call('ZRANGE', list, 0, math.min(before, 2) - 1) or {}) do

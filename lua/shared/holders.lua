@@ -1,6 +1,8 @@
--- Names the holders of a lock, for force_unlock: of this crate, of Redisson, or a client of the plain format.
+-- Names the holders of a lock, for force_unlock: of this crate, of Redisson, or a client of the
+-- plain format.
 -- KEYS[1]  the lock
--- Returns {name, ..}  each holder by the SHA-1 of its field or value, which may be any bytes; none if the lock is free
+-- Returns {name, ..}  each holder by the SHA-1 of its field or value, which may be any bytes; none
+-- if the lock is free
 --         type        the key is not a lock: its type, as TYPE returns it
 local lock = KEYS[1]
 

@@ -5,7 +5,8 @@
 -- ARGV[2]    the id that it gets
 -- ARGV[3]    the lease that it has waited for, in milliseconds
 -- ARGV[4]    the longest lease that the others told
--- ARGV[5]    their marks: its own are raised to the highest one that is at most 30 days ahead of its clock
+-- ARGV[5]    their marks: its own are raised to the highest one that is at most 30 days ahead of
+--            its clock
 -- ARGV[6]    the ids of the servers that begin together with it
 -- ARGV[7]    the number of servers
 -- ARGV[8]    the number of servers that its memory named when this was decided

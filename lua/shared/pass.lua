@@ -1,5 +1,5 @@
--- Takes a locker off the list of those that wait for a lock: none of its callers waits any more. If the lock is free,
--- wakes the next locker.
+-- Takes a locker off the list of those that wait for a lock: none of its callers waits any more. If
+-- the lock is free, wakes the next locker.
 -- KEYS[1]  the lock
 -- KEYS[2]  the channel of its unlock messages
 -- ARGV[1]  the locker

@@ -1,11 +1,12 @@
--- Reports who a server is and what it remembers. A server that has no memory, or another server's, begins a new one: it
--- is shut until it is opened (open.lua).
+-- Reports who a server is and what it remembers. A server that has no memory, or another server's,
+-- begins a new one: it is shut until it is opened (open.lua).
 -- KEYS[1]  the server's memory; without this key nothing is remembered, and nothing is written
 -- ARGV[1]  the id of a memory that begins now
 -- ARGV[2]  the longest lease of the locker that asks, in milliseconds
 -- ARGV[3]  the number of servers that it was given
 -- ARGV[4]  how much that counts beside another locker's number
--- Returns {run_id, role, master}                       no memory, or no master (the role may be 'cluster'); host:port
+-- Returns {run_id, role, master}                       no memory, or no master (the role may be
+-- 'cluster'); host:port
 --         {run_id, role, '', id, seats, lease, waited}  lease: the longest one that was announced; waited: for how long
 --                                                       the server has been shut, in milliseconds; -1: it votes
 local memory, begins, lease_ms, seats, rank = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
@@ -31,7 +32,8 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local found = redis.call('HMGET', memory, 'server', 'id', 'seats', 'lease', 'begun', 'named', 'rank')
 local id, lease, begun = found[2], math.max(tonumber(found[4] or 0), lease_ms), tonumber(found[5] or 0)
--- A master whose replicas have been away for an hour forgets that it was once a replica, and forgets nothing else.
+-- A master whose replicas have been away for an hour forgets that it was once a replica, and
+-- forgets nothing else.
 local is_own = found[1] == server or (found[1] and string.find(second, '^0*$') and string.sub(found[1], 1, #run) == run)
 if not is_own or not id or redis.call('HEXISTS', memory, id) == 0 then
   id, begun, found[3] = begins, now, seats

@@ -1,7 +1,8 @@
--- Wakes the next of the lockers that wait for this `lock`, which is free now, and returns from the script. If there is
--- no list, or if the list cannot be used (then `unlisted` is the error), the lines behind this notify all subscribers.
--- A wake-up is a hint and not a grant. So is the list, ARGV[2]: lockers in the order in which they came. It is not a
--- declared key, so that a user without rights to it can still release.
+-- Wakes the next of the lockers that wait for this `lock`, which is free now, and returns from the
+-- script. If there is no list, or if the list cannot be used (then `unlisted` is the error), the
+-- lines behind this notify all subscribers. A wake-up is a hint and not a grant. So is the list,
+-- ARGV[2]: lockers in the order in which they came. It is not a declared key, so that a user
+-- without rights to it can still release.
 local wake = 'lockhound_wake:'
 local listed = list ~= '' and redis.pcall('ZCARD', list) or 0
 if listed ~= 0 then
@@ -18,7 +19,8 @@ if listed ~= 0 then
     elseif me then
       redis.call('ZREM', list, me)
     end
-    -- A locker that is not subscribed is gone. After 100 of these, all subscribers of the channel are notified.
+    -- A locker that is not subscribed is gone. After 100 of these, all subscribers of the channel
+    -- are notified.
     for tries = 1, 100 do
       local first, next = unpack(redis.call('ZRANGE', list, 0, 1))
       if not first then
@@ -30,8 +32,8 @@ if listed ~= 0 then
       end
       -- PUBLISH would also count clients that are subscribed to all channels.
       local ears = redis.call('PUBSUB', 'NUMSUB', channel, wake .. first, wake .. (next or first))
-      -- Clients that are not in the list are subscribed too, Redisson's for example. They hear only the message of the
-      -- channel.
+      -- Clients that are not in the list are subscribed too, Redisson's for example. They hear only
+      -- the message of the channel.
       local waiting = redis.call('ZCARD', list)
       local others = math.max(ears[2] - (listens or 0) - waiting, 0)
       local turn = me and others > 0 and offers + 0 or 0
@@ -46,8 +48,8 @@ if listed ~= 0 then
         if turn == 0 and watches and next and next ~= me then
           redis.call('PUBLISH', wake .. next, 'watch ' .. lock)
         end
-        -- If nobody watches the first locker, or nobody keeps track of the turns of others, others must not depend on
-        -- it.
+        -- If nobody watches the first locker, or nobody keeps track of the turns of others, others
+        -- must not depend on it.
         if turn > 0 or (others > 0 and not (next and me)) then
           redis.call('PUBLISH', channel, '0')
         end

@@ -1,18 +1,19 @@
 //! A job that a fleet of machines does once in each period. Start several:
 //! `cargo run --manifest-path recipes/Cargo.toml -- cron`.
 //!
-//! A timer goes off on every machine, and every machine calls `once_per`. The first one does the job:
+//! A timer goes off on every machine, and every machine calls `once_per`. The first one does the
+//! job:
 //!
-//! - **The job succeeds.** The lock stays taken for half of the period, so that no other machine does the job again. A
-//!   plain lock is not enough: the job takes a second and the clocks differ by more than that, so a machine with a slow
-//!   clock would find the lock free.
-//! - **The job fails.** The lock is released at once, and the next machine that waits does the job. Each machine tries
-//!   once in a period, so a full disk on one of them does not cost the report.
-//! - **The machine dies or loses contact.** The lock is free after a lease, and a machine that still waits does the
-//!   job. If none waits any more, the job is left out until the next period.
+//! - **The job succeeds.** The lock stays taken for half of the period, so that no other machine
+//!   does the job again. A plain lock is not enough: the job takes a second and the clocks differ
+//!   by more than that, so a machine with a slow clock would find the lock free.
+//! - **The job fails.** The lock is released at once, and the next machine that waits does the job.
+//!   Each machine tries once in a period, so a full disk on one of them does not cost the report.
+//! - **The machine dies or loses contact.** The lock is free after a lease, and a machine that
+//!   still waits does the job. If none waits any more, the job is left out until the next period.
 //!
-//! In the last two cases the first machine may have done a part of the job: it has to be one that can be begun again.
-//! Clocks may differ by a quarter of the period.
+//! In the last two cases the first machine may have done a part of the job: it has to be one that
+//! can be begun again. Clocks may differ by a quarter of the period.
 
 use std::future::Future;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,7 +24,8 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use crate::{Failure, Outcome, stopped};
 
 const PERIOD: Duration = Duration::from_secs(60);
-/// Shorter than a quarter of the period, for which a machine waits: it can take over from one that dies.
+/// Shorter than a quarter of the period, for which a machine waits: it can take over from one that
+/// dies.
 const LEASE: Duration = Duration::from_secs(10);
 
 #[tokio::main]
@@ -31,24 +33,37 @@ pub(crate) async fn run(url: &str) -> Outcome {
     let locks = Locker::builder().node(url).lease(LEASE).connect().await?;
     let stopped = stopped()?;
     println!("each full minute one of the machines makes the report; Ctrl-C or SIGTERM stops");
-    let (lock, timer) = (locks.get("recipes:report"), interval_at(Instant::now() + until_next_period(), PERIOD));
+    let (lock, timer) = (
+        locks.get("recipes:report"),
+        interval_at(Instant::now() + until_next_period(), PERIOD),
+    );
     tokio::select! {
         () = at_each(timer, &lock, make_report) => {}
-        // Dropping a job releases its lock in the background: another machine that waits begins it again.
+        // Dropping a job releases its lock in the background: another machine that waits begins it
+        // again.
         () = stopped => {}
     }
     locks.close().await; // waits for the release
     Ok(())
 }
 
-/// Returns the time until the next period begins, which is the same moment on all machines whose clocks are right.
+/// Returns the time until the next period begins, which is the same moment on all machines whose
+/// clocks are right.
 fn until_next_period() -> Duration {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    PERIOD - Duration::from_secs(now.as_secs() % PERIOD.as_secs()) - Duration::from_nanos(now.subsec_nanos().into())
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    PERIOD
+        - Duration::from_secs(now.as_secs() % PERIOD.as_secs())
+        - Duration::from_nanos(now.subsec_nanos().into())
 }
 
 /// Does the job whenever the timer goes off, unless another machine does it.
-async fn at_each<F: Future<Output = Outcome>>(mut timer: Interval, lock: &Lock, job: impl Fn() -> F) {
+async fn at_each<F: Future<Output = Outcome>>(
+    mut timer: Interval,
+    lock: &Lock,
+    job: impl Fn() -> F,
+) {
     // A job that takes longer than a period does not make up for the ones that it missed.
     timer.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
@@ -62,7 +77,8 @@ async fn at_each<F: Future<Output = Outcome>>(mut timer: Interval, lock: &Lock, 
     }
 }
 
-/// Does the job, unless another machine has done it in this period or is at work. Returns whether it did.
+/// Does the job, unless another machine has done it in this period or is at work. Returns whether
+/// it did.
 async fn once(lock: &Lock, job: impl Future<Output = Outcome>) -> Result<bool, Failure> {
     match lock.once_per(PERIOD, |_| job).await {
         Ok(Some(Ok(()))) => Ok(true),
@@ -109,22 +125,37 @@ mod tests {
     }
 
     async fn connect(server: &Server) -> Lock {
-        Locker::builder().memory(server).lease(LEASE).connect().await.expect("connected").get("report")
+        Locker::builder()
+            .memory(server)
+            .lease(LEASE)
+            .connect()
+            .await
+            .expect("connected")
+            .get("report")
     }
 
-    /// Starts a fleet, with each machine's clock slow by some seconds and its job failing or not, and asserts how often
-    /// the job was begun and done in each of ten periods.
+    /// Starts a fleet, with each machine's clock slow by some seconds and its job failing or not,
+    /// and asserts how often the job was begun and done in each of ten periods.
     async fn assert_each_period(fleet: &[(u64, bool)], begun: u32, done: u32) {
         let (server, start, jobs) = (Server::new(), Instant::now(), Arc::<Jobs>::default());
         for &(slow, fails) in fleet {
             let (lock, jobs) = (connect(&server).await, Arc::clone(&jobs));
             let timer = interval_at(start + PERIOD + Duration::from_secs(slow), PERIOD);
-            tokio::spawn(async move { at_each(timer, &lock, || Arc::clone(&jobs).job(fails)).await });
+            tokio::spawn(
+                async move { at_each(timer, &lock, || Arc::clone(&jobs).job(fails)).await },
+            );
         }
         sleep(PERIOD * 3 / 4).await;
         for period in 0..10 {
-            let counts = (jobs.begun.load(Ordering::SeqCst), jobs.done.load(Ordering::SeqCst));
-            assert_eq!(counts, (begun * period, done * period), "after {period} periods");
+            let counts = (
+                jobs.begun.load(Ordering::SeqCst),
+                jobs.done.load(Ordering::SeqCst),
+            );
+            assert_eq!(
+                counts,
+                (begun * period, done * period),
+                "after {period} periods"
+            );
             sleep(PERIOD).await;
         }
     }
@@ -152,8 +183,16 @@ mod tests {
         let first = tokio::spawn(async move { once(&first, std::future::pending()).await });
         sleep(Duration::from_secs(3)).await;
         far.cut();
-        assert!(once(&next, Arc::clone(&jobs).job(false)).await.expect("its lock is kept"));
-        let failure = first.await.expect("no panic").expect_err("its lock is lost").to_string();
+        assert!(
+            once(&next, Arc::clone(&jobs).job(false))
+                .await
+                .expect("its lock is kept")
+        );
+        let failure = first
+            .await
+            .expect("no panic")
+            .expect_err("its lock is lost")
+            .to_string();
         assert!(failure.starts_with("not done: "), "{failure}");
     }
 
@@ -173,7 +212,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn another_machine_does_the_job_of_one_that_is_stopped() {
         let (server, jobs) = (Server::new(), Arc::<Jobs>::default());
-        let locks = Locker::builder().memory(&server).lease(LEASE).connect().await.expect("connected");
+        let locks = Locker::builder()
+            .memory(&server)
+            .lease(LEASE)
+            .connect()
+            .await
+            .expect("connected");
         let (first, next) = (locks.get("report"), connect(&server).await);
         let timer = interval_at(Instant::now(), PERIOD);
         let jobs_of_next = Arc::clone(&jobs);
@@ -187,9 +231,23 @@ mod tests {
         }
         let stopped = Instant::now();
         locks.close().await;
-        assert!(stopped.elapsed() < Duration::from_millis(100), "{:?}", stopped.elapsed());
-        assert!(waiting.await.expect("no panic").expect("its lock is kept"), "it waited, and did the job");
-        assert_eq!((jobs.done.load(Ordering::SeqCst), stopped.elapsed().as_secs()), (1, 5), "it began at once");
+        assert!(
+            stopped.elapsed() < Duration::from_millis(100),
+            "{:?}",
+            stopped.elapsed()
+        );
+        assert!(
+            waiting.await.expect("no panic").expect("its lock is kept"),
+            "it waited, and did the job"
+        );
+        assert_eq!(
+            (
+                jobs.done.load(Ordering::SeqCst),
+                stopped.elapsed().as_secs()
+            ),
+            (1, 5),
+            "it began at once"
+        );
     }
 
     #[test]

@@ -1,12 +1,14 @@
-//! Several workers, one of which leads. Start several: `cargo run --manifest-path recipes/Cargo.toml -- leader`.
+//! Several workers, one of which leads. Start several: `cargo run --manifest-path
+//! recipes/Cargo.toml -- leader`.
 //!
-//! The holder of the lock leads. The others wait for it, and one of them takes over when the leader stops, dies or
-//! loses contact. After a leader was killed, that takes a lease, here ten seconds.
+//! The holder of the lock leads. The others wait for it, and one of them takes over when the leader
+//! stops, dies or loses contact. After a leader was killed, that takes a lease, here ten seconds.
 //!
-//! A leader that loses contact learns of it before another one can lead, and stops. Two leaders learn too late: one
-//! that was *paused*, by a suspended machine or a slow disk, and one whose lock an operator deleted, which notices at
-//! the next renewal. The fence guards against those: the resource that carries out the leader's orders remembers the
-//! highest fence that it has seen, and refuses lower ones.
+//! A leader that loses contact learns of it before another one can lead, and stops. Two leaders
+//! learn too late: one that was *paused*, by a suspended machine or a slow disk, and one whose lock
+//! an operator deleted, which notices at the next renewal. The fence guards against those: the
+//! resource that carries out the leader's orders remembers the highest fence that it has seen, and
+//! refuses lower ones.
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,7 +18,8 @@ use tokio::time::sleep;
 
 use crate::{Outcome, stopped};
 
-/// With a short lease a new leader follows sooner; with a long one the leader survives longer outages of the server.
+/// With a short lease a new leader follows sooner; with a long one the leader survives longer
+/// outages of the server.
 const LEASE: Duration = Duration::from_secs(10);
 
 #[tokio::main]
@@ -45,7 +48,8 @@ async fn work<F: Future<Output = ()>>(
             () = stop.cancelled() => return Ok(()),
             elected = election.lock() => match elected {
                 Ok(guard) => guard,
-                // The servers are away. This call has tried for a lease already, and the next one does so too.
+                // The servers are away. This call has tried for a lease already, and the next one
+                // does so too.
                 Err(error @ Error::Unavailable { .. }) => {
                     eprintln!("no election: {error}");
                     continue;
@@ -65,8 +69,8 @@ async fn work<F: Future<Output = ()>>(
     }
 }
 
-/// Does what only the leader does. This future is dropped at an await when the lock is lost: what must not stop halfway
-/// has to be one command to the resource, with the fence.
+/// Does what only the leader does. This future is dropped at an await when the lock is lost: what
+/// must not stop halfway has to be one command to the resource, with the fence.
 async fn lead(fence: Fence) {
     println!("leading, fence {fence}");
     loop {
@@ -108,9 +112,16 @@ mod tests {
         let far = server.route();
         let mut workers = Vec::new();
         for (server, stop) in [&far, &server, &server].into_iter().zip(&stops) {
-            let locks = Locker::builder().memory(server).lease(LEASE).connect().await.expect("connected");
+            let locks = Locker::builder()
+                .memory(server)
+                .lease(LEASE)
+                .connect()
+                .await
+                .expect("connected");
             let (election, stop) = (locks.get("leader"), stop.clone());
-            workers.push(tokio::spawn(async move { work(&election, &stop, lead).await }));
+            workers.push(tokio::spawn(
+                async move { work(&election, &stop, lead).await },
+            ));
             // The first of them leads: the others find the lock taken.
             sleep(Duration::from_secs(1)).await;
         }
@@ -130,9 +141,18 @@ mod tests {
 
         stops.iter().for_each(CancellationToken::cancel);
         for worker in workers {
-            worker.await.expect("no panic").expect("each releases its lock");
+            worker
+                .await
+                .expect("no panic")
+                .expect("each releases its lock");
         }
-        assert_eq!((server.holder("leader"), LEADING.load(Ordering::SeqCst)), (None, 0));
-        assert!(FENCES.lock().expect("no panic").is_sorted(), "each leader has a greater fence");
+        assert_eq!(
+            (server.holder("leader"), LEADING.load(Ordering::SeqCst)),
+            (None, 0)
+        );
+        assert!(
+            FENCES.lock().expect("no panic").is_sorted(),
+            "each leader has a greater fence"
+        );
     }
 }

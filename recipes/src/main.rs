@@ -1,5 +1,5 @@
-//! Runs one of the recipes: `cargo run --manifest-path recipes/Cargo.toml -- leader`. It needs a Redis: the server at
-//! REDIS_URL, or one on this machine.
+//! Runs one of the recipes: `cargo run --manifest-path recipes/Cargo.toml -- leader`. It needs a
+//! Redis: the server at REDIS_URL, or one on this machine.
 //!
 //! Each recipe is one file, to be read from top to bottom and copied.
 
@@ -21,12 +21,16 @@ type Outcome = Result<(), Failure>;
 /// Any error.
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Returns a future that ends when the program has to stop: at Ctrl-C, or at the SIGTERM of an orchestrator or a
-/// service manager. From this call on, these signals do not end the process by themselves.
+/// Returns a future that ends when the program has to stop: at Ctrl-C, or at the SIGTERM of an
+/// orchestrator or a service manager. From this call on, these signals do not end the process by
+/// themselves.
 #[cfg(unix)]
 fn stopped() -> io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut interrupt, mut terminate) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
     Ok(async move {
         tokio::select! {
             _ = interrupt.recv() => {}

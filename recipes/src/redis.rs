@@ -15,13 +15,28 @@ impl Redis {
     /// Starts an empty server on a free port.
     pub(crate) fn start() -> Self {
         // Another program may take the port before the server does; the server then ends at once.
-        (0..10).find_map(|_| Self::try_start()).expect("redis-server is on the PATH, and starts")
+        (0..10)
+            .find_map(|_| Self::try_start())
+            .expect("redis-server is on the PATH, and starts")
     }
 
     fn try_start() -> Option<Self> {
-        let port = TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok()?.port();
+        let port = TcpListener::bind("127.0.0.1:0")
+            .ok()?
+            .local_addr()
+            .ok()?
+            .port();
         let process = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args([
+                "--port",
+                &port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ])
             .current_dir(std::env::temp_dir())
             .stdout(Stdio::null())
             .spawn()

@@ -1,12 +1,15 @@
-//! Threads without async code: `cargo run --manifest-path recipes/Cargo.toml -- threads`, several times at once.
+//! Threads without async code: `cargo run --manifest-path recipes/Cargo.toml -- threads`, several
+//! times at once.
 //!
-//! Every call has a twin with the prefix `blocking_`, which needs no runtime. The owner is the thread: a function that
-//! takes the lock itself enters again if a caller in the same thread has it, and other threads wait.
+//! Every call has a twin with the prefix `blocking_`, which needs no runtime. The owner is the
+//! thread: a function that takes the lock itself enters again if a caller in the same thread has
+//! it, and other threads wait.
 //!
-//! If one thread works on several jobs in turns, as in a pool that steals work, the thread is the wrong owner. Name one
-//! for each job with `lock.owned_by(Owner::new())`.
+//! If one thread works on several jobs in turns, as in a pool that steals work, the thread is the
+//! wrong owner. Name one for each job with `lock.owned_by(Owner::new())`.
 //!
-//! A signal closes the locker: threads that wait for the lock get `Error::Closed`, and one that has it releases it.
+//! A signal closes the locker: threads that wait for the lock get `Error::Closed`, and one that has
+//! it releases it.
 
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -26,7 +29,11 @@ pub(crate) fn run(url: &str) -> Outcome {
     close_when_stopped(&locks)?;
     println!("counting; Ctrl-C or SIGTERM stops");
     match count_in_threads(&locks.get("recipes:threads"), &file) {
-        Ok(()) => println!("{} has been counted up to {}", file.display(), fs::read_to_string(&file)?),
+        Ok(()) => println!(
+            "{} has been counted up to {}",
+            file.display(),
+            fs::read_to_string(&file)?
+        ),
         Err(failure) if is_stopped(&failure) => println!("stopped"),
         Err(failure) => return Err(failure),
     }
@@ -37,7 +44,12 @@ pub(crate) fn run(url: &str) -> Outcome {
 
 /// Closes the locker at a signal to stop: from then on, every call returns `Error::Closed`.
 fn close_when_stopped(locks: &Locker) -> Outcome {
-    let (locks, waiting) = (locks.clone(), runtime::Builder::new_current_thread().enable_all().build()?);
+    let (locks, waiting) = (
+        locks.clone(),
+        runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?,
+    );
     let stopped = {
         let _entered = waiting.enter();
         stopped()?
@@ -49,9 +61,19 @@ fn close_when_stopped(locks: &Locker) -> Outcome {
     Ok(())
 }
 
-/// Returns whether a thread found the locker closed. The work that it did not do is left out, and nothing is halfway.
+/// Returns whether a thread found the locker closed. The work that it did not do is left out, and
+/// nothing is halfway.
 fn is_stopped(failure: &Failure) -> bool {
-    let closed = |error: &Error| matches!(error, Error::Closed | Error::Lost { loss: Loss::Closed, .. });
+    let closed = |error: &Error| {
+        matches!(
+            error,
+            Error::Closed
+                | Error::Lost {
+                    loss: Loss::Closed,
+                    ..
+                }
+        )
+    };
     failure.downcast_ref().is_some_and(closed)
 }
 
@@ -61,11 +83,14 @@ fn count_in_threads(lock: &Lock, file: &Path) -> Outcome {
         let count = || (0..10).try_for_each(|_| count_up(lock, file));
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(count)).collect();
         // A panic of a thread continues here.
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })
 }
 
-/// Reads a number, and writes it back one higher. Two threads that do so at once would lose a count.
+/// Reads a number, and writes it back one higher. Two threads that do so at once would lose a
+/// count.
 fn count_up(lock: &Lock, file: &Path) -> Outcome {
     let guard = lock.blocking_lock()?;
     let number = read(lock, file)?;
@@ -101,7 +126,9 @@ mod tests {
         thread::scope(|scope| {
             for program in &programs {
                 let file = &file;
-                scope.spawn(move || count_in_threads(&program.get("threads"), file).expect("counted"));
+                scope.spawn(move || {
+                    count_in_threads(&program.get("threads"), file).expect("counted")
+                });
             }
         });
         let counted = fs::read_to_string(&file).expect("written");

@@ -1,15 +1,17 @@
-//! A web service that works on each order for one request at a time, on however many machines it runs.
+//! A web service that works on each order for one request at a time, on however many machines it
+//! runs.
 //!
 //! ```text
 //! cargo run --manifest-path recipes/Cargo.toml -- web_service
 //! curl -X POST http://127.0.0.1:8080/orders/42/pay
 //! ```
 //!
-//! A request for an order that is locked waits for two seconds, and is then answered with *409 Conflict*: the client
-//! decides whether to try again. If Redis does not answer, the answer is *503 Service Unavailable*.
+//! A request for an order that is locked waits for two seconds, and is then answered with *409
+//! Conflict*: the client decides whether to try again. If Redis does not answer, the answer is *503
+//! Service Unavailable*.
 //!
-//! The functions below `pay` take the lock themselves. Each of them is correct when it is called alone. Inside `pay` it
-//! enters again.
+//! The functions below `pay` take the lock themselves. Each of them is correct when it is called
+//! alone. Inside `pay` it enters again.
 
 use std::env;
 use std::fmt::Display;
@@ -38,7 +40,14 @@ pub(crate) async fn run(url: &str) -> Outcome {
     let stopped = stopped()?;
     println!("listening on http://{}", listener.local_addr()?);
     // First the requests end and release their locks. Then the locker is closed.
-    axum::serve(listener, routes(Shop { locks: locks.clone() })).with_graceful_shutdown(stopped).await?;
+    axum::serve(
+        listener,
+        routes(Shop {
+            locks: locks.clone(),
+        }),
+    )
+    .with_graceful_shutdown(stopped)
+    .await?;
     locks.close().await;
     Ok(())
 }
@@ -50,15 +59,29 @@ struct Shop {
 }
 
 fn routes(shop: Shop) -> Router {
-    Router::new().route("/orders/{order}/pay", post(pay)).with_state(shop)
+    Router::new()
+        .route("/orders/{order}/pay", post(pay))
+        .with_state(shop)
 }
 
-async fn pay(State(shop): State<Shop>, Path(order): Path<u64>) -> Result<String, (StatusCode, String)> {
-    let work = async |section: Section| Ok(format!("{}, fence {}\n", shop.collect(order).await?, section.fence()));
+async fn pay(
+    State(shop): State<Shop>,
+    Path(order): Path<u64>,
+) -> Result<String, (StatusCode, String)> {
+    let work = async |section: Section| {
+        Ok(format!(
+            "{}, fence {}\n",
+            shop.collect(order).await?,
+            section.fence()
+        ))
+    };
     // If the lock is lost meanwhile, `collect` is dropped at an await.
     match shop.lock_of(order).run_for(PATIENCE, work).await {
         Ok(Some(receipt)) => receipt.map_err(|error: Error| unavailable(&error)),
-        Ok(None) => Err((StatusCode::CONFLICT, format!("order {order} is being worked on; try again\n"))),
+        Ok(None) => Err((
+            StatusCode::CONFLICT,
+            format!("order {order} is being worked on; try again\n"),
+        )),
         Err(error) => Err(unavailable(&error)),
     }
 }
@@ -104,18 +127,26 @@ mod tests {
     use super::*;
     use crate::redis::Redis;
 
-    /// Makes a request in a task of its own, as axum does. Returns its status, and how long it took.
+    /// Makes a request in a task of its own, as axum does. Returns its status, and how long it
+    /// took.
     async fn request(shop: &Shop, order: u64) -> (StatusCode, Duration) {
         let (shop, start) = (shop.clone(), Instant::now());
-        let answer = tokio::spawn(pay(State(shop), Path(order))).await.expect("no panic");
-        (answer.map_or_else(|(status, _)| status, |_| StatusCode::OK), start.elapsed())
+        let answer = tokio::spawn(pay(State(shop), Path(order)))
+            .await
+            .expect("no panic");
+        (
+            answer.map_or_else(|(status, _)| status, |_| StatusCode::OK),
+            start.elapsed(),
+        )
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_for_a_locked_order_is_a_conflict_after_two_seconds() {
         let server = Server::new();
         let connect = || Locker::builder().memory(&server).connect();
-        let shop = Shop { locks: connect().await.expect("connected") };
+        let shop = Shop {
+            locks: connect().await.expect("connected"),
+        };
         let elsewhere = connect().await.expect("connected");
         let guard = elsewhere.get("order:42").lock().await.expect("free");
         assert_eq!(request(&shop, 42).await, (StatusCode::CONFLICT, PATIENCE));
@@ -125,7 +156,10 @@ mod tests {
         // Two at once: the second one waits for the first.
         let (first, second) = tokio::join!(request(&shop, 42), request(&shop, 42));
         assert_eq!((first.0, second.0), (StatusCode::OK, StatusCode::OK));
-        assert!(first.1.max(second.1) >= Duration::from_millis(80), "{first:?} {second:?}");
+        assert!(
+            first.1.max(second.1) >= Duration::from_millis(80),
+            "{first:?} {second:?}"
+        );
     }
 
     #[tokio::test]
@@ -134,13 +168,17 @@ mod tests {
         let locks = Locker::connect(redis.url()).await.expect("connected");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
-        let serving = tokio::spawn(async move { axum::serve(listener, routes(Shop { locks })).await });
+        let serving =
+            tokio::spawn(async move { axum::serve(listener, routes(Shop { locks })).await });
         let mut stream = TcpStream::connect(address).await.expect("it listens");
         let text = "POST /orders/42/pay HTTP/1.1\r\nHost: shop\r\nConnection: close\r\n\r\n";
         stream.write_all(text.as_bytes()).await.expect("sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("answered");
-        assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.contains("order 42 is paid, fence "), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 200 OK") && answer.contains("order 42 is paid, fence "),
+            "{answer}"
+        );
         serving.abort();
     }
 }

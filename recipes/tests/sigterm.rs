@@ -1,4 +1,5 @@
-//! What a recipe does at a SIGTERM: it ends with success, and its lock is free at once, not after a lease.
+//! What a recipe does at a SIGTERM: it ends with success, and its lock is free at once, not after a
+//! lease.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -49,7 +50,10 @@ impl Recipe {
         let end = Instant::now() + PATIENCE;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let (at, line) = self.lines.recv_timeout(left).unwrap_or_else(|_| panic!("no line with {words:?}"));
+            let (at, line) = self
+                .lines
+                .recv_timeout(left)
+                .unwrap_or_else(|_| panic!("no line with {words:?}"));
             if line.contains(words) {
                 return (at, line);
             }
@@ -58,7 +62,13 @@ impl Recipe {
 
     fn terminate(&self) {
         let pid = self.process.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("there is kill").success());
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &pid])
+                .status()
+                .expect("there is kill")
+                .success()
+        );
     }
 
     /// Waits until the program has ended.
@@ -85,7 +95,11 @@ impl Drop for Recipe {
 fn is_locked(redis: &Redis, name: &str) -> bool {
     let locks = Locker::blocking_connect(redis.url()).expect("connected");
     // A guard that is dropped at once.
-    let locked = locks.get(name).blocking_try_lock().expect("answered").is_none();
+    let locked = locks
+        .get(name)
+        .blocking_try_lock()
+        .expect("answered")
+        .is_none();
     locks.blocking_close();
     locked
 }
@@ -148,7 +162,11 @@ fn a_consumer_finishes_its_jobs_and_takes_no_more() {
     queue.terminate();
     assert!(queue.end().success());
     assert!((0..5).all(|customer| !is_locked(&redis, &format!("customer:{customer}"))));
-    let later = queue.lines.iter().filter(|(_, line)| line.contains("job ")).count();
+    let later = queue
+        .lines
+        .iter()
+        .filter(|(_, line)| line.contains("job "))
+        .count();
     assert!(later < 39, "it took all of the forty jobs");
 }
 
@@ -177,7 +195,9 @@ fn a_web_service_answers_its_requests_and_keeps_no_lock() {
     let locks = Locker::blocking_connect(redis.url()).expect("connected");
     let guard = locks.get("order:42").blocking_lock().expect("free");
     let mut stream = TcpStream::connect(address).expect("it listens");
-    stream.write_all(b"POST /orders/42/pay HTTP/1.1\r\nHost: shop\r\nConnection: close\r\n\r\n").expect("sent");
+    stream
+        .write_all(b"POST /orders/42/pay HTTP/1.1\r\nHost: shop\r\nConnection: close\r\n\r\n")
+        .expect("sent");
     await_waiter(&redis, "order:42");
     service.terminate();
     guard.blocking_unlock().expect("ours");

@@ -1,11 +1,13 @@
 //! Busy polling: the engine stays awake for a moment if that pays.
 //!
-//! Waking a sleeping thread takes a system call and a switch of the scheduler, which on a quiet machine takes as long
-//! as the server's part of a lock. A lone caller that locks and unlocks waits for that four times. So the engine polls
-//! for a moment (`busy_poll`) before it sleeps, while it waits for the answer to a lone caller's question, and for the
-//! next question after the answer. It learns from the result: if the server is far away, if the caller has other things
-//! to do, or if there are many callers, it sleeps at once and only tries again now and then, as adaptive mutexes and
-//! tokio's workers do. It also sleeps if a caller waits for other lockers: they and the servers need the CPUs more.
+//! Waking a sleeping thread takes a system call and a switch of the scheduler, which on a quiet
+//! machine takes as long as the server's part of a lock. A lone caller that locks and unlocks waits
+//! for that four times. So the engine polls for a moment (`busy_poll`) before it sleeps, while it
+//! waits for the answer to a lone caller's question, and for the next question after the answer. It
+//! learns from the result: if the server is far away, if the caller has other things to do, or if
+//! there are many callers, it sleeps at once and only tries again now and then, as adaptive mutexes
+//! and tokio's workers do. It also sleeps if a caller waits for other lockers: they and the servers
+//! need the CPUs more.
 
 use std::time::Duration;
 
@@ -29,7 +31,10 @@ impl Habit {
     const MOST_SKIPPED: u8 = 100;
 
     fn new() -> Self {
-        Self { score: Self::ENOUGH, skipped: 0 }
+        Self {
+            score: Self::ENOUGH,
+            skipped: 0,
+        }
     }
 
     fn hit(&mut self) {
@@ -73,14 +78,20 @@ struct PollWindow {
 
 impl PollWindow {
     fn new(moment: Duration) -> Self {
-        Self { moment, awaited: None, questions: Habit::new(), answers: Habit::new() }
+        Self {
+            moment,
+            awaited: None,
+            questions: Habit::new(),
+            answers: Habit::new(),
+        }
     }
 
-    /// Records an event. Returns whether the engine stays awake for the next one. It asks for the time only if that
-    /// matters, since a busy engine has very many events.
+    /// Records an event. Returns whether the engine stays awake for the next one. It asks for the
+    /// time only if that matters, since a busy engine has very many events.
     fn note(&mut self, event: Activity, now: impl Fn() -> Instant) -> bool {
         if let Some((awaited, until)) = self.awaited.take() {
-            // Another event means that another caller came in between. With several callers busy polling does not pay.
+            // Another event means that another caller came in between. With several callers busy
+            // polling does not pay.
             let hit = awaited == event && now() <= until;
             let habit = self.habit(awaited);
             if hit { habit.hit() } else { habit.miss() }
@@ -125,14 +136,19 @@ impl PollWindow {
 pub(super) struct BusyPoll {
     window: Mutex<PollWindow>,
     begun: Notify,
-    /// Set if it never stays awake: with one CPU, the awaited caller or server could not run meanwhile.
+    /// Set if it never stays awake: with one CPU, the awaited caller or server could not run
+    /// meanwhile.
     off: bool,
 }
 
 impl BusyPoll {
     pub(super) fn new(moment: Duration) -> Self {
         let one_cpu = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
-        Self { window: Mutex::new(PollWindow::new(moment)), begun: Notify::new(), off: one_cpu || moment.is_zero() }
+        Self {
+            window: Mutex::new(PollWindow::new(moment)),
+            begun: Notify::new(),
+            off: one_cpu || moment.is_zero(),
+        }
     }
 
     pub(super) fn asked(&self) {
@@ -179,9 +195,15 @@ mod tests {
     const SHORT: Duration = Duration::from_micros(40);
     const LONG: Duration = Duration::from_micros(400);
 
-    /// Plays this many pairs of a question and its answer, with these pauses after each. Returns how often it stayed
-    /// awake.
-    fn awake(window: &mut PollWindow, now: &mut Instant, pairs: usize, answer: Duration, question: Duration) -> usize {
+    /// Plays this many pairs of a question and its answer, with these pauses after each. Returns
+    /// how often it stayed awake.
+    fn awake(
+        window: &mut PollWindow,
+        now: &mut Instant,
+        pairs: usize,
+        answer: Duration,
+        question: Duration,
+    ) -> usize {
         let mut awake = 0;
         for _ in 0..pairs {
             for (event, pause) in [(Activity::Question, answer), (Activity::Answer, question)] {

@@ -1,5 +1,5 @@
-//! What is under way: operations, releases and undos without an answer. Closing waits for it, the end of a thread does,
-//! and operators see it.
+//! What is under way: operations, releases and undos without an answer. Closing waits for it, the
+//! end of a thread does, and operators see it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,8 @@ pub(crate) enum Work {
     Vote(NodeIndex),
     /// An undo on this node.
     Undo(NodeIndex),
-    /// A release that not every node has answered. Most are already certain: closing gives the slower nodes a moment.
+    /// A release that not every node has answered. Most are already certain: closing gives the
+    /// slower nodes a moment.
     Release,
     /// A part of something else, or an event: closing does not wait for it.
     Part,
@@ -47,7 +48,14 @@ impl Tally {
     pub(super) fn new(pid: u32, nodes: usize) -> Arc<Self> {
         let [all, undos, late] = Default::default();
         let at = (0..nodes).map(|_| AtomicUsize::default()).collect();
-        Arc::new(Self { open_work: OpenWork::of(pid), all, undos, at, late, settled: Notify::new() })
+        Arc::new(Self {
+            open_work: OpenWork::of(pid),
+            all,
+            undos,
+            at,
+            late,
+            settled: Notify::new(),
+        })
     }
 
     pub(crate) fn all(&self) -> usize {
@@ -58,15 +66,21 @@ impl Tally {
         self.undos.load(Ordering::Acquire)
     }
 
-    /// Waits until nothing is under way and `idle` returns true. A minority of the nodes may take a moment longer
-    /// than the others; silent ones are not waited for.
+    /// Waits until nothing is under way and `idle` returns true. A minority of the nodes may take a
+    /// moment longer than the others; silent ones are not waited for.
     pub(crate) async fn end(&self, minority: usize, idle: impl Fn() -> bool) {
         let mut alone_since = None;
         loop {
-            // This check comes first: a user's thread counts an undo here before it removes the hold from its line.
-            // Only the engine, on which this runs, moves anything the other way.
+            // This check comes first: a user's thread counts an undo here before it removes the
+            // hold from its line. Only the engine, on which this runs, moves anything the other
+            // way.
             let idle = idle();
-            let waiting: Vec<usize> = self.at.iter().map(|at| at.load(Ordering::Acquire)).filter(|&n| n > 0).collect();
+            let waiting: Vec<usize> = self
+                .at
+                .iter()
+                .map(|at| at.load(Ordering::Acquire))
+                .filter(|&n| n > 0)
+                .collect();
             let all = self.all();
             let now = Instant::now();
             if idle && all == 0 && self.late.load(Ordering::Acquire) == 0 {
@@ -85,8 +99,8 @@ impl Tally {
     }
 }
 
-/// A piece of work under way, from before it is queued until it ends, in whatever way. The thread that makes it waits
-/// for it at the thread's end.
+/// A piece of work under way, from before it is queued until it ends, in whatever way. The thread
+/// that makes it waits for it at the thread's end.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     engine: Arc<Tally>,
@@ -97,7 +111,13 @@ pub(crate) struct InFlight {
 impl InFlight {
     pub(super) fn new(engine: &Arc<Tally>, work: Work) -> Self {
         let is_awaited = !matches!(work, Work::Vote(_));
-        Self::of(engine, is_awaited.then(|| leaving::track(&engine.open_work)).flatten(), work)
+        Self::of(
+            engine,
+            is_awaited
+                .then(|| leaving::track(&engine.open_work))
+                .flatten(),
+            work,
+        )
     }
 
     /// Counts work for which no thread waits but `main`, if it has noted the engine.
@@ -106,9 +126,15 @@ impl InFlight {
     }
 
     fn of(engine: &Arc<Tally>, thread: Option<Arc<OpenWork>>, work: Work) -> Self {
-        let in_flight = Self { engine: Arc::clone(engine), thread, work };
+        let in_flight = Self {
+            engine: Arc::clone(engine),
+            thread,
+            work,
+        };
         in_flight.open_work().for_each(OpenWork::add);
-        in_flight.counts().for_each(|count| _ = count.fetch_add(1, Ordering::AcqRel));
+        in_flight
+            .counts()
+            .for_each(|count| _ = count.fetch_add(1, Ordering::AcqRel));
         in_flight
     }
 
@@ -120,7 +146,13 @@ impl InFlight {
 
     /// The counts that closing waits for, and that operators see.
     fn counts(&self) -> impl DoubleEndedIterator<Item = &AtomicUsize> {
-        let Tally { all, undos, at, late, .. } = &*self.engine;
+        let Tally {
+            all,
+            undos,
+            at,
+            late,
+            ..
+        } = &*self.engine;
         let counts = match self.work {
             Work::Operation => [Some(all), None, None],
             Work::Vote(node) => [Some(all), Some(&at[node]), None],
@@ -145,8 +177,11 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        // In the other order: whoever reads a node's count before `all` does not take the rest for a straggler.
-        self.counts().rev().for_each(|count| _ = count.fetch_sub(1, Ordering::AcqRel));
+        // In the other order: whoever reads a node's count before `all` does not take the rest for
+        // a straggler.
+        self.counts()
+            .rev()
+            .for_each(|count| _ = count.fetch_sub(1, Ordering::AcqRel));
         self.engine.settled.notify_one();
         self.open_work().for_each(OpenWork::settle);
     }
@@ -162,15 +197,24 @@ mod tests {
         Tally::new(std::process::id(), nodes)
     }
 
-    /// Returns when closing ends, if within three times the moment that it gives to stragglers. One of three nodes may
-    /// be a straggler; `at` counts what waits for each node, and `operations` what waits for a majority.
+    /// Returns when closing ends, if within three times the moment that it gives to stragglers. One
+    /// of three nodes may be a straggler; `at` counts what waits for each node, and `operations`
+    /// what waits for a majority.
     async fn ends(operations: usize, at: [usize; 3], idle: bool) -> Option<Duration> {
         let tally = tally(3);
-        let votes = at.iter().enumerate().flat_map(|(node, &votes)| vec![Work::Vote(node); votes]);
+        let votes = at
+            .iter()
+            .enumerate()
+            .flat_map(|(node, &votes)| vec![Work::Vote(node); votes]);
         let works = votes.chain(vec![Work::Operation; operations]);
-        let _debts: Vec<InFlight> = works.map(|work| InFlight::unawaited(&tally, work)).collect();
+        let _debts: Vec<InFlight> = works
+            .map(|work| InFlight::unawaited(&tally, work))
+            .collect();
         let began = Instant::now();
-        timeout(STRAGGLERS * 3, tally.end(1, || idle)).await.ok().map(|()| Instant::now().since(began))
+        timeout(STRAGGLERS * 3, tally.end(1, || idle))
+            .await
+            .ok()
+            .map(|()| Instant::now().since(began))
     }
 
     #[tokio::test]
@@ -183,8 +227,14 @@ mod tests {
             ends(0, [2, 0, 0], false)
         )
         .into();
-        assert!(nothing.is_some_and(|after| after < STRAGGLERS), "{nothing:?}");
-        assert!(straggler.is_some_and(|after| after >= STRAGGLERS), "{straggler:?}");
+        assert!(
+            nothing.is_some_and(|after| after < STRAGGLERS),
+            "{nothing:?}"
+        );
+        assert!(
+            straggler.is_some_and(|after| after >= STRAGGLERS),
+            "{straggler:?}"
+        );
         assert_eq!((two, more, busy), (None, None, None));
     }
 
@@ -203,27 +253,53 @@ mod tests {
         let tally = tally(1);
         let moved = std::cell::RefCell::new(None);
         let idle = || {
-            moved.borrow_mut().get_or_insert_with(|| InFlight::unawaited(&tally, Work::Undo(0)));
+            moved
+                .borrow_mut()
+                .get_or_insert_with(|| InFlight::unawaited(&tally, Work::Undo(0)));
             true
         };
         let mut ended = pin!(tally.end(0, idle));
-        assert!(futures_util::poll!(&mut ended).is_pending(), "an undo is under way");
+        assert!(
+            futures_util::poll!(&mut ended).is_pending(),
+            "an undo is under way"
+        );
     }
 
     #[test]
     fn work_ends_in_every_count_that_it_began_in() {
-        let works = [Work::Operation, Work::Vote(1), Work::Undo(1), Work::Release, Work::Part];
-        let expected = [(1, 0, 0, 0), (1, 1, 0, 0), (1, 1, 1, 0), (0, 0, 0, 1), (0, 0, 0, 0)];
+        let works = [
+            Work::Operation,
+            Work::Vote(1),
+            Work::Undo(1),
+            Work::Release,
+            Work::Part,
+        ];
+        let expected = [
+            (1, 0, 0, 0),
+            (1, 1, 0, 0),
+            (1, 1, 1, 0),
+            (0, 0, 0, 1),
+            (0, 0, 0, 0),
+        ];
         for (work, counted) in works.into_iter().zip(expected) {
             let tally = tally(2);
             let counts = || {
-                let [at, late] = [&tally.at[1], &tally.late].map(|count| count.load(Ordering::Acquire));
+                let [at, late] =
+                    [&tally.at[1], &tally.late].map(|count| count.load(Ordering::Acquire));
                 (tally.all(), at, tally.undos(), late)
             };
             let in_flight = InFlight::unawaited(&tally, work);
-            assert_eq!((counts(), tally.open_work.is_settled()), (counted, work == Work::Vote(1)), "{work:?}");
+            assert_eq!(
+                (counts(), tally.open_work.is_settled()),
+                (counted, work == Work::Vote(1)),
+                "{work:?}"
+            );
             drop(in_flight);
-            assert_eq!((counts(), tally.open_work.is_settled()), ((0, 0, 0, 0), true), "{work:?}");
+            assert_eq!(
+                (counts(), tally.open_work.is_settled()),
+                ((0, 0, 0, 0), true),
+                "{work:?}"
+            );
         }
     }
 }

@@ -1,12 +1,14 @@
 //! The end of threads: they wait for a moment for the work that they have queued.
 //!
-//! No drop waits for a server. A program that drops a guard and ends would therefore end the engine's thread before the
-//! release is sent, and leave the lock for its lease. So a thread-local of each thread that queued something waits at
-//! the thread's end until that is answered. The process ends with `main`, and with it all other threads: `main` waits
-//! for all work that is under way in the lockers that it has used.
+//! No drop waits for a server. A program that drops a guard and ends would therefore end the
+//! engine's thread before the release is sent, and leave the lock for its lease. So a thread-local
+//! of each thread that queued something waits at the thread's end until that is answered. The
+//! process ends with `main`, and with it all other threads: `main` waits for all work that is under
+//! way in the lockers that it has used.
 //!
 //! # Invariants
-//! - A thread waits for at most [`PATIENCE`], with any number of lockers, and our own threads never wait.
+//! - A thread waits for at most [`PATIENCE`], with any number of lockers, and our own threads never
+//!   wait.
 //! - Nothing waits for work that was inherited through a fork: no thread could finish it.
 
 use std::cell::RefCell;
@@ -52,7 +54,8 @@ impl OpenWork {
     }
 
     pub(super) fn is_settled(&self) -> bool {
-        // With the store of `awaited` before it, and the opposite order in `settle`, one of the two sees the other.
+        // With the store of `awaited` before it, and the opposite order in `settle`, one of the two
+        // sees the other.
         self.open.load(Ordering::SeqCst) == 0
     }
 
@@ -72,12 +75,17 @@ impl OpenWork {
             if rest.is_zero() {
                 return;
             }
-            turn = self.settled.wait_timeout(turn, rest).unwrap_or_else(PoisonError::into_inner).0;
+            turn = self
+                .settled
+                .wait_timeout(turn, rest)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 }
 
-/// Returns the calling thread's own count, if that thread waits for what it queues now on an engine.
+/// Returns the calling thread's own count, if that thread waits for what it queues now on an
+/// engine.
 pub(super) fn track(engine: &Arc<OpenWork>) -> Option<Arc<OpenWork>> {
     // A thread whose thread-locals are destroyed can no longer wait.
     HERE.try_with(|here| here.track(engine)).ok().flatten()
@@ -86,7 +94,12 @@ pub(super) fn track(engine: &Arc<OpenWork>) -> Option<Arc<OpenWork>> {
 /// Returns whether the calling thread would wait for all work of an engine at its end.
 #[cfg(test)]
 pub(super) fn is_noted(engine: &Arc<OpenWork>) -> bool {
-    HERE.with(|here| here.awaits.borrow().iter().any(|known| Arc::ptr_eq(known, engine)))
+    HERE.with(|here| {
+        here.awaits
+            .borrow()
+            .iter()
+            .any(|known| Arc::ptr_eq(known, engine))
+    })
 }
 
 thread_local! {
@@ -100,7 +113,8 @@ enum ThreadKind {
     Other,
 }
 
-/// A thread, and what it waits for at its end: `main` for engines, other threads for what they have queued themselves.
+/// A thread, and what it waits for at its end: `main` for engines, other threads for what they have
+/// queued themselves.
 struct Here {
     kind: ThreadKind,
     awaits: RefCell<Vec<Arc<OpenWork>>>,
@@ -109,12 +123,16 @@ struct Here {
 impl Here {
     fn of(name: Option<&str>) -> Self {
         let kind = match name {
-            // On Windows the other threads have already been ended when the thread-locals of `main` are dropped.
+            // On Windows the other threads have already been ended when the thread-locals of `main`
+            // are dropped.
             Some("main") if !cfg!(windows) => ThreadKind::Main,
             Some(name) if name.starts_with("lockhound") => ThreadKind::Ours,
             _ => ThreadKind::Other,
         };
-        Self { kind, awaits: RefCell::default() }
+        Self {
+            kind,
+            awaits: RefCell::default(),
+        }
     }
 
     fn track(&self, engine: &Arc<OpenWork>) -> Option<Arc<OpenWork>> {
@@ -148,7 +166,8 @@ impl Drop for Here {
     fn drop(&mut self) {
         let until = Clock::machine().now() + PATIENCE;
         for work in self.awaits.get_mut().drain(..) {
-            // A mutex that was held at a fork is never released in the copy, so this check comes before any lock.
+            // A mutex that was held at a fork is never released in the copy, so this check comes
+            // before any lock.
             if !work.is_inherited() {
                 work.wait(until);
             }
@@ -170,13 +189,19 @@ mod tests {
         let engine = open_work();
         for name in ["lockhound", "lockhound-alarm"] {
             let ours = Here::of(Some(name));
-            assert!(ours.track(&engine).is_none() && ours.awaits.borrow().is_empty(), "{name}");
+            assert!(
+                ours.track(&engine).is_none() && ours.awaits.borrow().is_empty(),
+                "{name}"
+            );
         }
         for name in [None, Some("worker")] {
             let other = Here::of(name);
             let own = other.track(&engine).expect("one of its own");
             assert!(!Arc::ptr_eq(&own, &engine));
-            assert!(Arc::ptr_eq(&own, &other.track(&open_work()).expect("another engine's")), "one a thread");
+            assert!(
+                Arc::ptr_eq(&own, &other.track(&open_work()).expect("another engine's")),
+                "one a thread"
+            );
         }
     }
 
@@ -191,14 +216,24 @@ mod tests {
         for _ in 0..100 {
             main.note(&open_work());
         }
-        assert_eq!(main.awaits.borrow().len(), 2, "the first, and the last until the next comes");
+        assert_eq!(
+            main.awaits.borrow().len(),
+            2,
+            "the first, and the last until the next comes"
+        );
     }
 
     #[test]
     fn no_thread_waits_for_unawaited_work() {
         let [awaited, unawaited] = [(); 2].map(|()| Tally::new(std::process::id(), 0));
-        let in_flight = [InFlight::new(&awaited, Work::Part), InFlight::unawaited(&unawaited, Work::Part)];
-        assert_eq!(in_flight.each_ref().map(InFlight::is_awaited), [true, false]);
+        let in_flight = [
+            InFlight::new(&awaited, Work::Part),
+            InFlight::unawaited(&unawaited, Work::Part),
+        ];
+        assert_eq!(
+            in_flight.each_ref().map(InFlight::is_awaited),
+            [true, false]
+        );
         assert!(!unawaited.open_work.is_settled());
         drop(in_flight);
         assert!(awaited.open_work.is_settled() && unawaited.open_work.is_settled());
@@ -212,7 +247,10 @@ mod tests {
         let thread = Here::of(None);
         let before = thread.track(&parents).expect("one of its own");
         let after = thread.track(&own).expect("one of its own");
-        assert_eq!((before.pid, after.pid, thread.awaits.borrow().len()), (0, own.pid, 1));
+        assert_eq!(
+            (before.pid, after.pid, thread.awaits.borrow().len()),
+            (0, own.pid, 1)
+        );
     }
 
     #[test]
@@ -221,17 +259,28 @@ mod tests {
         let (hand, handed) = std::sync::mpsc::channel();
         let thread = std::thread::spawn({
             let engine = Arc::clone(&engine);
-            move || hand.send([(); 2].map(|()| InFlight::new(&engine, Work::Part))).expect("a receiver")
+            move || {
+                hand.send([(); 2].map(|()| InFlight::new(&engine, Work::Part)))
+                    .expect("a receiver")
+            }
         });
         let in_flight: [InFlight; 2] = handed.recv().expect("a sender");
         let own = Arc::clone(in_flight[0].thread().expect("a thread's"));
-        assert_eq!((own.open.load(Ordering::SeqCst), engine.open_work.open.load(Ordering::SeqCst)), (2, 2));
+        assert_eq!(
+            (
+                own.open.load(Ordering::SeqCst),
+                engine.open_work.open.load(Ordering::SeqCst)
+            ),
+            (2, 2)
+        );
         drop(in_flight);
         thread.join().expect("no panic");
         assert!(own.is_settled() && engine.open_work.is_settled());
         // A thread waits for work that never ends, but not forever.
         let start = Instant::now();
-        let in_flight = std::thread::spawn(move || InFlight::new(&engine, Work::Part)).join().expect("no panic");
+        let in_flight = std::thread::spawn(move || InFlight::new(&engine, Work::Part))
+            .join()
+            .expect("no panic");
         let waited = Instant::now().since(start);
         assert!(waited >= PATIENCE, "{waited:?}");
         drop(in_flight);

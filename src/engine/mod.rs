@@ -1,14 +1,16 @@
 //! The engine: one thread with a runtime of its own, which drives all communication with servers.
 //!
-//! Because of it, dropping a future cuts no command in half, a guard can be dropped without a runtime, a blocked user
-//! runtime loses no lock, and any executor will do. It is never joined, since async code may end it.
+//! Because of it, dropping a future cuts no command in half, a guard can be dropped without a
+//! runtime, a blocked user runtime loses no lock, and any executor will do. It is never joined,
+//! since async code may end it.
 //!
-//! With the feature `testing` an engine may be *embedded* instead: tasks in a runtime of the program, which use only
-//! that runtime's time, paused or not. None of the above is true of it: it is for lockers over servers in memory, in
-//! tests.
-//! - Its tasks end when it is stopped, when its last handle is dropped, or with the runtime, whichever is first.
-//! - It never polls busily, and no thread waits at its end for the work of an embedded engine: that thread may be the
-//!   one that has to run it.
+//! With the feature `testing` an engine may be *embedded* instead: tasks in a runtime of the
+//! program, which use only that runtime's time, paused or not. None of the above is true of it: it
+//! is for lockers over servers in memory, in tests.
+//! - Its tasks end when it is stopped, when its last handle is dropped, or with the runtime,
+//!   whichever is first.
+//! - It never polls busily, and no thread waits at its end for the work of an embedded engine: that
+//!   thread may be the one that has to run it.
 //! - No call can block on it, for the same reason.
 //! - In a forked process it is refused like any other engine.
 
@@ -62,7 +64,8 @@ struct Embedded {
 }
 
 impl Engine {
-    /// Starts the thread "lockhound", which polls busily for this long if that pays, for this many nodes.
+    /// Starts the thread "lockhound", which polls busily for this long if that pays, for this many
+    /// nodes.
     pub(crate) fn start(busy_poll: Duration, nodes: usize) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let tally = Tally::new(std::process::id(), nodes);
@@ -81,19 +84,21 @@ impl Engine {
         let stop = engine.stop.clone();
         let busy_poll = Arc::clone(&engine.busy_poll);
         let journal = Arc::clone(&engine.journal);
-        // If the thread cannot be started, the runtime is still here: async code must not drop a runtime, only shut it
-        // down in the background.
+        // If the thread cannot be started, the runtime is still here: async code must not drop a
+        // runtime, only shut it down in the background.
         let runtime = Arc::new(Mutex::new(Some(runtime)));
         let taken = Arc::clone(&runtime);
-        let started = std::thread::Builder::new().name("lockhound".into()).spawn(move || {
-            // What the runtime drops may log too.
-            let _keeping = journal.keep();
-            let runtime = taken.lock().take();
-            if let Some(runtime) = runtime {
-                runtime.block_on(stop.run_until_cancelled(busy_poll.keep()));
-                // Dropping the runtime drops its tasks, and with them the connections.
-            }
-        });
+        let started = std::thread::Builder::new()
+            .name("lockhound".into())
+            .spawn(move || {
+                // What the runtime drops may log too.
+                let _keeping = journal.keep();
+                let runtime = taken.lock().take();
+                if let Some(runtime) = runtime {
+                    runtime.block_on(stop.run_until_cancelled(busy_poll.keep()));
+                    // Dropping the runtime drops its tasks, and with them the connections.
+                }
+            });
         if let Err(error) = started {
             if let Some(runtime) = runtime.lock().take() {
                 runtime.shutdown_background();
@@ -103,7 +108,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Makes an engine that is embedded in this runtime, which becomes a host of lockers: see [`Clock::of`].
+    /// Makes an engine that is embedded in this runtime, which becomes a host of lockers: see
+    /// [`Clock::of`].
     #[cfg(feature = "testing")]
     pub(crate) fn embedded_in(runtime: &Handle, nodes: usize) -> Self {
         let stop = CancellationToken::new();
@@ -111,7 +117,10 @@ impl Engine {
         let tally = Tally::new(std::process::id(), nodes);
         let engine = Self {
             handle: runtime.clone(),
-            embedded: Some(Embedded { tasks, _end: Arc::new(stop.clone().drop_guard()) }),
+            embedded: Some(Embedded {
+                tasks,
+                _end: Arc::new(stop.clone().drop_guard()),
+            }),
             stop,
             busy_poll: Arc::new(BusyPoll::new(Duration::ZERO)),
             journal: journal(&tally),
@@ -142,7 +151,10 @@ impl Engine {
     }
 
     /// Runs a task on the engine. After the engine's end the task is dropped at once.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> tokio::task::AbortHandle {
+    pub(crate) fn spawn(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> tokio::task::AbortHandle {
         #[cfg(feature = "testing")]
         if let Some(embedded) = &self.embedded {
             return embedded.tasks.spawn(task);
@@ -150,13 +162,14 @@ impl Engine {
         self.handle.spawn(task).abort_handle()
     }
 
-    /// Gives an answer to a caller, together with other answers, as soon as the tasks that are ready have run. Once the
-    /// engine has ended, at once.
+    /// Gives an answer to a caller, together with other answers, as soon as the tasks that are
+    /// ready have run. Once the engine has ended, at once.
     pub(crate) fn queue_reply(&self, reply: impl FnOnce() + Send + 'static) {
         self.replies.queue(reply);
     }
 
-    /// Returns the way of its events to the program's subscriber. Those of an embedded engine take none.
+    /// Returns the way of its events to the program's subscriber. Those of an embedded engine take
+    /// none.
     pub(crate) fn journal(&self) -> &Journal {
         &self.journal
     }
@@ -176,9 +189,14 @@ impl Engine {
         self.busy_poll.waits_for_others();
     }
 
-    /// Counts work. It has to be done before the thread that queued it, or `main`, ends: see [`leaving`].
+    /// Counts work. It has to be done before the thread that queued it, or `main`, ends: see
+    /// [`leaving`].
     pub(crate) fn track(&self, work: Work) -> InFlight {
-        if self.is_embedded() { InFlight::unawaited(&self.tally, work) } else { InFlight::new(&self.tally, work) }
+        if self.is_embedded() {
+            InFlight::unawaited(&self.tally, work)
+        } else {
+            InFlight::new(&self.tally, work)
+        }
     }
 
     /// Returns the counts of what is under way.
@@ -191,14 +209,15 @@ impl Engine {
         drop(self.track(Work::Part));
     }
 
-    /// Returns whether this process is a forked copy of the one that started the engine. A fork copies only the thread
-    /// that calls it, and a mutex that another thread held at that moment stays locked: call this before taking any.
+    /// Returns whether this process is a forked copy of the one that started the engine. A fork
+    /// copies only the thread that calls it, and a mutex that another thread held at that moment
+    /// stays locked: call this before taking any.
     pub(crate) fn is_forked(&self) -> bool {
         self.tally.open_work.is_inherited()
     }
 
-    /// Waits for a future on this thread, which must not run async code. Not for an embedded engine: the thread that
-    /// waits may be the one that has to run it.
+    /// Waits for a future on this thread, which must not run async code. Not for an embedded
+    /// engine: the thread that waits may be the one that has to run it.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.handle.block_on(future)
     }
@@ -217,7 +236,8 @@ fn journal(tally: &Arc<Tally>) -> Arc<Journal> {
 
 #[cfg(test)]
 impl Engine {
-    /// Runs a task for a caller that waits for its answer, which the task reports by [`answered`](Self::answered).
+    /// Runs a task for a caller that waits for its answer, which the task reports by
+    /// [`answered`](Self::answered).
     fn ask(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.asked();
         self.spawn(task);
@@ -225,7 +245,10 @@ impl Engine {
 
     /// Returns the same engine as a forked copy of its process sees it.
     pub(crate) fn forked(self) -> Self {
-        Self { tally: Tally::new(0, 1), ..self }
+        Self {
+            tally: Tally::new(0, 1),
+            ..self
+        }
     }
 
     /// Returns whether the engine sleeps whatever is asked.
@@ -241,7 +264,10 @@ mod tests {
     use super::*;
 
     /// Runs a closure on the engine, as a caller's question.
-    fn ask<T: Send + 'static>(engine: &Engine, question: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    fn ask<T: Send + 'static>(
+        engine: &Engine,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Receiver<T> {
         let (reply, answer) = channel();
         let answering = engine.clone();
         engine.ask(async move {
@@ -255,7 +281,10 @@ mod tests {
     /// Returns the CPU time of the current thread.
     fn cpu() -> Duration {
         let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        Duration::new(used.tv_sec.unsigned_abs(), u32::try_from(used.tv_nsec).expect("below a second"))
+        Duration::new(
+            used.tv_sec.unsigned_abs(),
+            u32::try_from(used.tv_nsec).expect("below a second"),
+        )
     }
 
     #[test]
@@ -268,7 +297,11 @@ mod tests {
         std::thread::sleep(Duration::from_millis(300));
         let after = ask(&engine, cpu).recv().expect("an answer");
         engine.stop();
-        assert!(after - before < Duration::from_millis(30), "{:?}", after - before);
+        assert!(
+            after - before < Duration::from_millis(30),
+            "{:?}",
+            after - before
+        );
     }
 
     #[cfg(feature = "testing")]
@@ -287,7 +320,11 @@ mod tests {
         const HOUR: Duration = Duration::from_secs(3_600);
 
         fn paused() -> Runtime {
-            Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime")
+            Builder::new_current_thread()
+                .enable_time()
+                .start_paused(true)
+                .build()
+                .expect("a runtime")
         }
 
         /// Counts the tasks that have not been dropped.
@@ -334,7 +371,10 @@ mod tests {
             for _ in 0..3 {
                 yield_now().await;
             }
-            assert_eq!((alive.count(), Handle::current().metrics().num_alive_tasks()), (0, 0));
+            assert_eq!(
+                (alive.count(), Handle::current().metrics().num_alive_tasks()),
+                (0, 0)
+            );
         }
 
         #[tokio::test(start_paused = true)]
@@ -348,7 +388,10 @@ mod tests {
                 reply.send(Instant::now()).expect("listens");
             });
             assert_eq!(answer.await, Ok(start + HOUR));
-            assert_eq!((Instant::now(), engine.clock().now()), (start + HOUR, start + HOUR));
+            assert_eq!(
+                (Instant::now(), engine.clock().now()),
+                (start + HOUR, start + HOUR)
+            );
             assert!(Clock::machine().now().since(machine) < HOUR / 60);
         }
 
@@ -377,7 +420,11 @@ mod tests {
             for _ in 0..3 {
                 yield_now().await;
             }
-            assert_eq!((alive.count(), its.count()), (0, 1), "each engine ends for itself");
+            assert_eq!(
+                (alive.count(), its.count()),
+                (0, 1),
+                "each engine ends for itself"
+            );
             drop(other);
             assert_deserted(&its).await;
         }

@@ -1,16 +1,20 @@
-//! The answers that the engine gives to callers. They go out together, after the tasks that are ready have run.
+//! The answers that the engine gives to callers. They go out together, after the tasks that are
+//! ready have run.
 //!
-//! An answer wakes a task of the program, and one script answers many callers. If each answer went out at once, the
-//! thread that runs those tasks would wake up, run one of them and go to sleep again, for each answer: the engine takes
-//! longer to give an answer than a caller to ask the next question. Both sides of that are system calls.
+//! An answer wakes a task of the program, and one script answers many callers. If each answer went
+//! out at once, the thread that runs those tasks would wake up, run one of them and go to sleep
+//! again, for each answer: the engine takes longer to give an answer than a caller to ask the next
+//! question. Both sides of that are system calls.
 //!
-//! Not too many, though: a caller has to take a lock that it was granted within a time that begins with the grant, and
-//! the tasks that an answer wakes are foreign code, which takes the engine's time.
+//! Not too many, though: a caller has to take a lock that it was granted within a time that begins
+//! with the grant, and the tasks that an answer wakes are foreign code, which takes the engine's
+//! time.
 //!
 //! # Invariants
-//! - On the engine's own thread, replies are sent in the order in which they were queued. No mutex is held meanwhile.
-//! - Each reply is sent: by the task, by the call that queues the [`MOST`]th, or by the end of the engine; after that,
-//!   at once.
+//! - On the engine's own thread, replies are sent in the order in which they were queued. No mutex
+//!   is held meanwhile.
+//! - Each reply is sent: by the task, by the call that queues the [`MOST`]th, or by the end of the
+//!   engine; after that, at once.
 
 use tokio::sync::Notify;
 
@@ -42,7 +46,11 @@ impl ReplyBatch {
         state.replies.push(Box::new(reply));
         let is_due = state.ended || state.replies.len() >= MOST;
         drop(state);
-        if is_due { self.flush(&mut Vec::new()) } else { self.news.notify_one() }
+        if is_due {
+            self.flush(&mut Vec::new())
+        } else {
+            self.news.notify_one()
+        }
     }
 
     /// Sends all replies, by way of this empty list: the two lists take turns.
@@ -54,11 +62,14 @@ impl ReplyBatch {
 
 impl std::fmt::Debug for ReplyBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReplyBatch").field("replies", &self.state.lock().replies.len()).finish_non_exhaustive()
+        f.debug_struct("ReplyBatch")
+            .field("replies", &self.state.lock().replies.len())
+            .finish_non_exhaustive()
     }
 }
 
-/// Its drop ends the batches, whether or not their task has begun. Only the end of the engine drops it.
+/// Its drop ends the batches, whether or not their task has begun. Only the end of the engine drops
+/// it.
 pub(super) struct Flusher(pub(super) Arc<ReplyBatch>);
 
 impl Drop for Flusher {
@@ -124,7 +135,13 @@ mod tests {
             says.send(None).expect("the test listens");
         });
         let order: Vec<_> = said.iter().take(2 * MOST + 2).collect();
-        assert_eq!(order, (0..2 * MOST).map(Some).chain([None, Some(2 * MOST)]).collect::<Vec<_>>());
+        assert_eq!(
+            order,
+            (0..2 * MOST)
+                .map(Some)
+                .chain([None, Some(2 * MOST)])
+                .collect::<Vec<_>>()
+        );
         engine.stop();
     }
 
@@ -144,7 +161,13 @@ mod tests {
             let reply = says.clone();
             engine.queue_reply(move || {
                 let is_at_once = std::thread::current().id() == here;
-                reply.send(if is_at_once { "at once" } else { "by the engine" }).expect("the test listens");
+                reply
+                    .send(if is_at_once {
+                        "at once"
+                    } else {
+                        "by the engine"
+                    })
+                    .expect("the test listens");
             });
             if said.recv() == Ok("at once") {
                 break;

@@ -1,14 +1,16 @@
 //! The task that runs what callers ask for: many jobs at the same time.
 //!
-//! A lock and its release are a job each. A task for each of them would be allocated by the caller's thread and freed
-//! by the engine's, which makes the two wait for each other in the allocator. So a caller gives plain data, and all
-//! that it takes to run it is the engine's.
+//! A lock and its release are a job each. A task for each of them would be allocated by the
+//! caller's thread and freed by the engine's, which makes the two wait for each other in the
+//! allocator. So a caller gives plain data, and all that it takes to run it is the engine's.
 //!
 //! # Invariants
-//! - Jobs begin in the order in which they are submitted: a lock that is tried behind a release finds it released.
-//! - What is under way comes before what is new, since its callers may sleep; and other tasks have their turn between a
-//!   few jobs and the next.
-//! - Each job is run, or dropped with the engine. One that panics, or whose drop does, ends, and nothing else does.
+//! - Jobs begin in the order in which they are submitted: a lock that is tried behind a release
+//!   finds it released.
+//! - What is under way comes before what is new, since its callers may sleep; and other tasks have
+//!   their turn between a few jobs and the next.
+//! - Each job is run, or dropped with the engine. One that panics, or whose drop does, ends, and
+//!   nothing else does.
 //! - Jobs are dropped after the mutex is released.
 
 use std::collections::VecDeque;
@@ -53,8 +55,12 @@ struct JobQueue<J> {
 
 impl<J: Job> JobRunner<J> {
     pub(crate) fn new(engine: &Engine) -> Self {
-        let queue = Arc::new(JobQueue { jobs: Mutex::new(Some(VecDeque::new())), news: Notify::new() });
-        // Jobs share the task's budget, and one that begins without any may wait before it has sent something.
+        let queue = Arc::new(JobQueue {
+            jobs: Mutex::new(Some(VecDeque::new())),
+            news: Notify::new(),
+        });
+        // Jobs share the task's budget, and one that begins without any may wait before it has sent
+        // something.
         engine.spawn(unconstrained(work(Worker(Arc::clone(&queue)))));
         Self(queue)
     }
@@ -81,14 +87,17 @@ impl<J: Job> JobRunner<J> {
     }
 }
 
-/// Its drop ends the runner, whether or not its task has begun. Only the end of the engine drops it.
+/// Its drop ends the runner, whether or not its task has begun. Only the end of the engine drops
+/// it.
 struct Worker<J>(Arc<JobQueue<J>>);
 
 impl<J> Worker<J> {
     /// Takes the next jobs.
     fn take(&self) -> Vec<J> {
         let mut jobs = self.0.jobs.lock();
-        let Some(queue) = &mut *jobs else { return Vec::new() };
+        let Some(queue) = &mut *jobs else {
+            return Vec::new();
+        };
         let taken = queue.drain(..queue.len().min(AT_ONCE)).collect();
         if !queue.is_empty() {
             self.0.news.notify_one();
@@ -102,15 +111,18 @@ impl<J> Worker<J> {
 impl<J> Drop for Worker<J> {
     fn drop(&mut self) {
         let jobs = self.0.jobs.lock().take();
-        jobs.into_iter().flatten().for_each(|job| contained(|| drop(job)));
+        jobs.into_iter()
+            .flatten()
+            .for_each(|job| contained(|| drop(job)));
     }
 }
 
-/// The room of a job under way. Rooms are used again: the futures are too large for the allocator's caches.
+/// The room of a job under way. Rooms are used again: the futures are too large for the allocator's
+/// caches.
 type Room<F> = Pin<Box<Option<F>>>;
 
-/// A job under way. Dropping it with the engine may wake its caller, whose waker may panic: the other jobs are dropped
-/// all the same.
+/// A job under way. Dropping it with the engine may wake its caller, whose waker may panic: the
+/// other jobs are dropped all the same.
 struct Running<F>(Option<Room<F>>);
 
 impl<F: Future> Future for Running<F> {
@@ -185,7 +197,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(10);
 
-    /// Says its number when it begins, waits until it may go on, and says its number again. One without a wait panics.
+    /// Says its number when it begins, waits until it may go on, and says its number again. One
+    /// without a wait panics.
     struct Errand {
         number: usize,
         says: Sender<usize>,
@@ -195,7 +208,12 @@ mod tests {
 
     impl Job for Errand {
         async fn run(self) {
-            let Self { number, says, waits, _dropped } = self;
+            let Self {
+                number,
+                says,
+                waits,
+                _dropped,
+            } = self;
             says.send(number).expect("the test listens");
             waits.expect("this one panics").await.expect("it may go on");
             says.send(number).expect("the test listens");
@@ -214,7 +232,13 @@ mod tests {
         fn new() -> Self {
             let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
             let (says, said) = channel();
-            Self { runner: JobRunner::new(&engine), engine, says, said, alive: Arc::default() }
+            Self {
+                runner: JobRunner::new(&engine),
+                engine,
+                says,
+                said,
+                alive: Arc::default(),
+            }
         }
 
         /// Submits a job, and returns what lets it go on.
@@ -225,7 +249,12 @@ mod tests {
         }
 
         fn submit_this(&self, number: usize, waits: Option<oneshot::Receiver<()>>) {
-            self.runner.submit(Errand { number, says: self.says.clone(), waits, _dropped: Arc::clone(&self.alive) });
+            self.runner.submit(Errand {
+                number,
+                says: self.says.clone(),
+                waits,
+                _dropped: Arc::clone(&self.alive),
+            });
         }
 
         fn hear(&self) -> usize {
@@ -277,7 +306,10 @@ mod tests {
         let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
         let runner = Arc::new(JobRunner::new(&engine));
         let over = Arc::<AtomicBool>::default();
-        runner.submit(Endless { runner: Arc::clone(&runner), over: Arc::clone(&over) });
+        runner.submit(Endless {
+            runner: Arc::clone(&runner),
+            over: Arc::clone(&over),
+        });
         let (says, said) = channel();
         engine.spawn(async move {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -308,14 +340,20 @@ mod tests {
         let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
         let (runner, (says, said)) = (JobRunner::new(&engine), channel());
         engine.spawn(async move {
-            (0..1_000).for_each(|number| runner.submit(Quick { number, says: says.clone() }));
+            (0..1_000).for_each(|number| {
+                runner.submit(Quick {
+                    number,
+                    says: says.clone(),
+                })
+            });
         });
         let order: Vec<_> = said.iter().take(1_000).collect();
         engine.stop();
         assert_eq!(order, (0..1_000).collect::<Vec<_>>());
     }
 
-    /// Otherwise a lock that is tried behind a release that its line was passed would be tried before it.
+    /// Otherwise a lock that is tried behind a release that its line was passed would be tried
+    /// before it.
     #[test]
     fn what_was_asked_for_before_begins_first() {
         struct Quick(usize, Sender<usize>);
@@ -328,7 +366,9 @@ mod tests {
         let (runner, (says, said)) = (JobRunner::new(&engine), channel());
         // From a task of the engine, so all are there before the runner looks.
         engine.spawn(async move {
-            [1, 2].into_iter().for_each(|number| runner.submit(Quick(number, says.clone())));
+            [1, 2]
+                .into_iter()
+                .for_each(|number| runner.submit(Quick(number, says.clone())));
             runner.submit_first(Quick(0, says));
         });
         assert_eq!(said.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
@@ -357,11 +397,19 @@ mod tests {
         let (runner, (says, said)) = (JobRunner::new(&engine), channel());
         // From a task of the engine, so all are there before the runner looks.
         engine.spawn(async move {
-            (0..3 * AT_ONCE).for_each(|number| runner.submit(Endless { number, says: says.clone() }));
+            (0..3 * AT_ONCE).for_each(|number| {
+                runner.submit(Endless {
+                    number,
+                    says: says.clone(),
+                })
+            });
         });
         let order: Vec<_> = said.iter().take(1 + 3 * AT_ONCE).collect();
         engine.stop();
-        let expected: Vec<_> = (0..AT_ONCE).chain([UNDER_WAY]).chain(AT_ONCE..3 * AT_ONCE).collect();
+        let expected: Vec<_> = (0..AT_ONCE)
+            .chain([UNDER_WAY])
+            .chain(AT_ONCE..3 * AT_ONCE)
+            .collect();
         assert_eq!(order, expected);
     }
 
@@ -413,7 +461,10 @@ mod tests {
         let (runner, (begun, begins), alive) = (JobRunner::new(&engine), channel(), Arc::new(()));
         for number in 0..9 {
             let alive = Some(Arc::clone(&alive)).filter(|_| number != 4);
-            runner.submit(Waits { begun: begun.clone(), alive });
+            runner.submit(Waits {
+                begun: begun.clone(),
+                alive,
+            });
             begins.recv_timeout(LONG).expect("it begins");
         }
         engine.stop();
@@ -421,6 +472,10 @@ mod tests {
         while Arc::strong_count(&alive) > 1 && std::time::Instant::now() < until {
             std::thread::yield_now();
         }
-        assert_eq!(Arc::strong_count(&alive), 1, "whoever waits for them waits forever");
+        assert_eq!(
+            Arc::strong_count(&alive),
+            1,
+            "whoever waits for them waits forever"
+        );
     }
 }

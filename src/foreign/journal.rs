@@ -1,15 +1,16 @@
 //! The journal: the events of an engine on their way to the program's subscriber.
 //!
-//! A subscriber may block: it may write to a pipe that nobody reads. So a subscriber of our own copies the events of an
-//! engine's thread, and another thread, "lockhound-log", passes the copies on. It starts with the first event, and ends
-//! a second after the last. What fred logs goes the same way, if the program has a bridge from `log` to `tracing`, but
-//! only below info: it names connections by numbers of its own, and this crate says the same with the server's name.
+//! A subscriber may block: it may write to a pipe that nobody reads. So a subscriber of our own
+//! copies the events of an engine's thread, and another thread, "lockhound-log", passes the copies
+//! on. It starts with the first event, and ends a second after the last. What fred logs goes the
+//! same way, if the program has a bridge from `log` to `tracing`, but only below info: it names
+//! connections by numbers of its own, and this crate says the same with the server's name.
 //!
 //! # Invariants
 //! - The engine's thread runs no code of a subscriber but its `enabled`.
 //! - Events keep their order, and the span that they were in.
-//! - A bounded number of events waits. Those that come when there is no room are dropped and counted, and an event says
-//!   how many they were.
+//! - A bounded number of events waits. Those that come when there is no room are dropped and
+//!   counted, and an event says how many they were.
 //! - No mutex of ours is held while a subscriber runs.
 
 use std::any::Any;
@@ -102,7 +103,10 @@ impl Journal {
     pub(crate) fn keep(self: &Arc<Self>) -> Keeping {
         dispatcher::get_default(|subscriber| self.meet(subscriber));
         HERE.with(|here| here.replace(Some(Arc::clone(self))));
-        Keeping { journal: Arc::clone(self), _copying: dispatcher::set_default(copier()) }
+        Keeping {
+            journal: Arc::clone(self),
+            _copying: dispatcher::set_default(copier()),
+        }
     }
 
     /// Returns how many events were dropped.
@@ -124,7 +128,11 @@ impl Journal {
 
     fn put_event(self: &Arc<Self>, event: Copied) {
         let mut state = self.state.lock();
-        let room = if *event.metadata.level() <= Level::INFO { MOST } else { MOST / 2 };
+        let room = if *event.metadata.level() <= Level::INFO {
+            MOST
+        } else {
+            MOST / 2
+        };
         if state.entries.len() >= room {
             state.unsaid += 1;
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -133,7 +141,8 @@ impl Journal {
         self.put(state, JournalEntry::Event(event));
     }
 
-    /// Adds an entry, and makes sure that the thread runs. If none can be started, the next entry tries again.
+    /// Adds an entry, and makes sure that the thread runs. If none can be started, the next entry
+    /// tries again.
     fn put(self: &Arc<Self>, mut state: MutexGuard<'_, State>, entry: JournalEntry) {
         state.entries.push_back(entry);
         if state.pledge.is_none() {
@@ -149,7 +158,9 @@ impl Journal {
             return;
         }
         let journal = Arc::clone(self);
-        let started = thread::Builder::new().name("lockhound-log".into()).spawn(move || journal.serve());
+        let started = thread::Builder::new()
+            .name("lockhound-log".into())
+            .spawn(move || journal.serve());
         if started.is_err() {
             self.state.lock().is_served = false;
         }
@@ -165,7 +176,11 @@ impl Journal {
                 }
                 JournalStep::Pass(JournalEntry::End(span)) => contained(|| drop(span)),
                 JournalStep::Say(events) => {
-                    log!(warn, events, "log events were dropped: the program's subscriber does not keep up");
+                    log!(
+                        warn,
+                        events,
+                        "log events were dropped: the program's subscriber does not keep up"
+                    );
                 }
                 JournalStep::End => return,
             }
@@ -186,7 +201,10 @@ impl Journal {
             if !state.is_closed {
                 state.is_asleep = true;
                 // An entry that comes is in the queue before the bell rings.
-                let waited = self.bell.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+                let waited = self
+                    .bell
+                    .wait_timeout(state, IDLE)
+                    .unwrap_or_else(PoisonError::into_inner);
                 let is_over = waited.1.timed_out();
                 state = waited.0;
                 state.is_asleep = false;
@@ -202,7 +220,9 @@ impl Journal {
 
 impl Debug for Journal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Journal").field("dropped", &self.dropped).finish_non_exhaustive()
+        f.debug_struct("Journal")
+            .field("dropped", &self.dropped)
+            .finish_non_exhaustive()
     }
 }
 
@@ -220,7 +240,8 @@ impl Drop for Keeping {
     }
 }
 
-/// Makes this the span of the events to come, if this is the thread of an engine. Returns the span before it.
+/// Makes this the span of the events to come, if this is the thread of an engine. Returns the span
+/// before it.
 pub(super) fn enter(span: &Arc<Span>) -> Option<Option<Arc<Span>>> {
     here().map(|_| SPAN.replace(Some(Arc::clone(span))))
 }
@@ -230,7 +251,8 @@ pub(super) fn leave(earlier: Option<Arc<Span>>) {
     SPAN.set(earlier);
 }
 
-/// Drops a span: on the thread of an engine by way of the journal, since its subscriber may log that.
+/// Drops a span: on the thread of an engine by way of the journal, since its subscriber may log
+/// that.
 pub(super) fn end(span: Arc<Span>) {
     match here() {
         Some(journal) => journal.put(journal.state.lock(), JournalEntry::End(span)),
@@ -252,7 +274,8 @@ fn copier() -> &'static Dispatch {
 struct Copier;
 
 impl Subscriber for Copier {
-    /// On no other thread it has a say. On its own it is asked each time if anybody else is interested.
+    /// On no other thread it has a say. On its own it is asked each time if anybody else is
+    /// interested.
     fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
         Interest::never()
     }
@@ -267,7 +290,10 @@ impl Subscriber for Copier {
         let is_said_by_us = *metadata.level() <= Level::INFO && is_of_fred(metadata.target());
         metadata.is_event()
             && !is_said_by_us
-            && journal.subscriber.get().is_none_or(|subscriber| subscriber.enabled(metadata))
+            && journal
+                .subscriber
+                .get()
+                .is_none_or(|subscriber| subscriber.enabled(metadata))
     }
 
     fn event(&self, event: &tracing::Event<'_>) {
@@ -303,7 +329,11 @@ struct Copied {
 
 impl Copied {
     fn of(event: &tracing::Event<'_>) -> Self {
-        let mut copied = Self { metadata: event.metadata(), fields: Vec::new(), span: SPAN.with_borrow(Clone::clone) };
+        let mut copied = Self {
+            metadata: event.metadata(),
+            fields: Vec::new(),
+            span: SPAN.with_borrow(Clone::clone),
+        };
         event.record(&mut copied);
         copied
     }
@@ -317,7 +347,9 @@ impl Copied {
     }
 
     fn dispatch(&self) {
-        let Some((first, _)) = self.fields.first() else { return };
+        let Some((first, _)) = self.fields.first() else {
+            return;
+        };
         if !dispatcher::get_default(|subscriber| subscriber.enabled(self.metadata)) {
             return;
         }

@@ -23,13 +23,28 @@ pub(crate) struct Calling<'a> {
 }
 
 impl<'a> Calling<'a> {
-    pub(super) fn begin(session: &'a Session, wait: Wait, keys: &[Key], class: Option<&'static str>) -> Self {
+    pub(super) fn begin(
+        session: &'a Session,
+        wait: Wait,
+        keys: &[Key],
+        class: Option<&'static str>,
+    ) -> Self {
         let span = spans::wait(wait.operation(), keys, class);
-        Self { session, wait, came: session.now(), class, span, has_ended: false }
+        Self {
+            session,
+            wait,
+            came: session.now(),
+            class,
+            span,
+            has_ended: false,
+        }
     }
 
     /// Runs a future in the span of the call.
-    pub(super) fn inside<T>(&self, future: Pin<&mut impl Future<Output = T>>) -> impl Future<Output = T> {
+    pub(super) fn inside<T>(
+        &self,
+        future: Pin<&mut impl Future<Output = T>>,
+    ) -> impl Future<Output = T> {
         foreign::in_span(&self.span, future)
     }
 
@@ -59,7 +74,11 @@ impl<'a> Calling<'a> {
 
     /// Returns until when a run waits for its turn. One attempt takes a turn that is free.
     pub(super) fn end_of_turn(&self) -> Option<Instant> {
-        if self.waits() { self.deadline() } else { Some(self.came) }
+        if self.waits() {
+            self.deadline()
+        } else {
+            Some(self.came)
+        }
     }
 
     /// Returns whether it waits while somebody else holds the lock.
@@ -76,7 +95,11 @@ impl<'a> Calling<'a> {
         self.has_ended = true;
         self.span.record("outcome", &outcome);
         let may_wait = self.waits() && outcome != CallOutcome::Reentered;
-        self.session.call_ended(outcome, may_wait.then(|| self.session.now().since(self.came)), self.class);
+        self.session.call_ended(
+            outcome,
+            may_wait.then(|| self.session.now().since(self.came)),
+            self.class,
+        );
     }
 }
 

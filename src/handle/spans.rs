@@ -7,8 +7,13 @@ use crate::foreign;
 use crate::key::Key;
 use crate::session::RawGuards;
 
-/// Returns the span of the caller's wait. The engine logs its work for the call outside of this span.
-pub(super) fn wait(operation: &'static str, keys: &[Key], class: Option<&'static str>) -> foreign::Span {
+/// Returns the span of the caller's wait. The engine logs its work for the call outside of this
+/// span.
+pub(super) fn wait(
+    operation: &'static str,
+    keys: &[Key],
+    class: Option<&'static str>,
+) -> foreign::Span {
     match keys {
         [key] => foreign::span(|| {
             tracing::info_span!(
@@ -16,7 +21,14 @@ pub(super) fn wait(operation: &'static str, keys: &[Key], class: Option<&'static
             )
         }),
         keys => foreign::span(|| {
-            tracing::info_span!("lockhound.wait", operation, ?keys, class, owner = Empty, outcome = Empty)
+            tracing::info_span!(
+                "lockhound.wait",
+                operation,
+                ?keys,
+                class,
+                owner = Empty,
+                outcome = Empty
+            )
         }),
     }
 }
@@ -39,11 +51,14 @@ impl HoldSpan {
                     "lockhound.hold", key = %key.shown(), class, %owner, fence, reentry, outcome = Empty
                 )
             }),
-            keys => {
-                foreign::span(|| tracing::info_span!("lockhound.hold", ?keys, class, %owner, reentry, outcome = Empty))
-            }
+            keys => foreign::span(
+                || tracing::info_span!("lockhound.hold", ?keys, class, %owner, reentry, outcome = Empty),
+            ),
         };
-        Self { span, has_outcome: false }
+        Self {
+            span,
+            has_outcome: false,
+        }
     }
 
     pub(super) fn span(&self) -> &foreign::Span {

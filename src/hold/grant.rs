@@ -11,7 +11,8 @@ use crate::identity::Origin;
 use crate::lease::NodeIndex;
 use crate::owner::Owner;
 
-/// How long a hold may last. Terms belong to the outermost acquisition; re-entries neither shorten nor lengthen them.
+/// How long a hold may last. Terms belong to the outermost acquisition; re-entries neither shorten
+/// nor lengthen them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
@@ -40,7 +41,8 @@ pub(crate) struct Grant<'a> {
     pub(crate) nodes: usize,
 }
 
-/// What the watchdog needs to know of a hold, read in one step, since other threads change it meanwhile.
+/// What the watchdog needs to know of a hold, read in one step, since other threads change it
+/// meanwhile.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Survey {
     pub(crate) state: HoldState,

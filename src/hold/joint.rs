@@ -7,7 +7,8 @@ use crate::error::Loss;
 use crate::foreign::contained;
 use crate::sync::{Mutex, OnceLock};
 
-/// The common token of the guards of several locks. The holds have weak references: it lives as long as the guards.
+/// The common token of the guards of several locks. The holds have weak references: it lives as
+/// long as the guards.
 #[derive(Debug, Default)]
 pub(crate) struct Joint {
     tokens: Mutex<Tokens>,
@@ -17,7 +18,8 @@ pub(crate) struct Joint {
 impl Joint {
     /// Fires the tokens for the loss of one of the holds.
     pub(super) fn fire(&self, loss: Loss) {
-        // The loss comes before the tokens, since a woken task asks for it. Later losses change nothing.
+        // The loss comes before the tokens, since a woken task asks for it. Later losses change
+        // nothing.
         let _: Result<_, _> = self.first.set(loss);
         // One by one, so that another thread can go on if a waker blocks this one.
         while let Some(token) = self.take() {
@@ -38,6 +40,10 @@ impl Joint {
     pub(crate) fn token(&self) -> CancellationToken {
         let mut tokens = self.tokens.lock();
         // `fire` sets the loss before it takes tokens: it takes this one, or the loss is seen here.
-        if self.loss().is_some() { tokens::fired() } else { tokens.hand_out() }
+        if self.loss().is_some() {
+            tokens::fired()
+        } else {
+            tokens.hand_out()
+        }
     }
 }

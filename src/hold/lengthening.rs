@@ -8,7 +8,8 @@ use crate::clock::Instant;
 use crate::lease::NodeIndex;
 
 impl Hold {
-    /// Notes that the servers are about to be asked for this lease, which may be longer than that of the terms.
+    /// Notes that the servers are about to be asked for this lease, which may be longer than that
+    /// of the terms.
     pub(crate) fn lengthen(&self, lease: Duration) {
         let mut state = self.state.lock();
         state.longest = state.longest.max(lease);
@@ -30,6 +31,10 @@ impl Hold {
 
     /// Returns whether a majority votes for it until this time.
     pub(crate) fn has_votes_until(&self, until: Instant) -> bool {
-        self.state.lock().votes.majority_until().is_some_and(|end| end >= until)
+        self.state
+            .lock()
+            .votes
+            .majority_until()
+            .is_some_and(|end| end >= until)
     }
 }

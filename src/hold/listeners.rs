@@ -27,7 +27,10 @@ pub(super) enum Listener {
 impl Listeners {
     /// Takes out one listener.
     pub(super) fn take(&mut self) -> Option<Listener> {
-        self.tokens.take().map(Listener::Token).or_else(|| self.joints.pop().map(Listener::Joint))
+        self.tokens
+            .take()
+            .map(Listener::Token)
+            .or_else(|| self.joints.pop().map(Listener::Joint))
     }
 
     /// Adds the joint of several holds, and drops those that are gone.
@@ -54,7 +57,9 @@ impl Hold {
         match state.phase {
             // The thread that fires may not see a new token any more.
             HoldPhase::Lost(_) => fired(),
-            HoldPhase::Held | HoldPhase::Releasing => state.listeners.get_or_insert_default().tokens.hand_out(),
+            HoldPhase::Held | HoldPhase::Releasing => {
+                state.listeners.get_or_insert_default().tokens.hand_out()
+            }
         }
     }
 
@@ -67,7 +72,10 @@ impl Hold {
                 joint.fire(loss);
             }
             HoldPhase::Held | HoldPhase::Releasing => {
-                state.listeners.get_or_insert_default().join(Arc::downgrade(joint));
+                state
+                    .listeners
+                    .get_or_insert_default()
+                    .join(Arc::downgrade(joint));
             }
         }
     }
@@ -84,12 +92,20 @@ mod tests {
     use crate::owner::Owner;
 
     fn hold() -> Arc<Hold> {
-        let terms = Terms { lease: std::time::Duration::from_secs(30), renewed: true, max_hold: None };
+        let terms = Terms {
+            lease: std::time::Duration::from_secs(30),
+            renewed: true,
+            max_hold: None,
+        };
         Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1))
     }
 
     fn trees(hold: &Hold) -> usize {
-        hold.state.lock().listeners.as_ref().map_or(0, |listeners| listeners.tokens.trees.len())
+        hold.state
+            .lock()
+            .listeners
+            .as_ref()
+            .map_or(0, |listeners| listeners.tokens.trees.len())
     }
 
     #[test]
@@ -123,9 +139,19 @@ mod tests {
         }
         let kept = [Arc::<Joint>::default(), Arc::default()];
         kept.iter().for_each(|joint| hold.join(joint));
-        assert_eq!(hold.state.lock().listeners.as_ref().map(|listeners| listeners.joints.len()), Some(2));
+        assert_eq!(
+            hold.state
+                .lock()
+                .listeners
+                .as_ref()
+                .map(|listeners| listeners.joints.len()),
+            Some(2)
+        );
         assert!(hold.lose(Loss::NotOwner));
-        assert!(kept.iter().all(|joint| joint.loss() == Some(Loss::NotOwner) && joint.token().is_cancelled()));
+        assert!(
+            kept.iter()
+                .all(|joint| joint.loss() == Some(Loss::NotOwner) && joint.token().is_cancelled())
+        );
         let late = Arc::default();
         hold.join(&late);
         assert_eq!(late.loss(), Some(Loss::NotOwner), "told at once");
@@ -154,13 +180,19 @@ mod tests {
         hold.join(&joint);
         let wait = |token: CancellationToken, waker: Waker| {
             let mut waiting = Box::pin(token.cancelled_owned());
-            assert_eq!(waiting.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending);
+            assert_eq!(
+                waiting.as_mut().poll(&mut Context::from_waker(&waker)),
+                Poll::Pending
+            );
             waiting
         };
         let mut waits = Vec::new();
         let mut bells = Vec::new();
         for _ in 0..ALONE / 2 {
-            for token in [|hold: &Hold, _: &Joint| hold.token(), |_: &Hold, joint: &Joint| joint.token()] {
+            for token in [
+                |hold: &Hold, _: &Joint| hold.token(),
+                |_: &Hold, joint: &Joint| joint.token(),
+            ] {
                 let bell = Arc::new(Bell(false.into()));
                 waits.push(wait(token(&hold, &joint), Arc::new(Bomb).into()));
                 waits.push(wait(token(&hold, &joint), Arc::clone(&bell).into()));
@@ -168,6 +200,10 @@ mod tests {
             }
         }
         assert!(hold.lose(Loss::NotOwner));
-        assert!(bells.iter().all(|bell| bell.0.load(std::sync::atomic::Ordering::SeqCst)));
+        assert!(
+            bells
+                .iter()
+                .all(|bell| bell.0.load(std::sync::atomic::Ordering::SeqCst))
+        );
     }
 }

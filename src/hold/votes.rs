@@ -9,15 +9,21 @@ use crate::lease::{self, NodeIndex};
 pub(super) struct Votes {
     /// Until when the vote of each node is valid, if it has one.
     until: Box<[Option<Instant>]>,
-    /// Nodes that may still execute a command that creates the lock. Usually empty, so it is kept small.
+    /// Nodes that may still execute a command that creates the lock. Usually empty, so it is kept
+    /// small.
     uncertain: Box<[NodeIndex]>,
 }
 
 impl Votes {
     /// Creates the votes of these nodes, out of this many, valid until this time.
     pub(super) fn new(nodes: usize, votes: &[NodeIndex], until: Instant) -> Self {
-        let until = (0..nodes).map(|node| votes.contains(&node).then_some(until)).collect();
-        Self { until, uncertain: Box::default() }
+        let until = (0..nodes)
+            .map(|node| votes.contains(&node).then_some(until))
+            .collect();
+        Self {
+            until,
+            uncertain: Box::default(),
+        }
     }
 
     /// Returns until when a majority votes for it, if one does.
@@ -48,8 +54,8 @@ impl Votes {
         self.until[node].is_some()
     }
 
-    /// Records that this node may still execute a command that creates the lock. An answer to another command does not
-    /// change that.
+    /// Records that this node may still execute a command that creates the lock. An answer to
+    /// another command does not change that.
     pub(super) fn make_uncertain(&mut self, node: NodeIndex) {
         if !self.is_uncertain(node) {
             self.uncertain = self.uncertain.iter().copied().chain([node]).collect();

@@ -23,8 +23,8 @@ pub(crate) struct Scope {
     pub(crate) runs: Runs,
 }
 
-/// Where a call comes from, independent of its owner. It distinguishes branches of one task only if their wakers
-/// differ.
+/// Where a call comes from, independent of its owner. It distinguishes branches of one task only if
+/// their wakers differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) context: CallContext,
@@ -64,13 +64,14 @@ pub(crate) struct Caller {
 }
 
 impl Owner {
-    /// Returns the owner as which the caller locks: that of the innermost [`scope`](Self::scope), or else the tokio
-    /// task.
+    /// Returns the owner as which the caller locks: that of the innermost [`scope`](Self::scope),
+    /// or else the tokio task.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is neither, as in the `block_on` root of a runtime (the body of `#[tokio::main]`) and
-    /// in other executors. There a polled call is identified by its waker, which only the call itself can see. To share
-    /// a hold with a spawned task, use [`Guard::scope`](crate::Guard::scope); to name an owner,
+    /// [`Error::Config`] if there is neither, as in the `block_on` root of a runtime (the body of
+    /// `#[tokio::main]`) and in other executors. There a polled call is identified by its waker,
+    /// which only the call itself can see. To share a hold with a spawned task, use
+    /// [`Guard::scope`](crate::Guard::scope); to name an owner,
     /// [`Lock::owned_by`](crate::Lock::owned_by).
     ///
     /// # Examples
@@ -98,9 +99,10 @@ impl Owner {
 
     /// Runs a future in which every call locks as this owner, in any task.
     ///
-    /// A spawned child that locks what its awaiting parent holds waits forever, since it is a different owner. In the
-    /// parent's scope it enters again; [`Guard::scope`](crate::Guard::scope) is the short form. Tasks that the future
-    /// spawns are outside of the scope.
+    /// A spawned child that locks what its awaiting parent holds waits forever, since it is a
+    /// different owner. In the parent's scope it enters again;
+    /// [`Guard::scope`](crate::Guard::scope) is the short form. Tasks that the future spawns are
+    /// outside of the scope.
     ///
     /// # Cancel safety
     /// Dropping the returned future drops the one that it runs.
@@ -117,18 +119,34 @@ impl Owner {
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
     pub fn scope<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
-        // The scope belongs to the runs of its maker, so that tasks spawned in it are inside of those runs.
-        Scope { owner: self, runs: Runs::current() }.run(future)
+        // The scope belongs to the runs of its maker, so that tasks spawned in it are inside of
+        // those runs.
+        Scope {
+            owner: self,
+            runs: Runs::current(),
+        }
+        .run(future)
     }
 }
 
 impl Scope {
     /// Runs a future in this scope.
     pub(crate) fn run<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
-        // The caller may be further inside: in a run in which it uses a guard from outside of that run.
+        // The caller may be further inside: in a run in which it uses a guard from outside of that
+        // run.
         let current = Runs::current();
-        let runs = if current.is_inside(&self.runs) { current } else { self.runs };
-        SCOPE.scope(Self { owner: self.owner, runs }, future)
+        let runs = if current.is_inside(&self.runs) {
+            current
+        } else {
+            self.runs
+        };
+        SCOPE.scope(
+            Self {
+                owner: self.owner,
+                runs,
+            },
+            future,
+        )
     }
 }
 
@@ -138,8 +156,12 @@ impl Caller {
     /// # Errors
     /// [`Error::Config`] if the caller cannot be distinguished from others.
     pub(crate) async fn polling(named: Option<&Owner>, reentry: Reentry) -> Result<Self, Error> {
-        let polled =
-            poll_fn(|cx| Poll::Ready((cx.waker().data() as usize, Self::by(named, reentry, Some(cx.waker())))));
+        let polled = poll_fn(|cx| {
+            Poll::Ready((
+                cx.waker().data() as usize,
+                Self::by(named, reentry, Some(cx.waker())),
+            ))
+        });
         let (waker, found) = polled.await;
         let (owner, known) = found.ok_or_else(|| {
             Error::config(
@@ -149,26 +171,52 @@ impl Caller {
             )
         })?;
         let context = task().map_or_else(|| CallContext::Polled(thread()), CallContext::Task);
-        Ok(Self { owner, origin: Origin { context, waker, known }, runs: Runs::current() })
+        Ok(Self {
+            owner,
+            origin: Origin {
+                context,
+                waker,
+                known,
+            },
+            runs: Runs::current(),
+        })
     }
 
     /// Identifies the caller that blocks this thread, by the thread.
     pub(crate) fn blocking(named: Option<&Owner>, reentry: Reentry) -> Self {
         let thread = || (Owner::thread(thread()), Known::Calling);
         let (owner, known) = Self::by(named, reentry, None).unwrap_or_else(thread);
-        Self { owner, origin: Origin { context: CallContext::here(), waker: 0, known }, runs: Runs::current() }
+        Self {
+            owner,
+            origin: Origin {
+                context: CallContext::here(),
+                waker: 0,
+                known,
+            },
+            runs: Runs::current(),
+        }
     }
 
     /// Returns the owner of a call.
-    fn by(named: Option<&Owner>, reentry: Reentry, waker: Option<&Waker>) -> Option<(Owner, Known)> {
+    fn by(
+        named: Option<&Owner>,
+        reentry: Reentry,
+        waker: Option<&Waker>,
+    ) -> Option<(Owner, Known)> {
         if let Some(owner) = named {
             return Some((owner.clone(), Known::Named));
         }
-        let scoped = if reentry == Reentry::Never { None } else { scope() };
+        let scoped = if reentry == Reentry::Never {
+            None
+        } else {
+            scope()
+        };
         match (scoped, reentry) {
             (Some(scope), _) => Some((scope.owner, Known::Named)),
             (None, Reentry::Task) => {
-                let owner = task().map(Owner::task).or_else(|| waker.and_then(Owner::polled));
+                let owner = task()
+                    .map(Owner::task)
+                    .or_else(|| waker.and_then(Owner::polled));
                 owner.map(|owner| (owner, Known::Calling))
             }
             (None, Reentry::Scope | Reentry::Never) => Some((Owner::new(), Known::Fresh)),
@@ -182,11 +230,14 @@ impl CallContext {
         task().map_or_else(|| Self::Thread(thread()), Self::Task)
     }
 
-    /// Returns whether the two may be one caller: they are the same task, or on one thread outside of tasks.
+    /// Returns whether the two may be one caller: they are the same task, or on one thread outside
+    /// of tasks.
     pub(crate) fn may_be(self, other: Self) -> bool {
         match (self, other) {
             (Self::Task(one), Self::Task(other)) => one == other,
-            (Self::Thread(one) | Self::Polled(one), Self::Thread(other) | Self::Polled(other)) => one == other,
+            (Self::Thread(one) | Self::Polled(one), Self::Thread(other) | Self::Polled(other)) => {
+                one == other
+            }
             _ => false,
         }
     }
@@ -226,7 +277,10 @@ impl fmt::Write for Digits {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for digit in text.bytes() {
             let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'));
-            self.0 = self.0.zip(digit).and_then(|(number, digit)| number.checked_mul(10)?.checked_add(digit));
+            self.0 = self
+                .0
+                .zip(digit)
+                .and_then(|(number, digit)| number.checked_mul(10)?.checked_add(digit));
         }
         Ok(())
     }
@@ -247,15 +301,26 @@ mod tests {
     use super::*;
 
     async fn polled() -> Owner {
-        Caller::polling(None, Reentry::Task).await.expect("known").owner
+        Caller::polling(None, Reentry::Task)
+            .await
+            .expect("known")
+            .owner
     }
 
     #[test]
     fn threads_are_told_apart_where_they_block() {
         let blocking = || Caller::blocking(None, Reentry::Task).owner;
-        assert!(Owner::current().expect_err("no task").to_string().contains("owned_by"));
+        assert!(
+            Owner::current()
+                .expect_err("no task")
+                .to_string()
+                .contains("owned_by")
+        );
         assert_eq!(blocking(), blocking());
-        assert_ne!(blocking(), std::thread::spawn(blocking).join().expect("a thread"));
+        assert_ne!(
+            blocking(),
+            std::thread::spawn(blocking).join().expect("a thread")
+        );
     }
 
     #[tokio::test]
@@ -264,7 +329,9 @@ mod tests {
         assert_eq!(root, polled().await, "nested code in the same root");
         assert!(root.to_string().starts_with('w'), "{root}");
         assert!(Owner::current().is_err(), "no call is polled");
-        let task = tokio::spawn(async { (polled().await, Owner::current()) }).await.expect("joined");
+        let task = tokio::spawn(async { (polled().await, Owner::current()) })
+            .await
+            .expect("joined");
         assert_eq!(task.0, task.1.expect("a task"));
         assert!(task.0.to_string().parse::<u64>().is_ok(), "{}", task.0);
         let scoped = Owner::new();
@@ -275,15 +342,25 @@ mod tests {
 
     #[tokio::test]
     async fn reentry_decides_how_a_call_is_identified() {
-        let call = async |named: Option<&Owner>, reentry| Caller::polling(named, reentry).await.expect("known").owner;
+        let call = async |named: Option<&Owner>, reentry| {
+            Caller::polling(named, reentry).await.expect("known").owner
+        };
         let named = Owner::new();
         for reentry in [Reentry::Scope, Reentry::Never] {
             assert_ne!(call(None, reentry).await, call(None, reentry).await);
-            assert_eq!(call(Some(&named), reentry).await, named, "a named owner comes first");
+            assert_eq!(
+                call(Some(&named), reentry).await,
+                named,
+                "a named owner comes first"
+            );
         }
         let scope = Owner::new();
-        let within =
-            scope.clone().scope(async { (call(None, Reentry::Scope).await, call(None, Reentry::Never).await) });
+        let within = scope.clone().scope(async {
+            (
+                call(None, Reentry::Scope).await,
+                call(None, Reentry::Never).await,
+            )
+        });
         let (scoped, never) = within.await;
         assert_eq!(scoped, scope);
         assert_ne!(never, scope);
@@ -292,8 +369,12 @@ mod tests {
     #[test]
     fn a_waker_without_data_is_refused() {
         let mut call = Box::pin(Caller::polling(None, Reentry::Task));
-        let poll = call.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop()));
-        assert!(matches!(poll, Poll::Ready(Err(Error::Config(error))) if error.to_string().contains("owned_by")));
+        let poll = call
+            .as_mut()
+            .poll(&mut std::task::Context::from_waker(Waker::noop()));
+        assert!(
+            matches!(poll, Poll::Ready(Err(Error::Config(error))) if error.to_string().contains("owned_by"))
+        );
     }
 
     #[test]
@@ -302,11 +383,16 @@ mod tests {
         let thread = CallContext::Thread(1);
         let polled = CallContext::Polled(1);
         assert!(
-            task.may_be(task) && thread.may_be(polled) && !task.may_be(thread) && !task.may_be(CallContext::Task(2))
+            task.may_be(task)
+                && thread.may_be(polled)
+                && !task.may_be(thread)
+                && !task.may_be(CallContext::Task(2))
         );
         assert!(task.is_left(thread) && task.is_left(CallContext::Task(2)) && polled.is_left(task));
         assert!(
-            thread.is_left(CallContext::Thread(2)) && !polled.is_left(CallContext::Thread(2)) && !task.is_left(task)
+            thread.is_left(CallContext::Thread(2))
+                && !polled.is_left(CallContext::Thread(2))
+                && !task.is_left(task)
         );
     }
 }

@@ -1,13 +1,15 @@
 //! Runs that are under way: their nesting, and their turns.
 //!
-//! A run takes its turn before it locks. The lines know nothing of runs: this module decides between runs of one owner,
-//! and the line keeps its order.
+//! A run takes its turn before it locks. The lines know nothing of runs: this module decides
+//! between runs of one owner, and the line keeps its order.
 //!
 //! # Invariants
-//! - Of the runs of one owner on one lock, inside of the same run or of none, only one has the turn.
-//! - A turn lasts until its run and all runs inside of it are over, including those that still wait for a turn. A task
-//!   that a run left behind in its scope is no longer inside of it.
-//! - Chains contain the runs that are not over. They are dropped in a loop, since a program can make them any length.
+//! - Of the runs of one owner on one lock, inside of the same run or of none, only one has the
+//!   turn.
+//! - A turn lasts until its run and all runs inside of it are over, including those that still wait
+//!   for a turn. A task that a run left behind in its scope is no longer inside of it.
+//! - Chains contain the runs that are not over. They are dropped in a loop, since a program can
+//!   make them any length.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -57,8 +59,8 @@ impl Runs {
         (Self::default(), None)
     }
 
-    /// Begins a run of these locks inside of these runs. `around` has kept those alive since before it waited for a
-    /// turn.
+    /// Begins a run of these locks inside of these runs. `around` has kept those alive since before
+    /// it waited for a turn.
     pub(crate) fn begin(
         &self,
         locker: Uuid,
@@ -69,21 +71,30 @@ impl Runs {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let held = Arc::new(TurnHeld { turns, around });
-        let frame = Frame { number, locker, keys, turn: Arc::downgrade(&held), outer: self.clone() };
+        let frame = Frame {
+            number,
+            locker,
+            keys,
+            turn: Arc::downgrade(&held),
+            outer: self.clone(),
+        };
         (Self(Some(Arc::new(frame))), held)
     }
 
     /// Returns the number of the innermost run of this lock that is not over.
     pub(crate) fn innermost(&self, locker: Uuid, key: &Key) -> Option<u64> {
-        let of_key =
-            |frame: &&Frame| frame.locker == locker && frame.keys.contains(key) && frame.turn.strong_count() > 0;
+        let of_key = |frame: &&Frame| {
+            frame.locker == locker && frame.keys.contains(key) && frame.turn.strong_count() > 0
+        };
         self.frames().find(of_key).map(|frame| frame.number)
     }
 
     /// Returns whether these runs contain all of the `outer` runs that are not over.
     pub(crate) fn is_inside(&self, outer: &Self) -> bool {
         let (outer, _) = outer.standing();
-        outer.0.is_none_or(|outer| self.frames().any(|frame| frame.number == outer.number))
+        outer
+            .0
+            .is_none_or(|outer| self.frames().any(|frame| frame.number == outer.number))
     }
 
     fn frames(&self) -> impl Iterator<Item = &Frame> {
@@ -110,8 +121,8 @@ impl Drop for TurnHeld {
     }
 }
 
-/// A group of runs that could enter at the same time without turns: those of one owner, inside of the same run or of
-/// none.
+/// A group of runs that could enter at the same time without turns: those of one owner, inside of
+/// the same run or of none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Level {
     key: Key,
@@ -119,7 +130,8 @@ struct Level {
     inside: u64,
 }
 
-/// The turns of all runs of a locker. A level is in the table while a run has its turn or waits for it.
+/// The turns of all runs of a locker. A level is in the table while a run has its turn or waits for
+/// it.
 #[derive(Debug, Default)]
 pub(crate) struct RunTurns {
     levels: DashMap<Level, Arc<Semaphore>>,
@@ -137,13 +149,33 @@ pub(crate) struct RunTurn {
 }
 
 impl RunTurns {
-    /// Waits for the turn of a run of this lock. Returns `None` once the turns are closed. Cancel-safe: dropping the
-    /// future leaves the place to the next.
-    pub(crate) async fn take(self: &Arc<Self>, key: &Key, owner: &Owner, inside: Option<u64>) -> Option<RunTurn> {
-        let level = Level { key: key.clone(), owner: owner.clone(), inside: inside.unwrap_or(0) };
-        let line = Arc::clone(&self.levels.entry(level.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))));
-        let mut turn = RunTurn { turns: Arc::clone(self), level, permit: None, line: Some(line) };
-        // Closing sets the flag and then closes the lines in the table: a line that is added later sees the flag.
+    /// Waits for the turn of a run of this lock. Returns `None` once the turns are closed.
+    /// Cancel-safe: dropping the future leaves the place to the next.
+    pub(crate) async fn take(
+        self: &Arc<Self>,
+        key: &Key,
+        owner: &Owner,
+        inside: Option<u64>,
+    ) -> Option<RunTurn> {
+        let level = Level {
+            key: key.clone(),
+            owner: owner.clone(),
+            inside: inside.unwrap_or(0),
+        };
+        let line = Arc::clone(
+            &self
+                .levels
+                .entry(level.clone())
+                .or_insert_with(|| Arc::new(Semaphore::new(1))),
+        );
+        let mut turn = RunTurn {
+            turns: Arc::clone(self),
+            level,
+            permit: None,
+            line: Some(line),
+        };
+        // Closing sets the flag and then closes the lines in the table: a line that is added later
+        // sees the flag.
         if self.closed.load(Ordering::SeqCst) {
             return None;
         }
@@ -157,8 +189,8 @@ impl RunTurns {
         // Wakers are foreign code, which may call this module: none is called under a shard's lock.
         let lines: Vec<_> = self.levels.iter().map(|level| Arc::clone(&level)).collect();
         for line in &lines {
-            // One at a time, since a waker that panics must not leave those behind it asleep. Each waiter has a clone
-            // of its line.
+            // One at a time, since a waker that panics must not leave those behind it asleep. Each
+            // waiter has a clone of its line.
             (0..Arc::strong_count(line)).for_each(|_| contained(|| line.add_permits(1)));
             contained(|| line.close());
         }
@@ -169,7 +201,9 @@ impl Drop for RunTurn {
     fn drop(&mut self) {
         contained(|| drop(self.permit.take()));
         drop(self.line.take());
-        self.turns.levels.remove_if(&self.level, |_, line| Arc::strong_count(line) == 1);
+        self.turns
+            .levels
+            .remove_if(&self.level, |_, line| Arc::strong_count(line) == 1);
     }
 }
 
@@ -187,18 +221,34 @@ mod tests {
     fn runs_know_the_runs_around_them() {
         let locker = Uuid::from_u128(1);
         let other = Uuid::from_u128(2);
-        let begin = |runs: &Runs, locker, names| runs.begin(locker, keys(names), Vec::new(), runs.standing().1);
+        let begin = |runs: &Runs, locker, names| {
+            runs.begin(locker, keys(names), Vec::new(), runs.standing().1)
+        };
         let (outer, outer_held) = begin(&Runs::default(), locker, &["a", "b"]);
         let (middle, middle_held) = begin(&outer, locker, &["c"]);
         let (inner, inner_held) = begin(&middle, other, &["a"]);
         let a = inner.innermost(locker, &"a".into());
         assert!(a.is_some() && a == outer.innermost(locker, &"b".into()));
         assert!(inner.innermost(locker, &"c".into()) > a);
-        assert_eq!((outer.innermost(locker, &"c".into()), outer.innermost(other, &"a".into())), (None, None));
+        assert_eq!(
+            (
+                outer.innermost(locker, &"c".into()),
+                outer.innermost(other, &"a".into())
+            ),
+            (None, None)
+        );
         drop((outer_held, middle_held));
-        assert_eq!(inner.innermost(locker, &"a".into()), a, "a run inside of it is not over");
+        assert_eq!(
+            inner.innermost(locker, &"a".into()),
+            a,
+            "a run inside of it is not over"
+        );
         drop(inner_held);
-        assert_eq!(inner.innermost(locker, &"a".into()), None, "it is only what it left behind");
+        assert_eq!(
+            inner.innermost(locker, &"a".into()),
+            None,
+            "it is only what it left behind"
+        );
     }
 
     /// Each run is left behind by the one before, and begins inside of it or after it.
@@ -209,9 +259,15 @@ mod tests {
         let mut runs = Runs::default();
         for _ in 0..100_000 {
             let (standing, around) = runs.standing();
-            runs = standing.begin(locker, Arc::clone(&keys), Vec::new(), around).0;
+            runs = standing
+                .begin(locker, Arc::clone(&keys), Vec::new(), around)
+                .0;
         }
-        assert_eq!(runs.frames().count(), 1, "all but it were over when the next began");
+        assert_eq!(
+            runs.frames().count(),
+            1,
+            "all but it were over when the next began"
+        );
         let mut held = None;
         for _ in 0..100_000 {
             let (standing, around) = runs.standing();
@@ -229,12 +285,21 @@ mod tests {
         let key = Key::from("k");
         let owner = Owner::new();
         let first = turns.take(&key, &owner, None).await.expect("open");
-        let inside = turns.take(&key, &owner, Some(7)).await.expect("another level");
-        let stranger = turns.take(&key, &Owner::new(), None).await.expect("another level");
+        let inside = turns
+            .take(&key, &owner, Some(7))
+            .await
+            .expect("another level");
+        let stranger = turns
+            .take(&key, &Owner::new(), None)
+            .await
+            .expect("another level");
         {
             let mut second = pin!(turns.take(&key, &owner, None));
             let mut dropped = Box::pin(turns.take(&key, &owner, None));
-            assert!(futures_util::poll!(&mut dropped).is_pending() && futures_util::poll!(&mut second).is_pending());
+            assert!(
+                futures_util::poll!(&mut dropped).is_pending()
+                    && futures_util::poll!(&mut second).is_pending()
+            );
             drop(dropped);
             drop(first);
             assert!(futures_util::poll!(second).is_ready());
@@ -268,7 +333,11 @@ mod tests {
         tokio::task::yield_now().await;
         let mut bad = Box::pin(turns.take(&key, &owner, None));
         let waker = std::task::Waker::from(Arc::new(Bad));
-        assert!(bad.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+        assert!(
+            bad.as_mut()
+                .poll(&mut std::task::Context::from_waker(&waker))
+                .is_pending()
+        );
         let behind: Vec<_> = (0..50).map(|_| waiting()).collect();
         tokio::task::yield_now().await;
         turns.close();

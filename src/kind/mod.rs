@@ -1,8 +1,10 @@
-//! The kinds of locks: how each is stored, which scripts it has, and what holds for it and not for the others.
+//! The kinds of locks: how each is stored, which scripts it has, and what holds for it and not for
+//! the others.
 //!
-//! A kind is one file here and one folder of `lua/`. Each kind excludes every other, and itself. One that did not would
-//! also concern `Held::blocks` in the lines (who blocks the line), and `depose_others` and `settle` in
-//! `session/attempt.rs` (what a grant proves of the holds before it).
+//! A kind is one file here and one folder of `lua/`. Each kind excludes every other, and itself.
+//! One that did not would also concern `Held::blocks` in the lines (who blocks the line), and
+//! `depose_others` and `settle` in `session/attempt.rs` (what a grant proves of the holds before
+//! it).
 
 mod plain;
 mod redisson;
@@ -18,17 +20,18 @@ use self::redisson::REDISSON;
 use crate::key::Family;
 use crate::lua::{Script, Texts};
 
-/// How a lock is stored on the server, and so which other clients share it. All programs that share a lock have to use
-/// the same format.
+/// How a lock is stored on the server, and so which other clients share it. All programs that share
+/// a lock have to use the same format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Format {
-    /// A hash with the owner and the hold count: Redisson's `getLock`, whose releases send a message to the waiters.
+    /// A hash with the owner and the hold count: Redisson's `getLock`, whose releases send a
+    /// message to the waiters.
     #[default]
     Redisson,
-    /// A string with the owner, `SET key owner NX PX lease`, as Redlock clients write it (redsync, redis-py,
-    /// node-redlock, rslock and others). Their releases send no message, so waiters poll, at intervals of
-    /// [`retry_delay`](crate::LockerBuilder::retry_delay); releases of this crate wake them all the same. Only the
-    /// holder's process keeps the hold count.
+    /// A string with the owner, `SET key owner NX PX lease`, as Redlock clients write it (redsync,
+    /// redis-py, node-redlock, rslock and others). Their releases send no message, so waiters poll,
+    /// at intervals of [`retry_delay`](crate::LockerBuilder::retry_delay); releases of this crate
+    /// wake them all the same. Only the holder's process keeps the hold count.
     Plain,
 }
 

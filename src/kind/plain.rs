@@ -13,7 +13,12 @@ pub(super) static PLAIN: Kind = Kind {
     announced: false,
     labelled: false,
     tokens: false,
-    calls: CommandsOfKind { to_lock: &[], to_inspect: &[], to_do_both: &["GET LOCK"], to_retake: &[] },
+    calls: CommandsOfKind {
+        to_lock: &[],
+        to_inspect: &[],
+        to_do_both: &["GET LOCK"],
+        to_retake: &[],
+    },
     scripts: Scripts::of(texts!(
         "plain" "acquire" "acquire_all" "count" "release" "keep" "hand_over" "renew" "retake" "extend" "raise"
     )),

@@ -1,4 +1,5 @@
-//! What is under way for a line, and what follows: when to ask the servers, to listen, to wait, and to give up.
+//! What is under way for a line, and what follows: when to ask the servers, to listen, to wait, and
+//! to give up.
 //!
 //! # Invariants
 //! - At most one effect is under way, so at most one command of a line has no answer.
@@ -16,24 +17,28 @@ use crate::clock::Instant;
 /// The pause before an attempt grows with each failed one in a row, up to this many round trips.
 const MOST_COLLISIONS: u32 = 8;
 
-/// How long others may be faster at the first node before all nodes are asked: the lock on the first node may be a
-/// leftover.
+/// How long others may be faster at the first node before all nodes are asked: the lock on the
+/// first node may be a leftover.
 const OUTRUN: Duration = Duration::from_millis(500);
 
 /// How a line came to where it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Course {
     pub(super) phase: Phase,
-    /// How many attempts in a row met others that wanted the lock at the same time and got some nodes, or the first
-    /// one.
+    /// How many attempts in a row met others that wanted the lock at the same time and got some
+    /// nodes, or the first one.
     collisions: u32,
-    /// Since when others have been faster at the first node, while nothing is known about the other nodes.
+    /// Since when others have been faster at the first node, while nothing is known about the other
+    /// nodes.
     outrun: Option<Instant>,
-    /// Whether a turn of others ended before the channel was subscribed: a message may have been missed.
+    /// Whether a turn of others ended before the channel was subscribed: a message may have been
+    /// missed.
     deaf: bool,
-    /// Whether something has changed here since the last acquire began: what its answer says of others may be older.
+    /// Whether something has changed here since the last acquire began: what its answer says of
+    /// others may be older.
     changed: bool,
-    /// Whether it has stopped waiting for its subscription: once that is there, a message may have been missed.
+    /// Whether it has stopped waiting for its subscription: once that is there, a message may have
+    /// been missed.
     unsubscribed: bool,
     /// Whether a holder whose lock outlasts every lease has been logged.
     named: bool,
@@ -50,10 +55,12 @@ pub(super) enum Phase {
     Idle,
     /// A waiter is told of a loss: the line looks next.
     Looks,
-    /// A waiter has got the lock, and the outcome of what was asked for it is the next event. A change before that must
-    /// not be looked at: the outcome would be taken for that of the effect that followed.
+    /// A waiter has got the lock, and the outcome of what was asked for it is the next event. A
+    /// change before that must not be looked at: the outcome would be taken for that of the effect
+    /// that followed.
     Granted,
-    /// A hold here has the lock. Its release and its loss are changes; the time limit is a safety net.
+    /// A hold here has the lock. Its release and its loss are changes; the time limit is a safety
+    /// net.
     Blocked {
         until: Instant,
     },
@@ -70,7 +77,8 @@ pub(super) enum Phase {
     Names {
         ttl: Option<Duration>,
     },
-    /// Callers that came before the round are told of an outage. With callers left, a pause follows.
+    /// Callers that came before the round are told of an outage. With callers left, a pause
+    /// follows.
     GivesUp {
         pause: Duration,
     },
@@ -86,8 +94,8 @@ pub(super) struct Rest {
     until: Instant,
     /// Messages are a reason to end it.
     hears: bool,
-    /// Others have the lock, or had it offered: the engine need not stay awake, and if nobody acts in this time, the
-    /// lockers before this one in the list do not.
+    /// Others have the lock, or had it offered: the engine need not stay awake, and if nobody acts
+    /// in this time, the lockers before this one in the list do not.
     others: bool,
     then: Then,
 }
@@ -100,17 +108,21 @@ enum Then {
 }
 
 impl Course {
-    /// Records that a waiter has the lock. Its release may come before the next step, which finds it first.
+    /// Records that a waiter has the lock. Its release may come before the next step, which finds
+    /// it first.
     pub(super) fn granted(&mut self) {
         if self.phase != Phase::Idle {
             self.phase = Phase::Granted;
         }
     }
 
-    /// Returns whether the line waits for a hold of its locker, or is about to look: it asks for nothing before it has
-    /// looked.
+    /// Returns whether the line waits for a hold of its locker, or is about to look: it asks for
+    /// nothing before it has looked.
     pub(super) fn is_unasked(&self) -> bool {
-        matches!(self.phase, Phase::Looks | Phase::Granted | Phase::Blocked { .. })
+        matches!(
+            self.phase,
+            Phase::Looks | Phase::Granted | Phase::Blocked { .. }
+        )
     }
 
     /// Returns each point in time that it remembers.
@@ -130,12 +142,18 @@ impl Course {
     /// Notes what an answer says about others that want the lock too.
     fn note(&mut self, answer: AcquireOutcome, sent: Instant) {
         self.collisions = match answer {
-            AcquireOutcome::Held { contested: true, .. } | AcquireOutcome::Split | AcquireOutcome::Outrun => {
-                (self.collisions + 1).min(MOST_COLLISIONS)
+            AcquireOutcome::Held {
+                contested: true, ..
             }
+            | AcquireOutcome::Split
+            | AcquireOutcome::Outrun => (self.collisions + 1).min(MOST_COLLISIONS),
             // The others wait for the same holder.
-            AcquireOutcome::Held { contested: false, .. } => self.collisions,
-            AcquireOutcome::Granted | AcquireOutcome::Refused | AcquireOutcome::Unavailable { .. } => 0,
+            AcquireOutcome::Held {
+                contested: false, ..
+            } => self.collisions,
+            AcquireOutcome::Granted
+            | AcquireOutcome::Refused
+            | AcquireOutcome::Unavailable { .. } => 0,
         };
         self.outrun = match answer {
             AcquireOutcome::Outrun => self.outrun.or(Some(sent)),
@@ -143,9 +161,9 @@ impl Course {
         };
     }
 
-    /// Returns whether the first node is asked alone. If several lockers are woken by one message and ask all nodes at
-    /// once, each may get the nodes near it, and then none has a majority. So a locker that has met others asks the
-    /// first node alone.
+    /// Returns whether the first node is asked alone. If several lockers are woken by one message
+    /// and ask all nodes at once, each may get the nodes near it, and then none has a majority. So
+    /// a locker that has met others asks the first node alone.
     fn is_first_alone(&self, now: Instant) -> bool {
         let outrun = self.outrun.is_some_and(|since| now.since(since) >= OUTRUN);
         self.collisions > 0 && !outrun
@@ -171,7 +189,10 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
                 (self.course.deaf, self.course.unsubscribed) = (in_turn, true);
                 self.look(moment)
             }
-            (Event::Due, Phase::Listens { until, .. }) => Some(Effect::WakeAt { until, others: false }),
+            (Event::Due, Phase::Listens { until, .. }) => Some(Effect::WakeAt {
+                until,
+                others: false,
+            }),
             (Event::HandedOver, Phase::HandsOver | Phase::Granted) => self.look(moment),
             (Event::Named(named), Phase::Names { ttl }) => {
                 self.course.named |= named;
@@ -182,16 +203,29 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
                 Some(next) => self.rest(pause.min(next), false, Then::Look, moment),
                 None => self.look(moment),
             },
-            (Event::Outage, Phase::Blocked { .. } | Phase::Rests(_)) => Some(Effect::GiveUp { came_by: None }),
-            (Event::Changed, Phase::Rests(rest)) if !self.queue.is_empty() => self.end(rest, moment),
-            (Event::Changed, Phase::Idle | Phase::Looks | Phase::Blocked { .. } | Phase::Rests(_)) => self.look(moment),
-            // Callers that are left after an outage still have time of their own, so the wait goes on: otherwise each
-            // announcement would cost a round.
-            (Event::Due | Event::GaveUp(_), Phase::Blocked { until } | Phase::MakesWay { until }) => {
+            (Event::Outage, Phase::Blocked { .. } | Phase::Rests(_)) => {
+                Some(Effect::GiveUp { came_by: None })
+            }
+            (Event::Changed, Phase::Rests(rest)) if !self.queue.is_empty() => {
+                self.end(rest, moment)
+            }
+            (
+                Event::Changed,
+                Phase::Idle | Phase::Looks | Phase::Blocked { .. } | Phase::Rests(_),
+            ) => self.look(moment),
+            // Callers that are left after an outage still have time of their own, so the wait goes
+            // on: otherwise each announcement would cost a round.
+            (
+                Event::Due | Event::GaveUp(_),
+                Phase::Blocked { until } | Phase::MakesWay { until },
+            ) => {
                 if until <= now {
                     return self.look(moment);
                 }
-                Some(Effect::WakeAt { until, others: false })
+                Some(Effect::WakeAt {
+                    until,
+                    others: false,
+                })
             }
             (Event::Due | Event::GaveUp(_), Phase::Rests(rest)) => self.go_on(rest, moment),
             // Something else is under way, and the line looks when that has ended.
@@ -206,13 +240,16 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
     /// Takes in what was heard, whatever is under way. Returns what happens to the line by that.
     fn hear(&mut self, event: Event, moment: &Moment<'_>) -> Option<Event> {
         let now = moment.now;
-        let is_late = self.course.unsubscribed && !matches!(self.course.phase, Phase::Listens { .. });
+        let is_late =
+            self.course.unsubscribed && !matches!(self.course.phase, Phase::Listens { .. });
         match (event, &mut self.wake_state) {
             (Event::Subscribed, Some(_)) if is_late && moment.sources.confirmed => {
                 self.course.unsubscribed = false;
                 self.hear(Event::Missed, moment)
             }
-            (Event::Heard(node), Some(wake_state)) => wake_state.hear(node, moment.majority, now).then_some(Event::Due),
+            (Event::Heard(node), Some(wake_state)) => wake_state
+                .hear(node, moment.majority, now)
+                .then_some(Event::Due),
             (Event::Missed, Some(wake_state)) => {
                 wake_state.missed();
                 Some(Event::Due)
@@ -247,34 +284,52 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             self.course.phase = Phase::HandsOver;
             return Some(Effect::Release(release, self.successor(now)));
         }
-        let Some(head) = self.queue.first() else { return self.done(now) };
+        let Some(head) = self.queue.first() else {
+            return self.done(now);
+        };
         if self.holds.iter().any(|hold| hold.blocks(now)) {
             let until = now + moment.recheck;
             self.course.phase = Phase::Blocked { until };
-            return Some(Effect::WakeAt { until, others: false });
+            return Some(Effect::WakeAt {
+                until,
+                others: false,
+            });
         }
         if let Some(loss) = self.loss_of(&head.owner, now) {
             return Some(Effect::Lost(head.id, loss));
         }
         let (head, lease) = (head.id, head.call.lease());
-        if self.wake_state.as_mut().is_some_and(|wake_state| wake_state.take_passed_on()) {
+        if self
+            .wake_state
+            .as_mut()
+            .is_some_and(|wake_state| wake_state.take_passed_on())
+        {
             return self.rest_for_others(moment.look(), Then::Look, moment);
         }
-        let WakeSources { confirmed, named, .. } = moment.sources;
+        let WakeSources {
+            confirmed, named, ..
+        } = moment.sources;
         let lister = moment.lister;
-        // It is the turn of others, or somebody waited here a moment ago. The locker is put into the list at once:
-        // otherwise it would never be there as long as it is always the first to ask.
-        let is_contended = self.given(now).is_some() || lister.is_some() && (confirmed || self.turn.others_wait());
+        // It is the turn of others, or somebody waited here a moment ago. The locker is put into
+        // the list at once: otherwise it would never be there as long as it is always the first to
+        // ask.
+        let is_contended =
+            self.given(now).is_some() || lister.is_some() && (confirmed || self.turn.others_wait());
         if self.wake_state.is_none() && is_contended {
             return Some(self.listen(moment));
         }
-        let begun = self.wake_state.as_mut().map(|wake_state| wake_state.begin(now));
+        let begun = self
+            .wake_state
+            .as_mut()
+            .map(|wake_state| wake_state.begin(now));
         self.end_turn(begun.and_then(|begun| begun.taken), now);
-        let listing = begun.zip(lister.filter(|_| confirmed && named)).map(|(begun, locker)| Listing {
-            locker: Arc::clone(locker),
-            looked: begun.looked,
-            lifetime: moment.lifetime(lease),
-        });
+        let listing = begun
+            .zip(lister.filter(|_| confirmed && named))
+            .map(|(begun, locker)| Listing {
+                locker: Arc::clone(locker),
+                looked: begun.looked,
+                lifetime: moment.lifetime(lease),
+            });
         self.course.listing = listing.is_some();
         if let Some(Listing { lifetime, .. }) = &listing {
             self.listed.enter(now + *lifetime);
@@ -283,10 +338,16 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         let first_alone = self.course.is_first_alone(now) && listing.is_none();
         self.course.changed = false;
         self.course.phase = Phase::Asks { sent: now };
-        Some(Effect::Ask { head, first_alone, listing, listens: self.wake_state.is_some() })
+        Some(Effect::Ask {
+            head,
+            first_alone,
+            listing,
+            listens: self.wake_state.is_some(),
+        })
     }
 
-    /// Begins to listen, or waits once more until that is confirmed. Messages are heard from here on.
+    /// Begins to listen, or waits once more until that is confirmed. Messages are heard from here
+    /// on.
     fn listen(&mut self, moment: &Moment<'_>) -> Effect<R> {
         let now = moment.now;
         let given = self.given(moment.now);
@@ -302,11 +363,19 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         // The lock may be free after the turn, with a subscription or without.
         let most = now + moment.patience;
         let until = turn.map_or(most, |turn| turn.min(most));
-        self.course.phase = Phase::Listens { until, in_turn: turn.is_some() };
+        self.course.phase = Phase::Listens {
+            until,
+            in_turn: turn.is_some(),
+        };
         Effect::Listen { until }
     }
 
-    fn answered(&mut self, answer: AcquireOutcome, sent: Instant, moment: &Moment<'_>) -> Option<Effect<R>> {
+    fn answered(
+        &mut self,
+        answer: AcquireOutcome,
+        sent: Instant,
+        moment: &Moment<'_>,
+    ) -> Option<Effect<R>> {
         self.last_round = match answer {
             AcquireOutcome::Unavailable { .. } => LastRound::Failed,
             // One node is no majority.
@@ -314,15 +383,21 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             _ => LastRound::Answered,
         };
         self.course.note(answer, sent);
-        if let (AcquireOutcome::Held { ttl, place, .. }, Some(wake_state)) = (answer, &mut self.wake_state) {
+        if let (AcquireOutcome::Held { ttl, place, .. }, Some(wake_state)) =
+            (answer, &mut self.wake_state)
+        {
             wake_state.held(place, ttl, moment.now);
         }
         match answer {
             AcquireOutcome::Granted | AcquireOutcome::Refused => self.look(moment),
-            // A release between the answer and the subscription was not heard: once subscribed, it tries again, and
-            // only then waits.
-            AcquireOutcome::Held { .. } if self.wake_state.is_none() || self.course.deaf => Some(self.listen(moment)),
-            AcquireOutcome::Held { ttl, lasts: true, .. } if !self.course.named => {
+            // A release between the answer and the subscription was not heard: once subscribed, it
+            // tries again, and only then waits.
+            AcquireOutcome::Held { .. } if self.wake_state.is_none() || self.course.deaf => {
+                Some(self.listen(moment))
+            }
+            AcquireOutcome::Held {
+                ttl, lasts: true, ..
+            } if !self.course.named => {
                 self.course.phase = Phase::Names { ttl };
                 Some(Effect::Name)
             }
@@ -330,19 +405,32 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             // A caller that tries again at a different moment than the others finds it free.
             AcquireOutcome::Split => self.rest(moment.retry, false, Then::Look, moment),
             AcquireOutcome::Outrun => {
-                // The other may get no further than the first node, and its release there alone wakes nobody.
-                let lasts = self.course.outrun.map_or(Duration::ZERO, |since| moment.now.since(since));
-                let look = lasts.max(moment.round_trip * MOST_COLLISIONS).mul_f64(0.5 + moment.chance);
-                // There is always a pause, however near the nodes are: the lock on the first node may be a leftover.
-                let look = look.min(OUTRUN.saturating_sub(lasts)).max(Duration::from_millis(1));
+                // The other may get no further than the first node, and its release there alone
+                // wakes nobody.
+                let lasts = self
+                    .course
+                    .outrun
+                    .map_or(Duration::ZERO, |since| moment.now.since(since));
+                let look = lasts
+                    .max(moment.round_trip * MOST_COLLISIONS)
+                    .mul_f64(0.5 + moment.chance);
+                // There is always a pause, however near the nodes are: the lock on the first node
+                // may be a leftover.
+                let look = look
+                    .min(OUTRUN.saturating_sub(lasts))
+                    .max(Duration::from_millis(1));
                 self.rest(look, self.wake_state.is_some(), Then::MakeWay, moment)
             }
             AcquireOutcome::Unavailable { ends_in: Some(end) } => {
                 self.rest(moment.retry.min(end), false, Then::Look, moment)
             }
             AcquireOutcome::Unavailable { ends_in: None } => {
-                self.course.phase = Phase::GivesUp { pause: moment.retry };
-                Some(Effect::GiveUp { came_by: Some(sent) })
+                self.course.phase = Phase::GivesUp {
+                    pause: moment.retry,
+                };
+                Some(Effect::GiveUp {
+                    came_by: Some(sent),
+                })
             }
         }
     }
@@ -353,21 +441,48 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             return self.look(moment);
         }
         // The lease has run out once its last millisecond is over. No message comes then.
-        let delay = self.wake_state.as_ref().map_or(Duration::ZERO, |wake_state| wake_state.delay());
+        let delay = self
+            .wake_state
+            .as_ref()
+            .map_or(Duration::ZERO, |wake_state| wake_state.delay());
         let ttl = ttl.map_or(moment.look(), |ttl| ttl + Duration::from_millis(1) + delay);
         self.rest_for_others(ttl.min(moment.look()), Then::MakeWayUnlessCalled, moment)
     }
 
-    fn rest_for_others(&mut self, time: Duration, then: Then, moment: &Moment<'_>) -> Option<Effect<R>> {
-        let rest = Rest { until: moment.now + time, hears: true, others: true, then };
+    fn rest_for_others(
+        &mut self,
+        time: Duration,
+        then: Then,
+        moment: &Moment<'_>,
+    ) -> Option<Effect<R>> {
+        let rest = Rest {
+            until: moment.now + time,
+            hears: true,
+            others: true,
+            then,
+        };
         match self.go_on(rest, moment) {
-            Some(Effect::WakeAt { until, .. }) => Some(Effect::WakeAt { until, others: true }),
+            Some(Effect::WakeAt { until, .. }) => Some(Effect::WakeAt {
+                until,
+                others: true,
+            }),
             effect => effect,
         }
     }
 
-    fn rest(&mut self, time: Duration, hears: bool, then: Then, moment: &Moment<'_>) -> Option<Effect<R>> {
-        let rest = Rest { until: moment.now + time, hears, others: false, then };
+    fn rest(
+        &mut self,
+        time: Duration,
+        hears: bool,
+        then: Then,
+        moment: &Moment<'_>,
+    ) -> Option<Effect<R>> {
+        let rest = Rest {
+            until: moment.now + time,
+            hears,
+            others: false,
+            then,
+        };
         self.go_on(rest, moment)
     }
 
@@ -378,11 +493,18 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             // The last caller has gone while it asked.
             return self.look(moment);
         }
-        let due = self.wake_state.as_ref().filter(|_| rest.hears).and_then(|wake_state| wake_state.due(now));
+        let due = self
+            .wake_state
+            .as_ref()
+            .filter(|_| rest.hears)
+            .and_then(|wake_state| wake_state.due(now));
         if due.is_none_or(|due| due > now) && rest.until > now {
             self.course.phase = Phase::Rests(rest);
             let until = due.map_or(rest.until, |due| due.min(rest.until));
-            return Some(Effect::WakeAt { until, others: false });
+            return Some(Effect::WakeAt {
+                until,
+                others: false,
+            });
         }
         if let Some(wake_state) = &mut self.wake_state
             && due.is_none_or(|due| due > now)
@@ -395,7 +517,10 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
     }
 
     fn end(&mut self, rest: Rest, moment: &Moment<'_>) -> Option<Effect<R>> {
-        let is_called = self.wake_state.as_ref().is_some_and(|wake_state| wake_state.is_called());
+        let is_called = self
+            .wake_state
+            .as_ref()
+            .is_some_and(|wake_state| wake_state.is_called());
         match rest.then {
             Then::Look => self.look(moment),
             Then::MakeWayUnlessCalled if is_called => self.look(moment),
@@ -403,8 +528,8 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         }
     }
 
-    /// Pauses after a wake-up if this locker has met others. All are woken at once: random pauses, as long as the nodes
-    /// are far away, keep them apart.
+    /// Pauses after a wake-up if this locker has met others. All are woken at once: random pauses,
+    /// as long as the nodes are far away, keep them apart.
     fn make_way(&mut self, moment: &Moment<'_>) -> Option<Effect<R>> {
         let most = (moment.round_trip * self.course.collisions).min(OUTRUN);
         if most.is_zero() {
@@ -412,12 +537,17 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         }
         let until = moment.now + most.mul_f64(moment.chance);
         self.course.phase = Phase::MakesWay { until };
-        Some(Effect::WakeAt { until, others: false })
+        Some(Effect::WakeAt {
+            until,
+            others: false,
+        })
     }
 
     /// Ends what is under way. What it may have taken is given back by whoever asked for it.
     fn stop(&mut self, moment: &Moment<'_>) -> Option<Effect<R>> {
-        let Some(release) = self.passed.take() else { return self.look(moment) };
+        let Some(release) = self.passed.take() else {
+            return self.look(moment);
+        };
         self.course.phase = Phase::HandsOver;
         Some(Effect::Release(release, None))
     }
@@ -466,12 +596,19 @@ mod tests {
         }
 
         fn loss_of(&self, owner: &Owner, _: Instant) -> Option<Loss> {
-            self.lost_of.as_ref().filter(|lost| *lost == owner).map(|_| Loss::Expired)
+            self.lost_of
+                .as_ref()
+                .filter(|lost| *lost == owner)
+                .map(|_| Loss::Expired)
         }
     }
 
     fn held(id: u8) -> Plain {
-        Plain { id, blocks: true, lost_of: None }
+        Plain {
+            id,
+            blocks: true,
+            lost_of: None,
+        }
     }
 
     /// A line, and the time.
@@ -488,7 +625,12 @@ mod tests {
             let mut line = Line::default();
             let now = Instant::now();
             for &id in waiters {
-                line.arrive(Waiter { id, owner: Owner::task(id), since: now, call: () });
+                line.arrive(Waiter {
+                    id,
+                    owner: Owner::task(id),
+                    since: now,
+                    call: (),
+                });
             }
             let moment = Moment {
                 now,
@@ -516,11 +658,16 @@ mod tests {
             self.asks_of(event, head, false);
         }
 
-        /// Asserts that it asks for this waiter, the first node alone or not. Returns whether it reports that the
-        /// lockers before it do not act.
+        /// Asserts that it asks for this waiter, the first node alone or not. Returns whether it
+        /// reports that the lockers before it do not act.
         fn asks_of(&mut self, event: Event, head: u64, alone: bool) -> bool {
             match self.on(event) {
-                Some(Effect::Ask { head: for_, first_alone, listing, .. }) => {
+                Some(Effect::Ask {
+                    head: for_,
+                    first_alone,
+                    listing,
+                    ..
+                }) => {
                     assert_eq!((for_, first_alone), (head, alone), "{event:?}");
                     listing.is_some_and(|listing| listing.looked)
                 }
@@ -550,34 +697,59 @@ mod tests {
         }
 
         fn heard_held(&mut self, ttl: Option<Duration>) -> Option<Effect<u8>> {
-            self.answered(AcquireOutcome::Held { ttl, place: None, contested: false, lasts: ttl.is_none() })
+            self.answered(AcquireOutcome::Held {
+                ttl,
+                place: None,
+                contested: false,
+                lasts: ttl.is_none(),
+            })
         }
 
         /// Returns an effect that waits for so long.
         fn sleep(&self, time: Duration, others: bool) -> Option<Effect<u8>> {
-            Some(Effect::WakeAt { until: self.moment.now + time, others })
+            Some(Effect::WakeAt {
+                until: self.moment.now + time,
+                others,
+            })
         }
 
         /// Returns an effect that listens, and waits for so long.
         fn listens(&self, time: Duration) -> Option<Effect<u8>> {
-            Some(Effect::Listen { until: self.moment.now + time })
+            Some(Effect::Listen {
+                until: self.moment.now + time,
+            })
         }
 
         /// Both channels are subscribed from here on.
         fn confirmed(&mut self) {
-            self.moment.sources = WakeSources { asked: true, confirmed: true, owed: false, named: true };
+            self.moment.sources = WakeSources {
+                asked: true,
+                confirmed: true,
+                owed: false,
+                named: true,
+            };
         }
     }
 
-    const HELD: AcquireOutcome =
-        AcquireOutcome::Held { ttl: Some(RECHECK), place: None, contested: false, lasts: false };
+    const HELD: AcquireOutcome = AcquireOutcome::Held {
+        ttl: Some(RECHECK),
+        place: None,
+        contested: false,
+        lasts: false,
+    };
 
     #[test]
     fn a_line_asks_for_its_head_until_nobody_is_left() {
         let mut tested = Tested::with(&[1, 2]);
         tested.asks(Event::Changed, 1);
         assert!(tested.line.leave(1).is_some());
-        for event in [Event::Changed, Event::Due, Event::Outage, Event::Subscribed, Event::HandedOver] {
+        for event in [
+            Event::Changed,
+            Event::Due,
+            Event::Outage,
+            Event::Subscribed,
+            Event::HandedOver,
+        ] {
             assert_eq!(tested.on(event), None, "one ask at a time: {event:?}");
         }
         tested.asks(Event::Answered(AcquireOutcome::Refused), 2);
@@ -593,12 +765,22 @@ mod tests {
         tested.asks(Event::Changed, 1);
         let now = tested.moment.now;
         assert!(tested.line.grant(held(7), Some(1), now).is_ok());
-        assert_eq!(tested.answered(AcquireOutcome::Granted), tested.sleep(RECHECK, false));
+        assert_eq!(
+            tested.answered(AcquireOutcome::Granted),
+            tested.sleep(RECHECK, false)
+        );
         let until = tested.sleep(RECHECK, false);
         tested.later(RECHECK / 2);
         assert_eq!(tested.on(Event::Due), until);
-        assert_eq!(tested.on(Event::Outage), Some(Effect::GiveUp { came_by: None }));
-        assert_eq!(tested.on(Event::GaveUp(Some(MS))), until, "callers that are left go on waiting");
+        assert_eq!(
+            tested.on(Event::Outage),
+            Some(Effect::GiveUp { came_by: None })
+        );
+        assert_eq!(
+            tested.on(Event::GaveUp(Some(MS))),
+            until,
+            "callers that are left go on waiting"
+        );
         tested.later(RECHECK / 2);
         assert_eq!(tested.on(Event::Due), tested.sleep(RECHECK, false));
         assert!(tested.line.remove(&held(7)).is_some());
@@ -609,24 +791,50 @@ mod tests {
     fn a_release_becomes_a_hand_over_only_while_nothing_is_under_way() {
         let mut tested = Tested::with(&[1, 2]);
         let now = tested.moment.now;
-        assert_eq!(tested.line.release(&held(7), 3, now), Some(3), "it is no hold of this line");
+        assert_eq!(
+            tested.line.release(&held(7), 3, now),
+            Some(3),
+            "it is no hold of this line"
+        );
         assert!(tested.line.grant(held(7), None, now).is_ok());
-        assert_eq!(tested.line.release(&held(7), 3, now), Some(3), "nobody carries the line out yet");
+        assert_eq!(
+            tested.line.release(&held(7), 3, now),
+            Some(3),
+            "nobody carries the line out yet"
+        );
         assert_eq!(tested.on(Event::Changed), tested.sleep(RECHECK, false));
         assert_eq!(tested.line.release(&held(7), 3, now), None);
-        assert_eq!(tested.line.release(&held(7), 4, now), Some(4), "one at a time");
+        assert_eq!(
+            tested.line.release(&held(7), 4, now),
+            Some(4),
+            "one at a time"
+        );
         assert_eq!(tested.on(Event::Changed), Some(Effect::Release(3, Some(1))));
         assert_eq!(tested.on(Event::Changed), None, "it has no answer");
         let (released, waiter) = tested.line.transfer(&held(7), held(8), 1, now);
-        assert_eq!((released, waiter.map(|waiter| waiter.id)), (Some(held(7)), Some(1)));
-        assert_eq!(tested.line.release(&held(8), 5, now), None, "it may come before the line is told");
+        assert_eq!(
+            (released, waiter.map(|waiter| waiter.id)),
+            (Some(held(7)), Some(1))
+        );
+        assert_eq!(
+            tested.line.release(&held(8), 5, now),
+            None,
+            "it may come before the line is told"
+        );
         assert_eq!(tested.on(Event::Changed), None, "the outcome comes first");
-        assert_eq!(tested.on(Event::HandedOver), Some(Effect::Release(5, Some(2))));
+        assert_eq!(
+            tested.on(Event::HandedOver),
+            Some(Effect::Release(5, Some(2)))
+        );
         assert!(tested.line.remove(&held(8)).is_some());
         tested.asks(Event::HandedOver, 2);
         assert!(tested.line.grant(held(9), Some(2), now).is_ok());
         tested.line.turn.note_others(WhoElse::Told);
-        assert_eq!(tested.line.release(&held(9), 6, now), Some(6), "others have a turn");
+        assert_eq!(
+            tested.line.release(&held(9), 6, now),
+            Some(6),
+            "others have a turn"
+        );
     }
 
     #[test]
@@ -641,19 +849,43 @@ mod tests {
             let lost_of = Some(Owner::task(1)).filter(|_| case == 2);
             match case {
                 0 => assert!(tested.line.leave(1).is_some()),
-                _ => assert!(tested.line.grant(Plain { id: 8, blocks, lost_of }, None, now).is_ok()),
+                _ => assert!(
+                    tested
+                        .line
+                        .grant(
+                            Plain {
+                                id: 8,
+                                blocks,
+                                lost_of
+                            },
+                            None,
+                            now
+                        )
+                        .is_ok()
+                ),
             }
-            assert_eq!(tested.on(Event::Changed), Some(Effect::Release(3, None)), "{case}");
+            assert_eq!(
+                tested.on(Event::Changed),
+                Some(Effect::Release(3, None)),
+                "{case}"
+            );
         }
     }
 
     #[test]
     fn a_waiter_whose_owner_has_a_lost_hold_is_told_and_the_next_one_comes() {
         let mut tested = Tested::with(&[1, 2]);
-        let lost = Plain { id: 7, blocks: false, lost_of: Some(Owner::task(1)) };
+        let lost = Plain {
+            id: 7,
+            blocks: false,
+            lost_of: Some(Owner::task(1)),
+        };
         let now = tested.moment.now;
         assert!(tested.line.grant(lost, None, now).is_ok());
-        assert_eq!(tested.on(Event::Changed), Some(Effect::Lost(1, Loss::Expired)));
+        assert_eq!(
+            tested.on(Event::Changed),
+            Some(Effect::Lost(1, Loss::Expired))
+        );
         assert!(tested.line.leave(1).is_some());
         tested.asks(Event::Changed, 2);
     }
@@ -676,7 +908,11 @@ mod tests {
         tested.asks(Event::Due, 1);
         tested.heard().wake_up(WakeUp::Watch, now);
         let effect = tested.heard_held(Some(RECHECK));
-        assert_eq!(effect, tested.sleep(MS * 20, true), "it watches the one before it");
+        assert_eq!(
+            effect,
+            tested.sleep(MS * 20, true),
+            "it watches the one before it"
+        );
     }
 
     #[test]
@@ -727,17 +963,33 @@ mod tests {
         tested.later(RECHECK);
         tested.asks(Event::Due, 1);
         for _ in 0..10 {
-            assert_eq!(tested.answered(AcquireOutcome::Split), tested.sleep(RETRY, false));
+            assert_eq!(
+                tested.answered(AcquireOutcome::Split),
+                tested.sleep(RETRY, false)
+            );
             tested.later(RETRY);
             tested.asks_of(Event::Due, 1, true);
         }
-        assert!(tested.heard_held(Some(RECHECK)).is_some(), "it still has met others");
+        assert!(
+            tested.heard_held(Some(RECHECK)).is_some(),
+            "it still has met others"
+        );
         let now = tested.moment.now;
         tested.heard().message(now);
         let until = now + FAR * 8 / 2;
-        let makes_way = Some(Effect::WakeAt { until, others: false });
-        assert_eq!(tested.on(Event::Due), makes_way, "eight round trips at most, by chance");
-        assert_eq!((tested.on(Event::Changed), tested.on(Event::Due)), (None, makes_way));
+        let makes_way = Some(Effect::WakeAt {
+            until,
+            others: false,
+        });
+        assert_eq!(
+            tested.on(Event::Due),
+            makes_way,
+            "eight round trips at most, by chance"
+        );
+        assert_eq!(
+            (tested.on(Event::Changed), tested.on(Event::Due)),
+            (None, makes_way)
+        );
         tested.later(FAR * 4);
         tested.asks_of(Event::Due, 1, true);
         assert!(tested.heard_held(Some(RECHECK)).is_some());
@@ -745,8 +997,16 @@ mod tests {
         tested.heard().wake_up(WakeUp::Go, now);
         tested.asks_of(Event::Due, 1, true);
         assert!(tested.line.grant(held(7), Some(1), now).is_ok());
-        assert_eq!(tested.answered(AcquireOutcome::Granted), Some(Effect::Hush { lingers: true }));
-        tested.line.arrive(Waiter { id: 9, owner: Owner::task(9), since: now, call: () });
+        assert_eq!(
+            tested.answered(AcquireOutcome::Granted),
+            Some(Effect::Hush { lingers: true })
+        );
+        tested.line.arrive(Waiter {
+            id: 9,
+            owner: Owner::task(9),
+            since: now,
+            call: (),
+        });
         assert!(tested.line.remove(&held(7)).is_some());
         tested.asks(Event::Changed, 9);
     }
@@ -758,23 +1018,40 @@ mod tests {
         tested.asks(Event::Changed, 1);
         let mut asked = 1;
         loop {
-            let Some(Effect::WakeAt { until, others: false }) = tested.answered(AcquireOutcome::Outrun) else {
+            let Some(Effect::WakeAt {
+                until,
+                others: false,
+            }) = tested.answered(AcquireOutcome::Outrun)
+            else {
                 panic!("there is a pause, however near the nodes are");
             };
             tested.moment.now = until;
-            let Some(Effect::WakeAt { until, others: false }) = tested.on(Event::Due) else {
+            let Some(Effect::WakeAt {
+                until,
+                others: false,
+            }) = tested.on(Event::Due)
+            else {
                 panic!("it has met others")
             };
             tested.moment.now = until;
             match tested.on(Event::Due) {
-                Some(Effect::Ask { first_alone: true, .. }) => asked += 1,
-                Some(Effect::Ask { head: 1, first_alone: false, .. }) => break,
+                Some(Effect::Ask {
+                    first_alone: true, ..
+                }) => asked += 1,
+                Some(Effect::Ask {
+                    head: 1,
+                    first_alone: false,
+                    ..
+                }) => break,
                 effect => panic!("{effect:?}"),
             }
         }
         assert!((2..10).contains(&asked), "{asked}");
         assert!(tested.moment.now.since(begun) >= OUTRUN);
-        assert_eq!(tested.answered(AcquireOutcome::Split), tested.sleep(RETRY, false));
+        assert_eq!(
+            tested.answered(AcquireOutcome::Split),
+            tested.sleep(RETRY, false)
+        );
     }
 
     #[test]
@@ -783,20 +1060,39 @@ mod tests {
         let sent = tested.moment.now;
         tested.asks(Event::Changed, 1);
         let ends_in = Some(MS * 7);
-        assert_eq!(tested.answered(AcquireOutcome::Unavailable { ends_in }), tested.sleep(MS * 7, false));
+        assert_eq!(
+            tested.answered(AcquireOutcome::Unavailable { ends_in }),
+            tested.sleep(MS * 7, false)
+        );
         assert_eq!(tested.line.last_round(), LastRound::Failed);
-        assert_eq!(tested.on(Event::Outage), Some(Effect::GiveUp { came_by: None }));
+        assert_eq!(
+            tested.on(Event::Outage),
+            Some(Effect::GiveUp { came_by: None })
+        );
         assert_eq!(tested.on(Event::GaveUp(None)), tested.sleep(MS * 7, false));
         tested.later(MS * 7);
         tested.asks(Event::Due, 1);
         let sent = sent + MS * 7;
         tested.later(MS * 100);
-        let gives_up = Some(Effect::GiveUp { came_by: Some(sent) });
-        assert_eq!(tested.answered(AcquireOutcome::Unavailable { ends_in: None }), gives_up);
-        assert_eq!(tested.on(Event::GaveUp(Some(MS))), tested.sleep(MS, false), "they get a round of their own");
+        let gives_up = Some(Effect::GiveUp {
+            came_by: Some(sent),
+        });
+        assert_eq!(
+            tested.answered(AcquireOutcome::Unavailable { ends_in: None }),
+            gives_up
+        );
+        assert_eq!(
+            tested.on(Event::GaveUp(Some(MS))),
+            tested.sleep(MS, false),
+            "they get a round of their own"
+        );
         tested.later(MS);
         tested.asks(Event::Due, 1);
-        assert!(tested.answered(AcquireOutcome::Unavailable { ends_in: None }).is_some());
+        assert!(
+            tested
+                .answered(AcquireOutcome::Unavailable { ends_in: None })
+                .is_some()
+        );
         assert!(tested.line.leave(1).is_some());
         assert_eq!(tested.on(Event::GaveUp(None)), None);
     }
@@ -816,9 +1112,12 @@ mod tests {
 
     #[test]
     fn a_locker_listens_before_it_asks_if_others_may_wait() {
-        for (confirmed, told, listed) in
-            [(true, false, true), (false, true, true), (false, false, true), (true, true, false)]
-        {
+        for (confirmed, told, listed) in [
+            (true, false, true),
+            (false, true, true),
+            (false, false, true),
+            (true, true, false),
+        ] {
             let mut tested = Tested::with(&[1]);
             tested.moment.sources.confirmed = confirmed;
             tested.moment.lister = tested.moment.lister.filter(|_| listed);
@@ -827,14 +1126,26 @@ mod tests {
             }
             let listens = listed && (confirmed || told);
             let expected = tested.listens(PATIENCE).filter(|_| listens);
-            assert_eq!(tested.on(Event::Changed).filter(|effect| matches!(effect, Effect::Listen { .. })), expected);
+            assert_eq!(
+                tested
+                    .on(Event::Changed)
+                    .filter(|effect| matches!(effect, Effect::Listen { .. })),
+                expected
+            );
         }
     }
 
     /// Has this locker release a lock, so that others have a turn.
     fn gives_a_turn(tested: &mut Tested) {
-        assert!(tested.line.begin_release(RECHECK, &tested.moment).is_some_and(|releaser| releaser.offers.is_some()));
-        tested.line.released(&ReleaseAnswer::Released(1), &tested.moment);
+        assert!(
+            tested
+                .line
+                .begin_release(RECHECK, &tested.moment)
+                .is_some_and(|releaser| releaser.offers.is_some())
+        );
+        tested
+            .line
+            .released(&ReleaseAnswer::Released(1), &tested.moment);
         assert!(tested.line.has_given_turn(tested.moment.now));
     }
 
@@ -861,7 +1172,10 @@ mod tests {
         assert_eq!(tested.heard_held(Some(RECHECK)), tested.listens(PATIENCE));
         tested.confirmed();
         tested.asks(Event::Subscribed, 1);
-        assert_eq!(tested.heard_held(Some(RECHECK)), tested.sleep(RECHECK, true));
+        assert_eq!(
+            tested.heard_held(Some(RECHECK)),
+            tested.sleep(RECHECK, true)
+        );
     }
 
     #[test]
@@ -871,7 +1185,13 @@ mod tests {
         let until = tested.moment.now + PATIENCE;
         assert_eq!(tested.answered(HELD), Some(Effect::Listen { until }));
         tested.later(PATIENCE / 2);
-        assert_eq!(tested.on(Event::Due), Some(Effect::WakeAt { until, others: false }));
+        assert_eq!(
+            tested.on(Event::Due),
+            Some(Effect::WakeAt {
+                until,
+                others: false
+            })
+        );
         tested.later(PATIENCE / 2);
         tested.asks(Event::Due, 1);
     }
@@ -884,12 +1204,18 @@ mod tests {
         assert_eq!(tested.answered(HELD), tested.listens(PATIENCE));
         tested.later(PATIENCE);
         tested.asks(Event::Due, 1);
-        assert_eq!(tested.heard_held(Some(RECHECK)), tested.sleep(RECHECK, true));
+        assert_eq!(
+            tested.heard_held(Some(RECHECK)),
+            tested.sleep(RECHECK, true)
+        );
         assert_eq!(tested.on(Event::Subscribed), None, "not by a majority");
         tested.confirmed();
         tested.asks(Event::Subscribed, 1);
         assert_eq!(tested.on(Event::Subscribed), None, "once");
-        assert_eq!(tested.heard_held(Some(RECHECK)), tested.sleep(RECHECK, true));
+        assert_eq!(
+            tested.heard_held(Some(RECHECK)),
+            tested.sleep(RECHECK, true)
+        );
     }
 
     /// Each one's message says nothing by itself: the lock is not free on a majority.
@@ -904,7 +1230,11 @@ mod tests {
         tested.later(RECHECK);
         tested.asks(Event::Due, 1);
         assert!(tested.heard_held(Some(RECHECK)).is_some());
-        assert_eq!(tested.on(Event::Heard(2)), None, "the other one was heard before the last ask");
+        assert_eq!(
+            tested.on(Event::Heard(2)),
+            None,
+            "the other one was heard before the last ask"
+        );
         tested.asks(Event::Heard(1), 1);
     }
 
@@ -912,12 +1242,21 @@ mod tests {
     fn a_locker_is_taken_off_a_list_in_which_nobody_waits_for_it() {
         let mut tested = Tested::with(&[1]);
         assert_eq!(tested.on(Event::WokenUp(WakeUp::Go)), None);
-        assert!(!tested.line.take_pass(), "it never asked to be put into that list");
+        assert!(
+            !tested.line.take_pass(),
+            "it never asked to be put into that list"
+        );
         assert!(tested.waits(Some(RECHECK)).is_some());
         assert!(tested.line.leave(1).is_some());
-        assert_eq!(tested.on(Event::Changed), Some(Effect::Hush { lingers: false }));
+        assert_eq!(
+            tested.on(Event::Changed),
+            Some(Effect::Hush { lingers: false })
+        );
         assert!(tested.line.take_pass() && !tested.line.take_pass());
-        assert!(tested.line.is_idle() && !tested.line.is_empty(), "it may be there until the server has answered");
+        assert!(
+            tested.line.is_idle() && !tested.line.is_empty(),
+            "it may be there until the server has answered"
+        );
         tested.on(Event::WokenUp(WakeUp::Go));
         assert!(!tested.line.take_pass(), "one is under way");
         assert_eq!(tested.on(Event::Passed(false)), None);
@@ -927,8 +1266,8 @@ mod tests {
         assert!(tested.line.is_empty());
     }
 
-    /// A server may execute the two in either order. The others would pass the lock on among themselves until the
-    /// re-check.
+    /// A server may execute the two in either order. The others would pass the lock on among
+    /// themselves until the re-check.
     #[test]
     fn a_line_asks_again_after_a_pass_that_was_under_way_when_it_asked() {
         let mut tested = Tested::with(&[1]);
@@ -937,11 +1276,23 @@ mod tests {
         let id = 2;
         let owner = Owner::task(2);
         let since = tested.moment.now;
-        assert!(tested.line.arrive(Waiter { id, owner, since, call: () }));
-        assert!(matches!(tested.on(Event::Changed), Some(Effect::Listen { .. })));
+        assert!(tested.line.arrive(Waiter {
+            id,
+            owner,
+            since,
+            call: ()
+        }));
+        assert!(matches!(
+            tested.on(Event::Changed),
+            Some(Effect::Listen { .. })
+        ));
         tested.asks(Event::Subscribed, 2);
         assert_eq!(tested.on(Event::Passed(true)), None);
-        assert!(tested.heard_held(Some(RECHECK)).is_none_or(|effect| matches!(effect, Effect::Ask { head: 2, .. })));
+        assert!(
+            tested
+                .heard_held(Some(RECHECK))
+                .is_none_or(|effect| matches!(effect, Effect::Ask { head: 2, .. }))
+        );
     }
 
     /// Clients of other languages poll.
@@ -950,7 +1301,9 @@ mod tests {
         for counts in [true, false] {
             let mut tested = Tested::with(&[]);
             tested.moment.counts = counts;
-            tested.line.released(&ReleaseAnswer::Released(1), &tested.moment);
+            tested
+                .line
+                .released(&ReleaseAnswer::Released(1), &tested.moment);
             assert_eq!(tested.line.others_wait(), counts);
         }
     }
@@ -969,9 +1322,9 @@ mod tests {
         assert!(tested.line.is_empty());
     }
 
-    /// A caller that took the lock past the line has released it while the line asked. Its message is taken for that of
-    /// an own release, and nobody else is told. With `replicas` the answer to the ask comes by another connection than
-    /// that to the release, and so may come after it.
+    /// A caller that took the lock past the line has released it while the line asked. Its message
+    /// is taken for that of an own release, and nobody else is told. With `replicas` the answer to
+    /// the ask comes by another connection than that to the release, and so may come after it.
     #[test]
     fn a_hold_that_ends_while_the_line_asks_is_no_reason_to_wait() {
         let mut tested = Tested::with(&[1]);
@@ -982,13 +1335,22 @@ mod tests {
         assert!(tested.line.grant(held(7), None, now).is_ok());
         tested.line.begin_release(RECHECK, &tested.moment);
         assert_eq!(tested.on(Event::Heard(0)), None);
-        tested.line.released(&ReleaseAnswer::Released(1), &tested.moment);
+        tested
+            .line
+            .released(&ReleaseAnswer::Released(1), &tested.moment);
         assert_eq!(tested.on(Event::Due), None);
         assert!(tested.line.remove(&held(7)).is_some());
         assert_eq!(tested.on(Event::Changed), None, "it asks");
         let effect = tested.heard_held(Some(RECHECK * 6));
-        assert!(matches!(effect, Some(Effect::Ask { head: 1, .. })), "the lock is free: {effect:?}");
-        assert_eq!(tested.heard_held(Some(RECHECK * 6)), tested.sleep(RECHECK, true), "once");
+        assert!(
+            matches!(effect, Some(Effect::Ask { head: 1, .. })),
+            "the lock is free: {effect:?}"
+        );
+        assert_eq!(
+            tested.heard_held(Some(RECHECK * 6)),
+            tested.sleep(RECHECK, true),
+            "once"
+        );
     }
 
     /// A line that only remembers what others did with their turns knows nothing of who waits now.
@@ -1000,11 +1362,19 @@ mod tests {
         gives_a_turn(&mut tested);
         assert!(tested.line.remove(&held(7)).is_some());
         tested.later(Duration::from_secs(50));
-        assert_eq!(tested.line.stays(tested.moment.now), Stays::Until(now + Duration::from_secs(60)));
+        assert_eq!(
+            tested.line.stays(tested.moment.now),
+            Stays::Until(now + Duration::from_secs(60))
+        );
         let id = 1;
         let owner = Owner::task(1);
         let since = tested.moment.now;
-        assert!(tested.line.arrive(Waiter { id, owner, since, call: () }));
+        assert!(tested.line.arrive(Waiter {
+            id,
+            owner,
+            since,
+            call: ()
+        }));
         tested.asks(Event::Changed, 1);
     }
 

@@ -15,7 +15,8 @@ const LISTED: u32 = 3;
 /// What happens to a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Something has changed here: a caller came or went, a hold is gone, a release was passed to the line.
+    /// Something has changed here: a caller came or went, a hold is gone, a release was passed to
+    /// the line.
     Changed,
     /// A time has come for which it wanted to be woken, or an earlier one.
     Due,
@@ -63,7 +64,8 @@ pub(crate) enum AcquireOutcome {
     Split,
     /// The first server says that another has it, and no other server was asked.
     Outrun,
-    /// No majority answered. So long after now, the outage has lasted for too long; `None` if it has.
+    /// No majority answered. So long after now, the outage has lasted for too long; `None` if it
+    /// has.
     Unavailable {
         ends_in: Option<Duration>,
     },
@@ -72,7 +74,8 @@ pub(crate) enum AcquireOutcome {
 /// What has to be done for a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect<R, W = u64> {
-    /// Stop listening: nobody waits any more. The subscription `lingers` if a caller got the lock meanwhile.
+    /// Stop listening: nobody waits any more. The subscription `lingers` if a caller got the lock
+    /// meanwhile.
     Hush { lingers: bool },
     /// Release a hold and, with a waiter, hand the lock over to it. [`Event::HandedOver`] follows.
     Release(R, Option<W>),
@@ -90,7 +93,8 @@ pub(crate) enum Effect<R, W = u64> {
     },
     /// Subscribe the lock's channel, if it is not, and wake the line at this time in any case.
     Listen { until: Instant },
-    /// Name the holder, whose lock lasts longer than any lease, in the log. [`Event::Named`] follows.
+    /// Name the holder, whose lock lasts longer than any lease, in the log. [`Event::Named`]
+    /// follows.
     Name,
     /// Wake the line at this time, by [`Event::Due`].
     WakeAt {
@@ -98,8 +102,8 @@ pub(crate) enum Effect<R, W = u64> {
         /// Lockers elsewhere are waited for.
         others: bool,
     },
-    /// Give those callers an error that have waited for long enough for servers that are away and, with a time, that
-    /// came by then. [`Event::GaveUp`] follows.
+    /// Give those callers an error that have waited for long enough for servers that are away and,
+    /// with a time, that came by then. [`Event::GaveUp`] follows.
     GiveUp { came_by: Option<Instant> },
     /// Take the locker off the list. [`Event::Passed`] follows. This is under way beside all else.
     Pass,
@@ -112,9 +116,17 @@ impl<R, V> Effect<R, V> {
             Self::Hush { lingers } => Effect::Hush { lingers },
             Self::Release(release, next) => Effect::Release(release, next.and_then(waiter)),
             Self::Lost(id, loss) => Effect::Lost(id, loss),
-            Self::Ask { head, first_alone, listing, listens } => {
-                Effect::Ask { head: waiter(head)?, first_alone, listing, listens }
-            }
+            Self::Ask {
+                head,
+                first_alone,
+                listing,
+                listens,
+            } => Effect::Ask {
+                head: waiter(head)?,
+                first_alone,
+                listing,
+                listens,
+            },
             Self::Listen { until } => Effect::Listen { until },
             Self::Name => Effect::Name,
             Self::WakeAt { until, others } => Effect::WakeAt { until, others },
@@ -142,9 +154,11 @@ pub(crate) struct Moment<'a> {
     pub(crate) majority: usize,
     /// How far the servers are.
     pub(crate) round_trip: Duration,
-    /// Whether every release publishes a message. In the plain format, clients of other languages do not.
+    /// Whether every release publishes a message. In the plain format, clients of other languages
+    /// do not.
     pub(crate) is_told: bool,
-    /// Whether the number of clients that the message of a release reaches tells whether others wait.
+    /// Whether the number of clients that the message of a release reaches tells whether others
+    /// wait.
     pub(crate) counts: bool,
     /// The name of the locker in this lock's list, if there is one.
     pub(crate) lister: Option<&'a Arc<str>>,
@@ -167,17 +181,21 @@ pub(crate) struct WakeSources {
 impl Moment<'_> {
     /// Returns how long a line waits for a message before it asks again.
     pub(super) fn look(&self) -> Duration {
-        if self.is_told { self.recheck } else { self.recheck.min(self.retry) }
+        if self.is_told {
+            self.recheck
+        } else {
+            self.recheck.min(self.retry)
+        }
     }
 
-    /// Returns whether what follows a release of this locker says something: there is a list, or subscribers are
-    /// counted.
+    /// Returns whether what follows a release of this locker says something: there is a list, or
+    /// subscribers are counted.
     pub(crate) fn heeds_releases(&self) -> bool {
         self.lister.is_some() || self.counts
     }
 
-    /// Returns how long a list is kept for a caller with this lease, so that it still exists when the locker checks
-    /// again.
+    /// Returns how long a list is kept for a caller with this lease, so that it still exists when
+    /// the locker checks again.
     pub(super) fn lifetime(&self, lease: Duration) -> Duration {
         lease.max(self.lease) * LISTED
     }

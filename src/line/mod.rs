@@ -1,43 +1,53 @@
 //! The line of one key: who waits here for its lock, what the servers are asked for them, and when.
 //!
-//! It is a state machine without I/O, clock or task: it gets events and says what has to be done. Whoever passes an
-//! event to it carries out what follows (`lines.rs`), and passes the outcome to it as the next event.
+//! It is a state machine without I/O, clock or task: it gets events and says what has to be done.
+//! Whoever passes an event to it carries out what follows (`lines.rs`), and passes the outcome to
+//! it as the next event.
 //!
 //! # What comes in
-//! Callers, holds and releases change a line by methods, since they need an answer at once: `arrive`, `leave`, `grant`,
-//! `transfer`, `remove`, `release`, `begin_release`, `released`. The event [`Changed`](Event::Changed) follows, except
-//! after a grant. All else is an event: what is heard (`Heard`, `WokenUp`, `Missed`, `Subscribed`), `Due` (the end of a
-//! wait), the outcome of an effect (`Answered`, `HandedOver`, `Named`, `GaveUp`, `Passed`), `Outage`, and `Stopped`.
+//! Callers, holds and releases change a line by methods, since they need an answer at once:
+//! `arrive`, `leave`, `grant`, `transfer`, `remove`, `release`, `begin_release`, `released`. The
+//! event [`Changed`](Event::Changed) follows, except after a grant. All else is an event: what is
+//! heard (`Heard`, `WokenUp`, `Missed`, `Subscribed`), `Due` (the end of a wait), the outcome of an
+//! effect (`Answered`, `HandedOver`, `Named`, `GaveUp`, `Passed`), `Outage`, and `Stopped`.
 //!
 //! # What comes out
-//! At most one effect at a time: `Ask` (acquire for the head), `Release` (perhaps as a hand-over), `Listen`, `WakeAt`,
-//! `Name`, `GiveUp`, `Lost`, `Hush`; or nothing. While one with an outcome is under way, other events have none: the
-//! line looks when the outcome comes. `Pass`, which takes the locker off the list, is apart from these: nobody waits
-//! for it.
+//! At most one effect at a time: `Ask` (acquire for the head), `Release` (perhaps as a hand-over),
+//! `Listen`, `WakeAt`, `Name`, `GiveUp`, `Lost`, `Hush`; or nothing. While one with an outcome is
+//! under way, other events have none: the line looks when the outcome comes. `Pass`, which takes
+//! the locker off the list, is apart from these: nobody waits for it.
 //!
 //! # States
-//! `Idle`, `Looks`, `Granted`, and then one of `Blocked` (a hold here has the lock), `Asks`, `Listens`, `HandsOver`,
-//! `Names`, `Rests` (for lockers elsewhere, between two attempts, or in an outage), `MakesWay` (lockers that have met
-//! keep apart), `GivesUp`. What it has heard of others is its [`WakeState`], once its locker listens.
+//! `Idle`, `Looks`, `Granted`, and then one of `Blocked` (a hold here has the lock), `Asks`,
+//! `Listens`, `HandsOver`, `Names`, `Rests` (for lockers elsewhere, between two attempts, or in an
+//! outage), `MakesWay` (lockers that have met keep apart), `GivesUp`. What it has heard of others
+//! is its [`WakeState`], once its locker listens.
 //!
 //! # Invariants
 //! - At most one command of a line has no answer. A release that comes meanwhile is sent by itself.
-//! - Nothing is asked for while a hold here may have the lock: it is held, or its release has no answer.
-//! - A release is taken for a hand-over only in `Blocked`, `Granted` and `Looks`, and comes first in the next look.
+//! - Nothing is asked for while a hold here may have the lock: it is held, or its release has no
+//!   answer.
+//! - A release is taken for a hand-over only in `Blocked`, `Granted` and `Looks`, and comes first
+//!   in the next look.
 //! - While there are waiters, something is under way that ends, or a wait that has an end.
 //! - Nothing is believed of a message: after each, the servers are asked.
-//! - Each effect with an outcome has exactly one. A change between a grant and that outcome must not be looked at:
-//!   whatever followed would be taken for what has ended. `Granted` stands for that time.
-//! - A line outlives its waiters while it remembers something: for a minute what others did with their turns, and a
-//!   list for as long as its locker may be there.
+//! - Each effect with an outcome has exactly one. A change between a grant and that outcome must
+//!   not be looked at: whatever followed would be taken for what has ended. `Granted` stands for
+//!   that time.
+//! - A line outlives its waiters while it remembers something: for a minute what others did with
+//!   their turns, and a list for as long as its locker may be there.
 //!
 //! # Where each rule is
-//! - Who is next, and what a look finds: `look`. May a lock be handed over: `may_hand_over`, then `successor`.
-//! - Who is called by a release: `begin_release` says it to the server, `released` takes in what the server did.
-//! - Whose turn it is: `turn.rs` (hand-overs in a row here), `outside_waiters.rs` (clients outside of the list).
-//! - What a call or a message means: `wake_state.rs`. Whether the locker is in the list, and who takes it off:
-//!   `waitlist.rs`.
-//! - What an answer means for the next ask: `answered`; how long it waits: `wait`, `rest`; how a wait ends: `go_on`.
+//! - Who is next, and what a look finds: `look`. May a lock be handed over: `may_hand_over`, then
+//!   `successor`.
+//! - Who is called by a release: `begin_release` says it to the server, `released` takes in what
+//!   the server did.
+//! - Whose turn it is: `turn.rs` (hand-overs in a row here), `outside_waiters.rs` (clients outside
+//!   of the list).
+//! - What a call or a message means: `wake_state.rs`. Whether the locker is in the list, and who
+//!   takes it off: `waitlist.rs`.
+//! - What an answer means for the next ask: `answered`; how long it waits: `wait`, `rest`; how a
+//!   wait ends: `go_on`.
 //! - When callers are told of an outage: `GiveUp` after a round, and at an `Outage` while it waits.
 //!
 //! # What is outside
@@ -82,10 +92,12 @@ pub(crate) trait RawHold {
     /// Returns whether the two are one hold.
     fn is(&self, other: &Self) -> bool;
 
-    /// Returns whether its lock may still be on the server: it is held, or released without an answer yet.
+    /// Returns whether its lock may still be on the server: it is held, or released without an
+    /// answer yet.
     fn blocks(&self, now: Instant) -> bool;
 
-    /// Returns the loss of this hold, if it is lost, this owner has it, and a guard of it still lives.
+    /// Returns the loss of this hold, if it is lost, this owner has it, and a guard of it still
+    /// lives.
     fn loss_of(&self, owner: &Owner, now: Instant) -> Option<Loss>;
 }
 
@@ -168,11 +180,21 @@ impl<H, C, R> Line<H, C, R> {
         &mut self.holds
     }
 
-    /// Returns each point in time that it remembers, except when its waiters came: a model moves them.
+    /// Returns each point in time that it remembers, except when its waiters came: a model moves
+    /// them.
     #[cfg(test)]
     fn times(&mut self) -> Vec<&mut Instant> {
-        let mut times: Vec<_> = self.course.times().chain(self.listed.times()).chain(self.turn.times()).collect();
-        times.extend(self.wake_state.iter_mut().flat_map(|wake_state| wake_state.times()));
+        let mut times: Vec<_> = self
+            .course
+            .times()
+            .chain(self.listed.times())
+            .chain(self.turn.times())
+            .collect();
+        times.extend(
+            self.wake_state
+                .iter_mut()
+                .flat_map(|wake_state| wake_state.times()),
+        );
         times.extend(self.others.iter_mut().flat_map(|others| others.times()));
         times
     }
@@ -198,7 +220,10 @@ impl<H, C, R> Line<H, C, R> {
         self.turn = Turn::default();
         self.others.take_if(|others| others.kept_until() <= now);
         let others = self.others.as_ref().map(|others| others.kept_until());
-        let remembers = [others, self.listed.forget(now)].into_iter().flatten().min();
+        let remembers = [others, self.listed.forget(now)]
+            .into_iter()
+            .flatten()
+            .min();
         remembers.map_or(Stays::No, Stays::Until)
     }
 
@@ -212,8 +237,8 @@ impl<H, C, R> Line<H, C, R> {
         self.is_idle() && self.others.is_none() && self.listed == Waitlisted::default()
     }
 
-    /// Puts a waiter in line. Returns whether the line begins with it: then [`Event::Changed`] follows, and the rounds
-    /// before it say nothing.
+    /// Puts a waiter in line. Returns whether the line begins with it: then [`Event::Changed`]
+    /// follows, and the rounds before it say nothing.
     pub(crate) fn arrive(&mut self, waiter: Waiter<C>) -> bool {
         let begins = self.course.phase == Phase::Idle;
         if begins {
@@ -223,12 +248,14 @@ impl<H, C, R> Line<H, C, R> {
         begins
     }
 
-    /// Takes out a waiter whose caller is gone, gets an answer, or has entered with a hold of its owner.
+    /// Takes out a waiter whose caller is gone, gets an answer, or has entered with a hold of its
+    /// owner.
     pub(crate) fn leave(&mut self, id: u64) -> Option<Waiter<C>> {
         self.queue.remove(id)
     }
 
-    /// Returns whether this event may matter: a line without waiters and anything under way has nothing to look at.
+    /// Returns whether this event may matter: a line without waiters and anything under way has
+    /// nothing to look at.
     pub(crate) fn heeds(&self, event: Event) -> bool {
         let is_at_rest = self.queue.is_empty() && self.course.phase == Phase::Idle;
         !(is_at_rest && matches!(event, Event::Changed | Event::Due))
@@ -239,8 +266,8 @@ impl<H, C, R> Line<H, C, R> {
         std::mem::take(&mut self.passes)
     }
 
-    /// Returns whether others have a turn that this locker gave them, and whose outcome is not known, or had it at that
-    /// time or later.
+    /// Returns whether others have a turn that this locker gave them, and whose outcome is not
+    /// known, or had it at that time or later.
     pub(crate) fn has_given_turn(&self, since: Instant) -> bool {
         self.given(since).is_some()
     }
@@ -250,28 +277,47 @@ impl<H, C, R> Line<H, C, R> {
         self.end_turn(Some(Ended::NotTaken), now);
     }
 
-    /// Called when a release of this locker is about to be sent: messages from before it say nothing. Returns what the
-    /// server has to know of those who wait, if there is a list.
-    pub(crate) fn begin_release(&mut self, lease: Duration, moment: &Moment<'_>) -> Option<Releaser> {
+    /// Called when a release of this locker is about to be sent: messages from before it say
+    /// nothing. Returns what the server has to know of those who wait, if there is a list.
+    pub(crate) fn begin_release(
+        &mut self,
+        lease: Duration,
+        moment: &Moment<'_>,
+    ) -> Option<Releaser> {
         if !moment.heeds_releases() {
             return None;
         }
         let waits = self.wake_state.is_some() && !self.queue.is_empty();
-        self.wake_state.iter_mut().for_each(|wake_state| wake_state.release());
+        self.wake_state
+            .iter_mut()
+            .for_each(|wake_state| wake_state.release());
         let locker = Arc::clone(moment.lister?);
-        let WakeSources { confirmed, named, .. } = moment.sources;
+        let WakeSources {
+            confirmed, named, ..
+        } = moment.sources;
         let enlists = waits && confirmed && named;
         let lifetime = moment.lifetime(lease);
         if enlists {
             self.listed.enter(moment.now + lifetime);
         }
-        Some(Releaser { locker, enlists, listens: confirmed && !enlists, offers: self.offer(moment.now), lifetime })
+        Some(Releaser {
+            locker,
+            enlists,
+            listens: confirmed && !enlists,
+            offers: self.offer(moment.now),
+            lifetime,
+        })
     }
 
     /// Takes in a server's answer to a release that has notified others.
     pub(crate) fn released(&mut self, release: &ReleaseAnswer, moment: &Moment<'_>) {
         let who_else = match release {
-            ReleaseAnswer::PassedOn { place, turn, others, waiting } => {
+            ReleaseAnswer::PassedOn {
+                place,
+                turn,
+                others,
+                waiting,
+            } => {
                 let lockers = waiting + u64::from(place.is_none());
                 self.passed_on(*place, *turn, *others, lockers, moment.now)
             }
@@ -282,8 +328,8 @@ impl<H, C, R> Line<H, C, R> {
         self.turn.note_others(who_else);
     }
 
-    /// Records that a release woke another locker, or gave others a `turn`. So many `others` are in no list, and so
-    /// many `lockers` use it, this one included.
+    /// Records that a release woke another locker, or gave others a `turn`. So many `others` are in
+    /// no list, and so many `lockers` use it, this one included.
     fn passed_on(
         &mut self,
         place: Option<u64>,
@@ -292,30 +338,51 @@ impl<H, C, R> Line<H, C, R> {
         lockers: u64,
         now: Instant,
     ) -> WhoElse {
-        let given = turn.map(|length| Given { since: now, end: now + length, alone: false });
-        let turns = if others > 0 { self.give_turn(lockers, others, given, now) } else { TurnUse::Left };
+        let given = turn.map(|length| Given {
+            since: now,
+            end: now + length,
+            alone: false,
+        });
+        let turns = if others > 0 {
+            self.give_turn(lockers, others, given, now)
+        } else {
+            TurnUse::Left
+        };
         match (place, &mut self.wake_state) {
             (Some(place), Some(wake_state)) => wake_state.pass_on(place, given, now),
-            // The last caller has gone meanwhile. A pass may have been sent before the release that put the locker in.
+            // The last caller has gone meanwhile. A pass may have been sent before the release that
+            // put the locker in.
             (Some(_), None) => self.pass(now),
             (None, _) => {}
         }
-        if turns == TurnUse::Taken { WhoElse::Told } else { WhoElse::Listed { before: place.unwrap_or(0) } }
+        if turns == TurnUse::Taken {
+            WhoElse::Told
+        } else {
+            WhoElse::Listed {
+                before: place.unwrap_or(0),
+            }
+        }
     }
 
-    /// Records that the message of a release, which found no list, reached so many clients. If others may have a turn,
-    /// this locker leaves it to them.
+    /// Records that the message of a release, which found no list, reached so many clients. If
+    /// others may have a turn, this locker leaves it to them.
     fn told(&mut self, told: u64, moment: &Moment<'_>) -> WhoElse {
         if !moment.counts {
             return WhoElse::Unknown;
         }
-        let WakeSources { asked, confirmed, .. } = moment.sources;
+        let WakeSources {
+            asked, confirmed, ..
+        } = moment.sources;
         let others = told.saturating_sub(asked.into());
         let now = moment.now;
         if others == 0 {
             return WhoElse::Nobody;
         }
-        let given = self.offer(now).map(|length| Given { since: now, end: now + length, alone: true });
+        let given = self.offer(now).map(|length| Given {
+            since: now,
+            end: now + length,
+            alone: true,
+        });
         let turns = self.give_turn(1, others, given, now);
         if let (Some(given), Some(wake_state)) = (given, &mut self.wake_state) {
             wake_state.give_turn(given, confirmed, now);
@@ -327,7 +394,13 @@ impl<H, C, R> Line<H, C, R> {
         }
     }
 
-    fn give_turn(&mut self, lockers: u64, others: u64, given: Option<Given>, now: Instant) -> TurnUse {
+    fn give_turn(
+        &mut self,
+        lockers: u64,
+        others: u64,
+        given: Option<Given>,
+        now: Instant,
+    ) -> TurnUse {
         let known = self.known(now);
         known.release(now, lockers, others, given);
         known.turns(now)
@@ -345,12 +418,15 @@ impl<H, C, R> Line<H, C, R> {
 
     /// Returns how long a turn would last that is offered to others now, if one may be.
     fn offer(&self, now: Instant) -> Option<Duration> {
-        self.others.as_ref().map_or(Some(SHORT), |others| others.offer(now))
+        self.others
+            .as_ref()
+            .map_or(Some(SHORT), |others| others.offer(now))
     }
 
     /// Returns what is known of others, for a turn that begins or ends.
     fn known(&mut self, now: Instant) -> &mut OutsideWaiters {
-        self.others.get_or_insert_with(|| Box::new(OutsideWaiters::new(now)))
+        self.others
+            .get_or_insert_with(|| Box::new(OutsideWaiters::new(now)))
     }
 
     /// Has the locker taken off the list, in which it may be although nobody waits.
@@ -367,9 +443,14 @@ impl<H, C, R> Line<H, C, R> {
 }
 
 impl<H: RawHold, C, R> Line<H, C, R> {
-    /// Registers the grant of a free lock, and takes out the waiter that it is for. If that has gone, nobody gets the
-    /// grant, and it is returned.
-    pub(crate) fn grant(&mut self, hold: H, waiter: Option<u64>, now: Instant) -> Result<Option<Waiter<C>>, H> {
+    /// Registers the grant of a free lock, and takes out the waiter that it is for. If that has
+    /// gone, nobody gets the grant, and it is returned.
+    pub(crate) fn grant(
+        &mut self,
+        hold: H,
+        waiter: Option<u64>,
+        now: Instant,
+    ) -> Result<Option<Waiter<C>>, H> {
         self.last_round = LastRound::Answered;
         if waiter.is_some() {
             self.was_granted(now);
@@ -386,9 +467,12 @@ impl<H: RawHold, C, R> Line<H, C, R> {
         Ok(waiter)
     }
 
-    /// Takes in what the server's yes means: the locker is off the list, and a turn of others has ended.
+    /// Takes in what the server's yes means: the locker is off the list, and a turn of others has
+    /// ended.
     fn was_granted(&mut self, now: Instant) {
-        let Some(wake_state) = &mut self.wake_state else { return };
+        let Some(wake_state) = &mut self.wake_state else {
+            return;
+        };
         let ended = wake_state.granted();
         self.end_turn(ended, now);
         self.course.was_granted = true;
@@ -398,9 +482,16 @@ impl<H: RawHold, C, R> Line<H, C, R> {
         }
     }
 
-    /// Replaces the released hold by the grant of its hand-over, in one step: the key is never free here in between,
-    /// whether or not the waiter is still in line. Returns both, if they are still here.
-    pub(crate) fn transfer(&mut self, from: &H, hold: H, waiter: u64, now: Instant) -> (Option<H>, Option<Waiter<C>>) {
+    /// Replaces the released hold by the grant of its hand-over, in one step: the key is never free
+    /// here in between, whether or not the waiter is still in line. Returns both, if they are still
+    /// here.
+    pub(crate) fn transfer(
+        &mut self,
+        from: &H,
+        hold: H,
+        waiter: u64,
+        now: Instant,
+    ) -> (Option<H>, Option<Waiter<C>>) {
         self.last_round = LastRound::Answered;
         self.turn.go_on(now);
         self.course.granted();
@@ -415,7 +506,8 @@ impl<H: RawHold, C, R> Line<H, C, R> {
         Some(self.holds.swap_remove(at))
     }
 
-    /// Takes the release of a hold for a hand-over at the next step. Returns it if it has to be sent by itself.
+    /// Takes the release of a hold for a hand-over at the next step. Returns it if it has to be
+    /// sent by itself.
     pub(crate) fn release(&mut self, hold: &H, release: R, now: Instant) -> Option<R> {
         if !self.may_hand_over(hold, now) {
             return Some(release);
@@ -424,24 +516,29 @@ impl<H: RawHold, C, R> Line<H, C, R> {
         None
     }
 
-    /// Returns whether the lock of this hold goes to the next waiter without becoming free: nothing else is under way
-    /// for the line, and nobody elsewhere has to have a turn. Whether the hold is sound enough for that, its releaser
-    /// knows.
+    /// Returns whether the lock of this hold goes to the next waiter without becoming free: nothing
+    /// else is under way for the line, and nobody elsewhere has to have a turn. Whether the hold is
+    /// sound enough for that, its releaser knows.
     fn may_hand_over(&self, hold: &H, now: Instant) -> bool {
         let is_unasked = self.course.is_unasked() && self.passed.is_none();
-        let goes_on = || self.queue.first().is_some_and(|next| self.turn.may_go_on(next.id, now));
+        let goes_on = || {
+            self.queue
+                .first()
+                .is_some_and(|next| self.turn.may_go_on(next.id, now))
+        };
         is_unasked && goes_on() && self.holds.iter().any(|one| one.is(hold))
     }
 
-    /// Returns the head of the line if a lock that was released may be handed over to it, now that it is sent.
+    /// Returns the head of the line if a lock that was released may be handed over to it, now that
+    /// it is sent.
     fn successor(&self, now: Instant) -> Option<u64> {
         let head = self.queue.first()?;
         let is_only = self.holds.iter().filter(|hold| hold.blocks(now)).count() == 1;
         (is_only && self.loss_of(&head.owner, now).is_none()).then_some(head.id)
     }
 
-    /// Returns the loss of the hold that this owner has, if it has a lost one. A lost hold is removed with its last
-    /// guard: while it is here, a guard lives.
+    /// Returns the loss of the hold that this owner has, if it has a lost one. A lost hold is
+    /// removed with its last guard: while it is here, a guard lives.
     fn loss_of(&self, owner: &Owner, now: Instant) -> Option<Loss> {
         self.holds.iter().find_map(|hold| hold.loss_of(owner, now))
     }

@@ -1,24 +1,26 @@
 //! How often clients outside of a waiting list are given a turn, and for how long.
 //!
-//! If a channel has more subscribers than the list has members, there may be other clients: Redisson's, or lockers
-//! without rights to lists. Or there is just one that never takes the lock: a locker that stays subscribed for a
-//! moment, a stopped process, a monitor, a waiter for the same name in another database. So the outcome of turns
-//! decides.
+//! If a channel has more subscribers than the list has members, there may be other clients:
+//! Redisson's, or lockers without rights to lists. Or there is just one that never takes the lock:
+//! a locker that stays subscribed for a moment, a stopped process, a monitor, a waiter for the same
+//! name in another database. So the outcome of turns decides.
 //!
-//! In a turn, the release publishes on the lock's channel, and tells the first of the list to leave the lock to the
-//! others until the turn ends, after 10 ms or more. The locker that gave the turn asks 2 ms after that. If no other
-//! locker is in the list, it times the turn itself. A message during the turn says that it was taken; the lock still
-//! free at its end, or a wake-up by name after it, that it was not. Each line remembers that for a minute, and decides
-//! for itself how often it offers a turn: the list does not store the end of a turn.
+//! In a turn, the release publishes on the lock's channel, and tells the first of the list to leave
+//! the lock to the others until the turn ends, after 10 ms or more. The locker that gave the turn
+//! asks 2 ms after that. If no other locker is in the list, it times the turn itself. A message
+//! during the turn says that it was taken; the lock still free at its end, or a wake-up by name
+//! after it, that it was not. Each line remembers that for a minute, and decides for itself how
+//! often it offers a turn: the list does not store the end of a turn.
 //!
-//! - While turns are taken, nothing is handed over within a locker, and each client outside of the list has as many
-//!   turns as each locker.
-//! - Each turn that is not taken doubles the pause before the next, up to 512 ms for each locker of the list, since
-//!   each delays those lockers. It lengthens turns up to 40 ms: the client may be far away.
-//! - If no locker of the list watches, and at undos, the others get the message each time: they must not depend on one
-//!   locker.
-//! - A caller whose time is over during a turn makes one attempt past the line: the lock may be free, and no other
-//!   client asks.
+//! - While turns are taken, nothing is handed over within a locker, and each client outside of the
+//!   list has as many turns as each locker.
+//! - Each turn that is not taken doubles the pause before the next, up to 512 ms for each locker of
+//!   the list, since each delays those lockers. It lengthens turns up to 40 ms: the client may be
+//!   far away.
+//! - If no locker of the list watches, and at undos, the others get the message each time: they
+//!   must not depend on one locker.
+//! - A caller whose time is over during a turn makes one attempt past the line: the lock may be
+//!   free, and no other client asks.
 
 use std::time::Duration;
 
@@ -89,13 +91,24 @@ impl OutsideWaiters {
         let gap = SHORTEST;
         let length = SHORT;
         let listed = 1;
-        Self { gap, length, next: None, passes: 0, listed, given: None, changed: now }
+        Self {
+            gap,
+            length,
+            next: None,
+            passes: 0,
+            listed,
+            given: None,
+            changed: now,
+        }
     }
 
     /// Returns each point in time that it remembers.
     #[cfg(test)]
     pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Instant> {
-        let given = self.given.iter_mut().flat_map(|given| [&mut given.since, &mut given.end]);
+        let given = self
+            .given
+            .iter_mut()
+            .flat_map(|given| [&mut given.since, &mut given.end]);
         given.chain(&mut self.next).chain([&mut self.changed])
     }
 
@@ -106,7 +119,11 @@ impl OutsideWaiters {
 
     /// Returns how long a turn would last that is offered now, if one may be.
     pub(super) fn offer(&self, now: Instant) -> Option<Duration> {
-        let may = if self.take_turns() { self.passes == 0 } else { self.next.is_none_or(|next| next <= now) };
+        let may = if self.take_turns() {
+            self.passes == 0
+        } else {
+            self.next.is_none_or(|next| next <= now)
+        };
         may.then_some(self.length)
     }
 
@@ -126,7 +143,8 @@ impl OutsideWaiters {
         }
     }
 
-    /// Records a release of this locker, after which so many lockers are in the list and so many clients outside of it.
+    /// Records a release of this locker, after which so many lockers are in the list and so many
+    /// clients outside of it.
     pub(super) fn release(&mut self, now: Instant, listed: u64, others: u64, turn: Option<Given>) {
         (self.listed, self.changed) = (listed.max(1), now);
         match turn {
@@ -172,7 +190,11 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn turn(now: Instant) -> Option<Given> {
-        Some(Given { since: now, end: now + SHORT, alone: false })
+        Some(Given {
+            since: now,
+            end: now + SHORT,
+            alone: false,
+        })
     }
 
     #[test]
@@ -181,24 +203,60 @@ mod tests {
         let mut others = OutsideWaiters::new(now);
         assert_eq!(others.offer(now), Some(SHORT), "nobody knows yet");
         others.release(now, 3, 1, turn(now));
-        assert_eq!((others.offer(now + 23 * MS), others.offer(now + 24 * MS)), (None, Some(SHORT)));
-        for (gap, length) in [(16, 10), (32, 10), (64, 16), (128, 32), (256, 40), (512, 40), (512, 40)] {
+        assert_eq!(
+            (others.offer(now + 23 * MS), others.offer(now + 24 * MS)),
+            (None, Some(SHORT))
+        );
+        for (gap, length) in [
+            (16, 10),
+            (32, 10),
+            (64, 16),
+            (128, 32),
+            (256, 40),
+            (512, 40),
+            (512, 40),
+        ] {
             others.end_turn(now, Ended::NotTaken);
-            assert_eq!(others.turns(now), if gap < 128 { TurnUse::Unknown } else { TurnUse::Left });
+            assert_eq!(
+                others.turns(now),
+                if gap < 128 {
+                    TurnUse::Unknown
+                } else {
+                    TurnUse::Left
+                }
+            );
             now = now + gap * 3 * MS;
-            assert_eq!((others.offer(now.before(MS)), others.offer(now)), (None, Some(length * MS)), "{gap}");
+            assert_eq!(
+                (others.offer(now.before(MS)), others.offer(now)),
+                (None, Some(length * MS)),
+                "{gap}"
+            );
         }
         // Whoever is that far away may take the next one too.
-        for (after, length) in [(None, LONG), (Some(15 * MS), 30 * MS), (Some(2 * MS), SHORT)] {
+        for (after, length) in [
+            (None, LONG),
+            (Some(15 * MS), 30 * MS),
+            (Some(2 * MS), SHORT),
+        ] {
             others.end_turn(now, Ended::Taken(after));
-            assert_eq!((others.length, others.next, others.turns(now)), (length, None, TurnUse::Taken));
+            assert_eq!(
+                (others.length, others.next, others.turns(now)),
+                (length, None, TurnUse::Taken)
+            );
         }
     }
 
     /// Each locker of the list counts for as much as each client outside of it.
     #[test]
     fn clients_outside_of_the_list_have_as_many_turns_as_its_lockers() {
-        for (listed, clients, every) in [(1, 1, 1), (2, 1, 2), (4, 1, 4), (4, 2, 2), (3, 3, 1), (2, 5, 1)] {
+        for (listed, clients, every) in [
+            (1, 1, 1),
+            (2, 1, 2),
+            (4, 1, 4),
+            (4, 2, 2),
+            (3, 3, 1),
+            (2, 5, 1),
+        ] {
             let now = Instant::now();
             let mut others = OutsideWaiters::new(now);
             others.end_turn(now, Ended::Taken(None));

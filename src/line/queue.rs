@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! - Numbers are assigned in the order of the calls, and the line is in the order of the numbers.
-//! - Arriving, leaving, and finding the next waiter of an owner take O(log n) steps and move only a few pointers, since
-//!   the shard of its table is locked meanwhile.
+//! - Arriving, leaving, and finding the next waiter of an owner take O(log n) steps and move only a
+//!   few pointers, since the shard of its table is locked meanwhile.
 //! - A line without waiters allocates nothing, since it lives as long as a hold of its key does.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,8 +30,8 @@ struct Followers<C, S> {
     hasher: S,
 }
 
-/// Hashes owners that were made one after the other to consecutive numbers: emptying a line from one end to the other
-/// then takes half the time that scattered look-ups would take.
+/// Hashes owners that were made one after the other to consecutive numbers: emptying a line from
+/// one end to the other then takes half the time that scattered look-ups would take.
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours(u64);
 
@@ -55,7 +55,10 @@ impl Hasher for Neighbours {
 
 impl<C, S> Default for Queue<C, S> {
     fn default() -> Self {
-        Self { first: None, others: None }
+        Self {
+            first: None,
+            others: None,
+        }
     }
 }
 
@@ -65,7 +68,11 @@ impl<C, S: BuildHasher + Default> Queue<C, S> {
     }
 
     pub(crate) fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.others.as_ref().map_or(0, |others| others.waiters.len())
+        usize::from(self.first.is_some())
+            + self
+                .others
+                .as_ref()
+                .map_or(0, |others| others.waiters.len())
     }
 
     /// The head of the line.
@@ -75,8 +82,12 @@ impl<C, S: BuildHasher + Default> Queue<C, S> {
 
     /// The number of the waiter at the end of the line.
     pub(crate) fn last(&self) -> Option<u64> {
-        let last = self.others.as_ref().and_then(|others| others.waiters.last_key_value());
-        last.map(|(id, _)| *id).or(self.first().map(|first| first.id))
+        let last = self
+            .others
+            .as_ref()
+            .and_then(|others| others.waiters.last_key_value());
+        last.map(|(id, _)| *id)
+            .or(self.first().map(|first| first.id))
     }
 
     pub(crate) fn push(&mut self, waiter: Waiter<C>) {
@@ -86,14 +97,19 @@ impl<C, S: BuildHasher + Default> Queue<C, S> {
             return;
         };
         // Of two callers, the one with the lower number may be the second to come here.
-        let other = if waiter.id < first.id { replace(first, waiter) } else { waiter };
+        let other = if waiter.id < first.id {
+            replace(first, waiter)
+        } else {
+            waiter
+        };
         self.others.get_or_insert_with(Box::default).push(other);
     }
 
     pub(crate) fn remove(&mut self, id: u64) -> Option<Waiter<C>> {
         let others = self.others.as_mut();
         let removed = if self.first.as_ref()?.id == id {
-            let next = others.and_then(|others| others.remove(*others.waiters.first_key_value()?.0));
+            let next =
+                others.and_then(|others| others.remove(*others.waiters.first_key_value()?.0));
             replace(&mut self.first, next)
         } else {
             others?.remove(id)
@@ -105,7 +121,10 @@ impl<C, S: BuildHasher + Default> Queue<C, S> {
     /// The waiters from this number on.
     pub(crate) fn range(&self, from: u64) -> impl Iterator<Item = &Waiter<C>> {
         let first = self.first().filter(|first| first.id >= from);
-        let others = self.others.iter().flat_map(move |others| others.waiters.range(from..));
+        let others = self
+            .others
+            .iter()
+            .flat_map(move |others| others.waiters.range(from..));
         first.into_iter().chain(others.map(|(_, waiter)| &**waiter))
     }
 
@@ -117,7 +136,10 @@ impl<C, S: BuildHasher + Default> Queue<C, S> {
             let ids = others.owners.range((hash, from)..=(hash, u64::MAX));
             ids.filter_map(|(_, id)| others.waiters.get(id).map(|waiter| &**waiter))
         });
-        first.into_iter().chain(others).filter(move |waiter| waiter.owner == *owner)
+        first
+            .into_iter()
+            .chain(others)
+            .filter(move |waiter| waiter.owner == *owner)
     }
 }
 
@@ -137,19 +159,25 @@ impl<C: Hash, S: BuildHasher + Default> Hash for Queue<C, S> {
 
 impl<C, S: Default> Default for Followers<C, S> {
     fn default() -> Self {
-        Self { waiters: BTreeMap::new(), owners: BTreeSet::new(), hasher: S::default() }
+        Self {
+            waiters: BTreeMap::new(),
+            owners: BTreeSet::new(),
+            hasher: S::default(),
+        }
     }
 }
 
 impl<C, S: BuildHasher> Followers<C, S> {
     fn push(&mut self, waiter: Box<Waiter<C>>) {
-        self.owners.insert((self.hasher.hash_one(&waiter.owner), waiter.id));
+        self.owners
+            .insert((self.hasher.hash_one(&waiter.owner), waiter.id));
         self.waiters.insert(waiter.id, waiter);
     }
 
     fn remove(&mut self, id: u64) -> Option<Box<Waiter<C>>> {
         let waiter = self.waiters.remove(&id)?;
-        self.owners.remove(&(self.hasher.hash_one(&waiter.owner), id));
+        self.owners
+            .remove(&(self.hasher.hash_one(&waiter.owner), id));
         Some(waiter)
     }
 }
@@ -174,7 +202,12 @@ mod tests {
     }
 
     fn waiter(id: u64, owner: &Owner) -> Waiter<()> {
-        Waiter { id, owner: owner.clone(), since: Instant::now(), call: () }
+        Waiter {
+            id,
+            owner: owner.clone(),
+            since: Instant::now(),
+            call: (),
+        }
     }
 
     /// The model of a queue: a plain list of numbers and owners, in order.
@@ -193,7 +226,11 @@ mod tests {
         }
 
         fn ids(&self, which: impl Fn(u64, &Owner) -> bool) -> Vec<u64> {
-            self.0.iter().filter(|(id, owner)| which(*id, owner)).map(|(id, _)| *id).collect()
+            self.0
+                .iter()
+                .filter(|(id, owner)| which(*id, owner))
+                .map(|(id, _)| *id)
+                .collect()
         }
     }
 
@@ -201,10 +238,17 @@ mod tests {
         waiters.map(|waiter| waiter.id).collect()
     }
 
-    /// Compares every answer of a queue with the model's, while callers come and go as the seed says.
+    /// Compares every answer of a queue with the model's, while callers come and go as the seed
+    /// says.
     fn compare<S: BuildHasher + Default>(seed: u64) {
         let mut random = Rng::with_seed(seed);
-        let owners = [Owner::task(1), Owner::task(2), Owner::thread(1), Owner::new(), Owner::new()];
+        let owners = [
+            Owner::task(1),
+            Owner::task(2),
+            Owner::thread(1),
+            Owner::new(),
+            Owner::new(),
+        ];
         let mut queue = Queue::<(), S>::default();
         let mut model = Model::default();
         let mut next = 0;
@@ -214,7 +258,11 @@ mod tests {
                 if random.u32(..=arrivals) > 0 {
                     // Two callers at once may arrive in the other order.
                     let both = random.bool();
-                    for id in if both { [next + 1, next] } else { [next, next + 1] } {
+                    for id in if both {
+                        [next + 1, next]
+                    } else {
+                        [next, next + 1]
+                    } {
                         let owner = random.choice(&owners).expect("some");
                         queue.push(waiter(id, owner));
                         model.push(id, owner);
@@ -232,12 +280,25 @@ mod tests {
                 let owner = random.choice(&owners).expect("some");
                 assert_eq!(ids(queue.range(0)), model.ids(|_, _| true));
                 assert_eq!(ids(queue.range(from)), model.ids(|id, _| id >= from));
-                assert_eq!(ids(queue.of(owner, from)), model.ids(|id, of| id >= from && of == owner));
-                assert_eq!(queue.first().map(|waiter| waiter.id), model.0.first().map(|(id, _)| *id));
+                assert_eq!(
+                    ids(queue.of(owner, from)),
+                    model.ids(|id, of| id >= from && of == owner)
+                );
+                assert_eq!(
+                    queue.first().map(|waiter| waiter.id),
+                    model.0.first().map(|(id, _)| *id)
+                );
                 assert_eq!(queue.last(), model.0.last().map(|(id, _)| *id));
                 assert_eq!(queue.is_empty(), model.0.is_empty());
-                assert_eq!(queue.others.is_some(), model.0.len() > 1, "nothing is kept for those who are gone");
-                let indexed = queue.others.as_ref().map_or(0, |others| others.owners.len());
+                assert_eq!(
+                    queue.others.is_some(),
+                    model.0.len() > 1,
+                    "nothing is kept for those who are gone"
+                );
+                let indexed = queue
+                    .others
+                    .as_ref()
+                    .map_or(0, |others| others.owners.len());
                 assert_eq!(indexed, model.0.len().saturating_sub(1));
             }
         }

@@ -1,8 +1,9 @@
 //! How often in a row a lock is handed over within one process while others may wait for it.
 //!
-//! A lock that is handed over is never free: waiters in other processes get no message, and clients that poll find it
-//! held. So the lock is released now and then as if no caller waited here. That costs one script more than a hand-over,
-//! and the answer shows who else waits, which decides about the next turn:
+//! A lock that is handed over is never free: waiters in other processes get no message, and clients
+//! that poll find it held. So the lock is released now and then as if no caller waited here. That
+//! costs one script more than a hand-over, and the answer shows who else waits, which decides about
+//! the next turn:
 //!
 //! | who else waits | hand-overs in a turn |
 //! |---|---|
@@ -12,12 +13,13 @@
 //! | lockers in the list, four or more of them before this one | two for each such caller within 2 ms; 8 |
 //! | clients outside of the list that take their turns (`outside_waiters.rs`) | none |
 //!
-//! A second round for many lockers pays because the next locker wakes later the more processes share the CPUs, with
-//! cold caches. Clients outside of the list get no such competition: a JVM takes a millisecond or more to react, and
-//! eight hand-overs before each of its chances would leave it almost nothing.
+//! A second round for many lockers pays because the next locker wakes later the more processes
+//! share the CPUs, with cold caches. Clients outside of the list get no such competition: a JVM
+//! takes a millisecond or more to react, and eight hand-overs before each of its chances would
+//! leave it almost nothing.
 //!
-//! `PUBSUB NUMSUB` in each hand-over would show the same without a release, but it would cost a call each time, and a
-//! right.
+//! `PUBSUB NUMSUB` in each hand-over would show the same without a release, but it would cost a
+//! call each time, and a right.
 
 use std::time::Duration;
 
@@ -39,20 +41,28 @@ pub(super) enum WhoElse {
 }
 
 /// The bound if it is unknown whether others wait, or if they wait in a list.
-const SHORT: Bound = Bound { grants: 8, time: Duration::from_millis(10) };
+const SHORT: Bound = Bound {
+    grants: 8,
+    time: Duration::from_millis(10),
+};
 
-/// The bound if the last release reached nobody else. Clients that begin to wait meanwhile have to wait for the next
-/// release.
-const LONG: Bound = Bound { grants: 64, time: Duration::from_millis(50) };
+/// The bound if the last release reached nobody else. Clients that begin to wait meanwhile have to
+/// wait for the next release.
+const LONG: Bound = Bound {
+    grants: 64,
+    time: Duration::from_millis(50),
+};
 
-/// If so many lockers of the list come before this one, each caller may have the lock twice in a turn.
+/// If so many lockers of the list come before this one, each caller may have the lock twice in a
+/// turn.
 const MANY: u64 = 4;
 
-/// The second time begins within so long after the first hand-over: other lockers wait no longer for it, and if callers
-/// keep the lock for a millisecond, it would save next to nothing.
+/// The second time begins within so long after the first hand-over: other lockers wait no longer
+/// for it, and if callers keep the lock for a millisecond, it would save next to nothing.
 const AGAIN: Duration = Duration::from_millis(2);
 
-/// The bounds of a turn. The first hand-over is not bounded by time, since a hold may be longer than that.
+/// The bounds of a turn. The first hand-over is not bounded by time, since a hold may be longer
+/// than that.
 #[derive(Debug)]
 struct Bound {
     grants: u32,
@@ -72,7 +82,8 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Records that a free lock was acquired, while so many waiters are in line; the last one has the number `last`.
+    /// Records that a free lock was acquired, while so many waiters are in line; the last one has
+    /// the number `last`.
     pub(super) fn begin(&mut self, last: Option<u64>, waiting: usize) {
         (self.grants, self.since, self.last, self.waiting) = (0, None, last, waiting);
     }
@@ -103,14 +114,19 @@ impl Turn {
     pub(super) fn may_go_on(&self, next: u64, now: Instant) -> bool {
         let bound = match self.others {
             WhoElse::Told => return false,
-            WhoElse::Listed { before } if self.last < Some(next) && !self.may_begin_again(before, now) => return false,
+            WhoElse::Listed { before }
+                if self.last < Some(next) && !self.may_begin_again(before, now) =>
+            {
+                return false;
+            }
             WhoElse::Listed { .. } | WhoElse::Unknown => SHORT,
             WhoElse::Nobody => LONG,
         };
         self.grants < bound.grants && self.lasted(now) < bound.time
     }
 
-    /// Returns whether a caller that was here at the beginning, and has come back, may have the lock a second time.
+    /// Returns whether a caller that was here at the beginning, and has come back, may have the
+    /// lock a second time.
     fn may_begin_again(&self, before: u64, now: Instant) -> bool {
         let twice_each = 2 * self.waiting + 1;
         before >= MANY && (self.grants as usize) < twice_each && self.lasted(now) < AGAIN
@@ -146,18 +162,50 @@ mod tests {
         let mut turn = Turn::default();
         let none = Duration::ZERO;
         let ms = Duration::from_millis(1);
-        assert_eq!(grants(&mut turn, none), 8, "nobody knows who waits elsewhere");
-        assert_eq!((grants(&mut turn, ms * 2), grants(&mut turn, ms * 900)), (5, 1));
+        assert_eq!(
+            grants(&mut turn, none),
+            8,
+            "nobody knows who waits elsewhere"
+        );
+        assert_eq!(
+            (grants(&mut turn, ms * 2), grants(&mut turn, ms * 900)),
+            (5, 1)
+        );
         turn.note_others(WhoElse::Nobody);
-        assert_eq!((grants(&mut turn, none), grants(&mut turn, ms * 2), grants(&mut turn, ms * 900)), (64, 25, 1));
+        assert_eq!(
+            (
+                grants(&mut turn, none),
+                grants(&mut turn, ms * 2),
+                grants(&mut turn, ms * 900)
+            ),
+            (64, 25, 1)
+        );
         turn.note_others(WhoElse::Listed { before: 3 });
-        assert_eq!([0, 3, 20].map(|waiting| grants_of(&mut turn, waiting, none)), [0, 3, 8], "once to each");
+        assert_eq!(
+            [0, 3, 20].map(|waiting| grants_of(&mut turn, waiting, none)),
+            [0, 3, 8],
+            "once to each"
+        );
         assert_eq!(grants(&mut turn, ms * 2), 5);
         turn.note_others(WhoElse::Listed { before: 4 });
-        let twice = |turn: &mut Turn, apart| [0, 1, 2, 3, 20].map(|waiting| grants_of(turn, waiting, apart));
-        assert_eq!(twice(&mut turn, none), [1, 3, 5, 7, 8], "twice to each, to that which acquired the lock too");
-        assert_eq!(twice(&mut turn, ms), [1, 2, 2, 3, 8], "not after two milliseconds");
+        let twice = |turn: &mut Turn, apart| {
+            [0, 1, 2, 3, 20].map(|waiting| grants_of(turn, waiting, apart))
+        };
+        assert_eq!(
+            twice(&mut turn, none),
+            [1, 3, 5, 7, 8],
+            "twice to each, to that which acquired the lock too"
+        );
+        assert_eq!(
+            twice(&mut turn, ms),
+            [1, 2, 2, 3, 8],
+            "not after two milliseconds"
+        );
         turn.note_others(WhoElse::Told);
-        assert_eq!(grants(&mut turn, none), 0, "they were told, and are on their way");
+        assert_eq!(
+            grants(&mut turn, none),
+            0,
+            "they were told, and are on their way"
+        );
     }
 }

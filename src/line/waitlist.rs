@@ -1,11 +1,11 @@
 //! Whether this locker may be in the waiting list of a lock, and the passes that take it off.
 //!
-//! The server may execute a pass after the next acquire of the same locker, which would then wait and be in no list. So
-//! a line that asked while a pass was in flight asks once more after it.
+//! The server may execute a pass after the next acquire of the same locker, which would then wait
+//! and be in no list. So a line that asked while a pass was in flight asks once more after it.
 //!
 //! # Invariants
-//! - It may be there only if it asked to be put in, and no answer since has shown that it is off. Messages, which
-//!   anybody can send, do not count.
+//! - It may be there only if it asked to be put in, and no answer since has shown that it is off.
+//!   Messages, which anybody can send, do not count.
 //! - At most one pass is under way.
 
 use crate::clock::Instant;
@@ -17,7 +17,8 @@ pub(super) struct Waitlisted(Option<Box<Membership>>);
 /// A list in which the locker may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Membership {
-    /// The list expires then, unless other lockers keep it: then the locker that watches takes this one off.
+    /// The list expires then, unless other lockers keep it: then the locker that watches takes this
+    /// one off.
     until: Instant,
     pass: Pass,
     /// Whether its callers wait: it has asked, and was not granted since.
@@ -40,15 +41,21 @@ pub(super) enum AfterPass {
     Nothing,
     /// The locker has to be taken off once more.
     Another,
-    /// The server may have executed the pass after it had put the locker into the list again: a line that waits asks
-    /// once more.
+    /// The server may have executed the pass after it had put the locker into the list again: a
+    /// line that waits asks once more.
     Ask,
 }
 
 impl Waitlisted {
     /// Records that the locker may be put into a list, which is kept until then.
     pub(super) fn enter(&mut self, until: Instant) {
-        let standing = self.0.get_or_insert_with(|| Box::new(Membership { until, pass: Pass::None, waits: true }));
+        let standing = self.0.get_or_insert_with(|| {
+            Box::new(Membership {
+                until,
+                pass: Pass::None,
+                waits: true,
+            })
+        });
         standing.until = standing.until.max(until);
         if standing.pass != Pass::None {
             standing.pass = Pass::Overtaken;
@@ -59,7 +66,9 @@ impl Waitlisted {
     /// Records that a grant took the locker off.
     pub(super) fn leave(&mut self) {
         match self.0.as_deref_mut() {
-            Some(Membership { pass: Pass::None, .. }) => self.0 = None,
+            Some(Membership {
+                pass: Pass::None, ..
+            }) => self.0 = None,
             Some(standing) => standing.pass = Pass::UnderWay,
             None => {}
         }
@@ -77,10 +86,12 @@ impl Waitlisted {
         self.0.as_ref().is_some_and(|standing| standing.waits)
     }
 
-    /// Called when nobody waits here for a lock in whose list the locker may be. Returns whether it has to be taken off
-    /// now.
+    /// Called when nobody waits here for a lock in whose list the locker may be. Returns whether it
+    /// has to be taken off now.
     pub(super) fn begin_pass(&mut self) -> bool {
-        let Some(Membership { pass, .. }) = self.0.as_deref_mut() else { return false };
+        let Some(Membership { pass, .. }) = self.0.as_deref_mut() else {
+            return false;
+        };
         let begins = *pass == Pass::None;
         *pass = match *pass {
             Pass::None | Pass::UnderWay => Pass::UnderWay,
@@ -89,9 +100,12 @@ impl Waitlisted {
         begins
     }
 
-    /// Records the end of a pass, after which the locker `is_off` the list or may still be in it. Returns what follows.
+    /// Records the end of a pass, after which the locker `is_off` the list or may still be in it.
+    /// Returns what follows.
     pub(super) fn end_pass(&mut self, is_off: bool) -> AfterPass {
-        let Some(standing) = &mut self.0 else { return AfterPass::Nothing };
+        let Some(standing) = &mut self.0 else {
+            return AfterPass::Nothing;
+        };
         let pass = std::mem::replace(&mut standing.pass, Pass::None);
         match pass {
             Pass::Another => standing.pass = Pass::UnderWay,
@@ -107,7 +121,9 @@ impl Waitlisted {
 
     /// Returns whether a pass is under way.
     pub(super) fn passes(&self) -> bool {
-        self.0.as_ref().is_some_and(|standing| standing.pass != Pass::None)
+        self.0
+            .as_ref()
+            .is_some_and(|standing| standing.pass != Pass::None)
     }
 
     /// Returns each point in time that it remembers.
@@ -148,18 +164,27 @@ mod tests {
         assert!(!listed.waits());
         listed.enter(until);
         listed.begin_wait();
-        assert!(!listed.waits(), "the wait of a line that ended by an error does not count");
+        assert!(
+            !listed.waits(),
+            "the wait of a line that ended by an error does not count"
+        );
     }
 
     #[test]
     fn a_locker_passes_only_locks_of_its_lists_and_one_at_a_time() {
         let mut listed = Waitlisted::default();
-        assert!(!listed.begin_pass() && listed == Waitlisted::default(), "anybody may say so");
+        assert!(
+            !listed.begin_pass() && listed == Waitlisted::default(),
+            "anybody may say so"
+        );
         listed.enter(Instant::now() + LEASE);
         assert!(listed.begin_pass());
         assert!(!listed.begin_pass(), "one is under way");
         assert_eq!(listed.end_pass(true), AfterPass::Nothing);
-        assert!(listed == Waitlisted::default() && !listed.begin_pass(), "it is off");
+        assert!(
+            listed == Waitlisted::default() && !listed.begin_pass(),
+            "it is off"
+        );
         listed.enter(Instant::now() + LEASE);
         listed.leave();
         assert!(!listed.begin_pass(), "a grant took it off");
@@ -181,7 +206,11 @@ mod tests {
             assert!(listed.begin_pass());
             listed.enter(Instant::now() + LEASE);
             assert!(!nobody_waits || !listed.begin_pass());
-            let follows = if nobody_waits { AfterPass::Another } else { AfterPass::Ask };
+            let follows = if nobody_waits {
+                AfterPass::Another
+            } else {
+                AfterPass::Ask
+            };
             assert_eq!(listed.end_pass(true), follows);
             assert_ne!(listed, Waitlisted::default());
             assert_eq!(listed.begin_pass(), !nobody_waits);
@@ -193,7 +222,11 @@ mod tests {
         listed.enter(Instant::now() + LEASE);
         listed.leave();
         assert_eq!(listed.end_pass(true), AfterPass::Nothing);
-        assert_eq!(listed, Waitlisted::default(), "a grant took it off meanwhile");
+        assert_eq!(
+            listed,
+            Waitlisted::default(),
+            "a grant took it off meanwhile"
+        );
     }
 
     /// Otherwise that pass would take a waiting locker off the list.
@@ -214,6 +247,9 @@ mod tests {
         let now = Instant::now();
         listed.enter(now + LEASE);
         assert_eq!(listed.forget(now), Some(now + LEASE));
-        assert_eq!((listed.forget(now + LEASE), listed), (None, Waitlisted::default()));
+        assert_eq!(
+            (listed.forget(now + LEASE), listed),
+            (None, Waitlisted::default())
+        );
     }
 }

@@ -1,12 +1,14 @@
-//! The messages that a line has got since it asked for a lock, and when it has to check the lock by itself.
+//! The messages that a line has got since it asked for a lock, and when it has to check the lock by
+//! itself.
 //!
-//! A locker in the list of a lock is woken by name: *go* when it is its turn, *watch* when it is that of the one before
-//! it, and *turn* when clients outside of the list have one; their message follows. Messages that come while a command
-//! is in flight are kept.
+//! A locker in the list of a lock is woken by name: *go* when it is its turn, *watch* when it is
+//! that of the one before it, and *turn* when clients outside of the list have one; their message
+//! follows. Messages that come while a command is in flight are kept.
 //!
-//! Messages of the channel come from clients that use no list. The first in the list asks immediately. The others give
-//! that, and a turn of others, time: they ask 60 ms later, and 2 ms more for each locker before them, unless another
-//! message comes. When a lease ends for which all of them wait, they ask 2 ms apart.
+//! Messages of the channel come from clients that use no list. The first in the list asks
+//! immediately. The others give that, and a turn of others, time: they ask 60 ms later, and 2 ms
+//! more for each locker before them, unless another message comes. When a lease ends for which all
+//! of them wait, they ask 2 ms apart.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +17,8 @@ use super::outside_waiters::{Ended, Given, LONG};
 use crate::clock::Instant;
 use crate::lease::NodeIndex;
 
-/// How long a woken locker has until the next one checks the lock: enough for a message and a script on a busy machine.
+/// How long a woken locker has until the next one checks the lock: enough for a message and a
+/// script on a busy machine.
 const WATCH: Duration = Duration::from_millis(20);
 
 /// By how much later each locker checks than the one before it.
@@ -46,7 +49,10 @@ impl WakeUp {
             "turn" => {
                 let (millis, name) = name.split_once(' ')?;
                 // Anybody may send a message, and no turn is longer.
-                return Some((Self::Turn(Duration::from_millis(millis.parse().ok()?).min(LONG)), name));
+                return Some((
+                    Self::Turn(Duration::from_millis(millis.parse().ok()?).min(LONG)),
+                    name,
+                ));
             }
             _ => return None,
         };
@@ -67,8 +73,8 @@ pub(super) struct WakeState {
     place: Option<u64>,
     /// Set if the release of its own locker woke another one: there is nothing to ask for yet.
     passed_on: bool,
-    /// While its locker releases the lock: how many messages of the channel have come. One of them may be from that
-    /// release.
+    /// While its locker releases the lock: how many messages of the channel have come. One of them
+    /// may be from that release.
     released: Option<u32>,
     /// Set if the next message of the channel is the one that gave others their turn.
     skips: bool,
@@ -87,16 +93,18 @@ enum OutsideTurn {
     Taken(Option<Duration>),
     /// Its time is over: the server's next answer shows whether somebody has the lock.
     Over,
-    /// Somebody has it. If they have, its release sends a message of the channel, and otherwise a wake-up.
+    /// Somebody has it. If they have, its release sends a message of the channel, and otherwise a
+    /// wake-up.
     Held,
     /// This locker gave it to them, and the first of the list times it.
     Given(Given),
 }
 
-/// Messages of the channel that are about another lock: databases of one server, and cluster nodes, share channels.
+/// Messages of the channel that are about another lock: databases of one server, and cluster nodes,
+/// share channels.
 ///
-/// After such a message the same hold is still there. The more of these come in a row, the longer the next ones are no
-/// reason to ask.
+/// After such a message the same hold is still there. The more of these come in a row, the longer
+/// the next ones are no reason to ask.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 struct Strangers {
     /// The line asks because of a message of the channel.
@@ -126,9 +134,15 @@ impl WakeState {
             OutsideTurn::Given(given) => (None, Some(given)),
             _ => (None, None),
         };
-        let given = given.into_iter().flat_map(|given| [&mut given.since, &mut given.end]);
+        let given = given
+            .into_iter()
+            .flat_map(|given| [&mut given.since, &mut given.end]);
         let strangers = [&mut self.strangers.lease, &mut self.strangers.quiet];
-        self.look.iter_mut().chain(since).chain(given).chain(strangers.into_iter().flatten())
+        self.look
+            .iter_mut()
+            .chain(since)
+            .chain(given)
+            .chain(strangers.into_iter().flatten())
     }
 
     /// Begins an attempt. Messages from before it say nothing about its result.
@@ -143,8 +157,15 @@ impl WakeState {
             OutsideTurn::Held | OutsideTurn::Given(_) if !self.go => self.turn,
             _ => OutsideTurn::None,
         };
-        let begun = AttemptCause { looked: is_due && self.place.is_some(), taken };
-        *self = Self { turn, strangers: self.strangers, ..Self::default() };
+        let begun = AttemptCause {
+            looked: is_due && self.place.is_some(),
+            taken,
+        };
+        *self = Self {
+            turn,
+            strangers: self.strangers,
+            ..Self::default()
+        };
         begun
     }
 
@@ -161,19 +182,28 @@ impl WakeState {
     /// Records that it is granted. Returns the outcome of a turn of others that has ended.
     pub(super) fn granted(&mut self) -> Option<Ended> {
         (self.place, self.strangers) = (None, Strangers::default());
-        matches!(std::mem::take(&mut self.turn), OutsideTurn::Over | OutsideTurn::Given(_)).then_some(Ended::NotTaken)
+        matches!(
+            std::mem::take(&mut self.turn),
+            OutsideTurn::Over | OutsideTurn::Given(_)
+        )
+        .then_some(Ended::NotTaken)
     }
 
     /// Records that its locker releases the lock. Messages from while it held the lock say nothing.
     pub(super) fn release(&mut self) {
-        *self = Self { released: Some(0), ..Self::default() };
+        *self = Self {
+            released: Some(0),
+            ..Self::default()
+        };
     }
 
-    /// Records that this release woke another locker, or gave others their `turn`, with this many before this one in
-    /// the list.
+    /// Records that this release woke another locker, or gave others their `turn`, with this many
+    /// before this one in the list.
     pub(super) fn pass_on(&mut self, place: u64, turn: Option<Given>, now: Instant) {
         // The line has asked since, and that answer is more recent.
-        let Some(heard) = self.released.take() else { return };
+        let Some(heard) = self.released.take() else {
+            return;
+        };
         (self.place, self.passed_on) = (self.place.or(Some(place)), true);
         if place == 1 {
             self.look.get_or_insert(now + WATCH);
@@ -185,18 +215,20 @@ impl WakeState {
         }
     }
 
-    /// Records that others have a turn, and that no locker is in the list. If the locker `listens`, a message of its
-    /// own release comes.
+    /// Records that others have a turn, and that no locker is in the list. If the locker `listens`,
+    /// a message of its own release comes.
     pub(super) fn give_turn(&mut self, given: Given, listens: bool, now: Instant) {
-        let Some(heard) = self.released.take() else { return };
+        let Some(heard) = self.released.take() else {
+            return;
+        };
         self.leave_turn(given, listens && heard == 0);
         if heard > u32::from(listens) {
             self.message(now);
         }
     }
 
-    /// Records that the line begins to listen while others have a turn that its locker gave them. The message of that
-    /// turn is yet to come, or has come.
+    /// Records that the line begins to listen while others have a turn that its locker gave them.
+    /// The message of that turn is yet to come, or has come.
     pub(super) fn leave_turn(&mut self, given: Given, comes: bool) {
         (self.passed_on, self.skips) = (true, comes);
         if given.alone {
@@ -221,8 +253,8 @@ impl WakeState {
 
     /// Records a wake-up. Returns the outcome of a turn of others that this locker gave.
     pub(super) fn wake_up(&mut self, wake_up: WakeUp, now: Instant) -> Option<Ended> {
-        // A locker of the list has released the lock. If it took the lock before the end of the turn, nobody knows
-        // whether the others would have taken that.
+        // A locker of the list has released the lock. If it took the lock before the end of the
+        // turn, nobody knows whether the others would have taken that.
         let ended = match self.turn {
             OutsideTurn::Given(given) if given.end <= now => Some(Ended::NotTaken),
             _ => None,
@@ -241,8 +273,9 @@ impl WakeState {
         ended
     }
 
-    /// Records a server's message of the channel. Returns whether a majority has sent one. The release of a lock sends
-    /// one on each server of a majority; what is undone on a minority is no reason to ask.
+    /// Records a server's message of the channel. Returns whether a majority has sent one. The
+    /// release of a lock sends one on each server of a majority; what is undone on a minority is no
+    /// reason to ask.
     pub(super) fn hear(&mut self, node: NodeIndex, majority: usize, now: Instant) -> bool {
         self.heard.insert(node);
         let is_heard = self.heard.len() >= majority;
@@ -279,7 +312,9 @@ impl WakeState {
             None | Some(0) => {
                 self.strangers.told = true;
                 match self.strangers.quiet.filter(|quiet| *quiet > now) {
-                    Some(quiet) => self.look = Some(self.look.map_or(quiet, |look| look.min(quiet))),
+                    Some(quiet) => {
+                        self.look = Some(self.look.map_or(quiet, |look| look.min(quiet)))
+                    }
                     None => self.go = true,
                 }
             }
@@ -305,7 +340,8 @@ impl WakeState {
 
     /// Returns how much later it checks after the end of a lease for which several lockers wait.
     pub(super) fn delay(&self) -> Duration {
-        self.place.map_or(Duration::ZERO, |place| later(place).min(LATEST))
+        self.place
+            .map_or(Duration::ZERO, |place| later(place).min(LATEST))
     }
 
     /// Returns whether it is its locker's turn.
@@ -318,10 +354,18 @@ impl Strangers {
     /// Records that another owner holds the lock until then, if it is not renewed.
     fn held(&mut self, lease: Option<Instant>, now: Instant) {
         // The lease of another hold would have begun later. Answers take times of their own.
-        let is_same = |(last, lease): (Instant, Instant)| last.since(lease).max(lease.since(last)) < APART;
+        let is_same =
+            |(last, lease): (Instant, Instant)| last.since(lease).max(lease.since(last)) < APART;
         let is_same = self.lease.zip(lease).is_some_and(is_same);
-        (self.told, self.lease, self.in_a_row) =
-            (false, lease, if !is_same { 0 } else { self.in_a_row + u32::from(self.told) });
+        (self.told, self.lease, self.in_a_row) = (
+            false,
+            lease,
+            if !is_same {
+                0
+            } else {
+                self.in_a_row + u32::from(self.told)
+            },
+        );
         let quiet = Duration::from_millis(2_u64.saturating_pow(self.in_a_row).min(QUIET.into()));
         self.quiet = (self.in_a_row > 0).then(|| now + quiet);
     }
@@ -350,7 +394,10 @@ mod tests {
         let now = Instant::now();
         let mut state = WakeState::default();
         state.held(None, None, now);
-        assert_eq!((state.due(now), state.delay(), state.is_listed()), (None, Duration::ZERO, false));
+        assert_eq!(
+            (state.due(now), state.delay(), state.is_listed()),
+            (None, Duration::ZERO, false)
+        );
         state.message(now);
         assert_eq!(state.due(now), Some(now));
     }
@@ -406,7 +453,11 @@ mod tests {
         second.release();
         second.pass_on(1, None, now);
         assert!(second.take_passed_on() && !second.take_passed_on());
-        assert_eq!(second.due(now), Some(now + WATCH), "the one that its own release woke");
+        assert_eq!(
+            second.due(now),
+            Some(now + WATCH),
+            "the one that its own release woke"
+        );
     }
 
     /// A wake-up during the attempt is more recent than the place in its answer.
@@ -428,17 +479,36 @@ mod tests {
         let mut state = listed(1, now);
         state.wake_up(WakeUp::Turn(turn), now);
         state.message(now);
-        assert_eq!(state.due(now), Some(now + turn), "the message that they were told by");
+        assert_eq!(
+            state.due(now),
+            Some(now + turn),
+            "the message that they were told by"
+        );
         state.message(now + 3 * MS);
         assert_eq!(state.due(now), Some(now));
         let taken = Some(Ended::Taken(Some(3 * MS)));
-        assert_eq!(state.begin(now + 3 * MS), AttemptCause { looked: false, taken });
+        assert_eq!(
+            state.begin(now + 3 * MS),
+            AttemptCause {
+                looked: false,
+                taken
+            }
+        );
         assert_eq!(state.begin(now + 3 * MS).taken, None, "once");
         let mut state = listed(0, now);
         state.wake_up(WakeUp::Turn(turn), now);
         state.message(now);
-        assert_eq!(state.begin(now + turn), AttemptCause { looked: true, taken: None });
-        assert_eq!((state.granted(), state.granted()), (Some(Ended::NotTaken), None));
+        assert_eq!(
+            state.begin(now + turn),
+            AttemptCause {
+                looked: true,
+                taken: None
+            }
+        );
+        assert_eq!(
+            (state.granted(), state.granted()),
+            (Some(Ended::NotTaken), None)
+        );
     }
 
     /// A client may keep the lock for longer than its turn.
@@ -462,12 +532,20 @@ mod tests {
         assert_eq!(state.begin(now + 20 * MS).taken, Some(Ended::Taken(None)));
         let mut state = after_turn();
         state.wake_up(WakeUp::Go, now + 20 * MS);
-        assert_eq!(state.begin(now + 20 * MS).taken, None, "a locker of the list came past it");
+        assert_eq!(
+            state.begin(now + 20 * MS).taken,
+            None,
+            "a locker of the list came past it"
+        );
         assert_eq!(state.granted(), None);
     }
 
     fn given(now: Instant, alone: bool) -> Given {
-        Given { since: now, end: now + 10 * MS, alone }
+        Given {
+            since: now,
+            end: now + 10 * MS,
+            alone,
+        }
     }
 
     /// The message of its own release comes before or after the answer.
@@ -479,7 +557,11 @@ mod tests {
             state.release();
             (0..heard).for_each(|_| state.message(now));
             state.pass_on(2, Some(given(now, false)), now);
-            assert_eq!(state.due(now), (heard == 2).then_some(now + 64 * MS), "{heard}");
+            assert_eq!(
+                state.due(now),
+                (heard == 2).then_some(now + 64 * MS),
+                "{heard}"
+            );
             if heard == 0 {
                 state.message(now);
                 assert_eq!(state.due(now), None);
@@ -491,10 +573,18 @@ mod tests {
         state.release();
         state.message(now);
         state.pass_on(2, None, now);
-        assert_eq!(state.due(now), Some(now + 64 * MS), "it was that of another");
+        assert_eq!(
+            state.due(now),
+            Some(now + 64 * MS),
+            "it was that of another"
+        );
         let mut state = WakeState::default();
         state.leave_turn(given(now, false), false);
-        assert_eq!(state.due(now), Some(now + 12 * MS), "a line that begins during it");
+        assert_eq!(
+            state.due(now),
+            Some(now + 12 * MS),
+            "a line that begins during it"
+        );
     }
 
     /// Otherwise it would offer turns for ever if it never is the first of the list.
@@ -522,7 +612,10 @@ mod tests {
         let mut state = gave();
         state.begin(now + 12 * MS);
         state.held(Some(1), None, now + 12 * MS);
-        assert_eq!(state.wake_up(WakeUp::Go, now + 13 * MS), Some(Ended::NotTaken));
+        assert_eq!(
+            state.wake_up(WakeUp::Go, now + 13 * MS),
+            Some(Ended::NotTaken)
+        );
     }
 
     #[test]
@@ -544,16 +637,32 @@ mod tests {
             state.message(now + 2 * MS);
             assert_eq!(state.due(now), Some(now));
             let taken = Some(Ended::Taken(Some(2 * MS)));
-            assert_eq!(state.begin(now + 2 * MS), AttemptCause { looked: false, taken });
+            assert_eq!(
+                state.begin(now + 2 * MS),
+                AttemptCause {
+                    looked: false,
+                    taken
+                }
+            );
             let mut state = released();
-            assert_eq!(state.begin(now + 10 * MS), AttemptCause { looked: false, taken: None }, "it is in no list");
+            assert_eq!(
+                state.begin(now + 10 * MS),
+                AttemptCause {
+                    looked: false,
+                    taken: None
+                },
+                "it is in no list"
+            );
             assert_eq!(state.granted(), Some(Ended::NotTaken));
         }
         let mut state = WakeState::default();
         state.release();
         (0..2).for_each(|_| state.message(now));
         state.give_turn(given(now, true), true, now);
-        assert!(!state.take_passed_on(), "they took it before the answer came");
+        assert!(
+            !state.take_passed_on(),
+            "they took it before the answer came"
+        );
     }
 
     /// Each database of a server has locks of its own, and they all share its channels.
@@ -587,9 +696,25 @@ mod tests {
     fn wake_ups_are_read_and_other_messages_are_not() {
         assert_eq!(WakeUp::parse("go a b"), Some((WakeUp::Go, "a b")));
         assert_eq!(WakeUp::parse("watch x"), Some((WakeUp::Watch, "x")));
-        assert_eq!(WakeUp::parse("turn 10 {x} y"), Some((WakeUp::Turn(10 * MS), "{x} y")));
-        assert_eq!(WakeUp::parse("turn 86400000 x"), Some((WakeUp::Turn(LONG), "x")), "nobody waits for a day");
-        for other in ["", "go", "0", "gone x", "GO x", "turn x", "turn -1 x", "turn 1"] {
+        assert_eq!(
+            WakeUp::parse("turn 10 {x} y"),
+            Some((WakeUp::Turn(10 * MS), "{x} y"))
+        );
+        assert_eq!(
+            WakeUp::parse("turn 86400000 x"),
+            Some((WakeUp::Turn(LONG), "x")),
+            "nobody waits for a day"
+        );
+        for other in [
+            "",
+            "go",
+            "0",
+            "gone x",
+            "GO x",
+            "turn x",
+            "turn -1 x",
+            "turn 1",
+        ] {
             assert_eq!(WakeUp::parse(other), None, "{other}");
         }
     }

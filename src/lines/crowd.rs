@@ -1,4 +1,5 @@
-//! Takes many waiters out of a line, in chunks: a long line must not block the other keys of its shard.
+//! Takes many waiters out of a line, in chunks: a long line must not block the other keys of its
+//! shard.
 
 use std::sync::Arc;
 
@@ -24,15 +25,23 @@ impl<W: World> Lines<W> {
         let owner = hold.owner();
         let mut same = Vec::new();
         let mut let_in = |slot: &mut KeyState<W>, from| {
-            let ids: Vec<u64> = slot.line.waiters().of(&owner, from).take(CHUNK).map(|waiter| waiter.id).collect();
+            let ids: Vec<u64> = slot
+                .line
+                .waiters()
+                .of(&owner, from)
+                .take(CHUNK)
+                .map(|waiter| waiter.id)
+                .collect();
             let entered = ids.iter().filter(|_| hold.enter_unclaimed(now).is_ok());
             same.extend(entered.filter_map(|&id| self.counted(slot.line.leave(id))));
-            ids.last().filter(|_| ids.len() == CHUNK).map(|last| last + 1)
+            ids.last()
+                .filter(|_| ids.len() == CHUNK)
+                .map(|last| last + 1)
         };
         let mut more = let_in(&mut slot, 0);
         drop(slot);
-        // More than one chunk of waiters takes several steps. A caller that arrives in between enters by itself, and
-        // waiters stay in line if the hold has ended in between.
+        // More than one chunk of waiters takes several steps. A caller that arrives in between
+        // enters by itself, and waiters stay in line if the hold has ended in between.
         while let Some(from) = more
             && let Some(mut slot) = self.slots.get_mut(&hold.claim.key)
         {
@@ -64,7 +73,9 @@ impl<W: World> Lines<W> {
             let chosen = chunk.iter().filter(|(_, chosen)| *chosen);
             out.extend(chosen.filter_map(|&(id, _)| self.counted(slot.line.leave(id))));
             self.left(key, slot);
-            let Some((id, _)) = chunk.last().filter(|_| chunk.len() == CHUNK) else { break };
+            let Some((id, _)) = chunk.last().filter(|_| chunk.len() == CHUNK) else {
+                break;
+            };
             (from, end) = (id + 1, Some(last));
         }
         out
@@ -72,12 +83,18 @@ impl<W: World> Lines<W> {
 
     /// Takes out all waiters.
     pub(crate) fn drain_all(&self) -> Vec<CallWaiter<W::RawGuard>> {
-        self.awaited().iter().flat_map(|key| self.drain(key, |_| true)).collect()
+        self.awaited()
+            .iter()
+            .flat_map(|key| self.drain(key, |_| true))
+            .collect()
     }
 
     /// Returns the keys that have waiters.
     pub(crate) fn awaited(&self) -> Vec<Key> {
-        let awaited = self.slots.iter().filter(|slot| !slot.line.waiters().is_empty());
+        let awaited = self
+            .slots
+            .iter()
+            .filter(|slot| !slot.line.waiters().is_empty());
         awaited.map(|slot| slot.key().clone()).collect()
     }
 }
@@ -100,17 +117,36 @@ mod tests {
         let mut ids = [Vec::new(), Vec::new()];
         for number in 0..4 * CHUNK {
             let other = number % 2;
-            let (waiter, _) = waiter(&lines, &if other == 0 { owner.clone() } else { Owner::new() });
+            let (waiter, _) = waiter(
+                &lines,
+                &if other == 0 {
+                    owner.clone()
+                } else {
+                    Owner::new()
+                },
+            );
             ids[other].push(waiter.id);
             lines.arrive(&key, waiter, now);
         }
         let hold = hold(&owner);
         let Admitted { waiter, same_owner } = lines.admit(&hold, Some(ids[0][0]), now);
         assert_eq!(waiter.map(|waiter| waiter.id), Some(ids[0][0]));
-        assert_eq!(same_owner.iter().map(|waiter| waiter.id).collect::<Vec<_>>(), ids[0][1..]);
-        assert_eq!((lines.census(), hold.guards() as usize), ((1, ids[1].len()), ids[0].len()));
+        assert_eq!(
+            same_owner
+                .iter()
+                .map(|waiter| waiter.id)
+                .collect::<Vec<_>>(),
+            ids[0][1..]
+        );
+        assert_eq!(
+            (lines.census(), hold.guards() as usize),
+            ((1, ids[1].len()), ids[0].len())
+        );
         let left = lines.drain(&key, |_| true);
-        assert_eq!(left.iter().map(|waiter| waiter.id).collect::<Vec<_>>(), ids[1]);
+        assert_eq!(
+            left.iter().map(|waiter| waiter.id).collect::<Vec<_>>(),
+            ids[1]
+        );
     }
 
     #[test]
@@ -125,9 +161,17 @@ mod tests {
         assert_eq!(lines.census(), (0, 4 * CHUNK - out.len()));
         assert!(lines.is_awaited(&key));
         let rest = lines.drain(&key, |_| true);
-        let ids = |waiters: Vec<CallWaiter<()>>| waiters.into_iter().map(|waiter| waiter.id).collect::<Vec<_>>();
+        let ids = |waiters: Vec<CallWaiter<()>>| {
+            waiters
+                .into_iter()
+                .map(|waiter| waiter.id)
+                .collect::<Vec<_>>()
+        };
         let all = 0..4 * CHUNK as u64;
-        assert_eq!(ids(out), all.clone().filter(|id| id % 3 == 0).collect::<Vec<_>>());
+        assert_eq!(
+            ids(out),
+            all.clone().filter(|id| id % 3 == 0).collect::<Vec<_>>()
+        );
         assert_eq!(ids(rest), all.filter(|id| id % 3 != 0).collect::<Vec<_>>());
         assert_eq!(lines.census(), (0, 0));
         lines.step(&key, Event::Answered(AcquireOutcome::Refused));

@@ -34,21 +34,46 @@ impl RawHold for Arc<Hold> {
 
 impl<W: World> Default for KeyState<W> {
     fn default() -> Self {
-        Self { line: Line::default(), alarm: None }
+        Self {
+            line: Line::default(),
+            alarm: None,
+        }
     }
 }
 
 impl<W: World> KeyState<W> {
     /// Returns what is known of a waiter.
     pub(super) fn head(&self, id: u64) -> Option<Head> {
-        let waiter = self.line.waiters().range(id).next().filter(|waiter| waiter.id == id)?;
-        let LockRequest { origin, terms, ref span, .. } = waiter.call;
-        Some(Head { id, owner: waiter.owner.clone(), origin, terms, span: span.clone() })
+        let waiter = self
+            .line
+            .waiters()
+            .range(id)
+            .next()
+            .filter(|waiter| waiter.id == id)?;
+        let LockRequest {
+            origin,
+            terms,
+            ref span,
+            ..
+        } = waiter.call;
+        Some(Head {
+            id,
+            owner: waiter.owner.clone(),
+            origin,
+            terms,
+            span: span.clone(),
+        })
     }
 
-    /// Returns the holds whose loss was noticed under the shard's lock, for firing after it is released.
+    /// Returns the holds whose loss was noticed under the shard's lock, for firing after it is
+    /// released.
     pub(super) fn found_lost(&self) -> Vec<Arc<Hold>> {
-        self.line.holds().iter().filter(|hold| hold.is_unfired()).cloned().collect()
+        self.line
+            .holds()
+            .iter()
+            .filter(|hold| hold.is_unfired())
+            .cloned()
+            .collect()
     }
 
     pub(super) fn enter(&self, owner: &Owner, now: Instant) -> Entry {
@@ -62,7 +87,15 @@ impl<W: World> KeyState<W> {
                 }
             }
         }
-        let held_here = self.line.holds().iter().any(|hold| hold.is_held() && hold.mark(now) == HoldState::Safe);
-        if held_here { Entry::HeldHere } else { Entry::Open }
+        let held_here = self
+            .line
+            .holds()
+            .iter()
+            .any(|hold| hold.is_held() && hold.mark(now) == HoldState::Safe);
+        if held_here {
+            Entry::HeldHere
+        } else {
+            Entry::Open
+        }
     }
 }

@@ -57,8 +57,8 @@ impl Timers {
         }
     }
 
-    /// Removes a time that is not wanted any more. One that is due is left to the task, so that very many callers whose
-    /// time ends together do not contend for the mutex.
+    /// Removes a time that is not wanted any more. One that is due is left to the task, so that
+    /// very many callers whose time ends together do not contend for the mutex.
     pub(crate) fn remove(&self, at: Instant, number: u64, now: Instant) {
         if now < at {
             self.table.lock().times.remove(&(at, number));
@@ -78,7 +78,10 @@ impl Timers {
         let mut table = self.table.lock();
         let mut due = Vec::new();
         while due.len() < CHUNK
-            && let Some(first) = table.times.first_entry().filter(|first| first.key().0 <= now)
+            && let Some(first) = table
+                .times
+                .first_entry()
+                .filter(|first| first.key().0 <= now)
         {
             let ((at, number), (key, timed)) = first.remove_entry();
             due.push((at, number, key, timed));
@@ -138,7 +141,11 @@ mod tests {
         assert_eq!(ids(timers.due(now + Duration::from_millis(30))), [1]);
         let last = now + Duration::from_millis(31);
         timers.remove(last, 5, last);
-        assert_eq!(ids(timers.due(last)), [5], "what is due is taken out by the task");
+        assert_eq!(
+            ids(timers.due(last)),
+            [5],
+            "what is due is taken out by the task"
+        );
         assert!(timers.table.lock().times.is_empty());
     }
 

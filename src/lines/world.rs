@@ -15,10 +15,12 @@ pub(crate) trait World {
     /// Returns the time of the locker.
     fn now(&self) -> Instant;
 
-    /// Returns the present moment for a line. It is called under the shard's lock, and so are the next four.
+    /// Returns the present moment for a line. It is called under the shard's lock, and so are the
+    /// next four.
     fn moment(&self, key: &Key) -> Moment<'_>;
 
-    /// Listens to the channel of a lock, if it does not yet. Returns whether the subscription is confirmed.
+    /// Listens to the channel of a lock, if it does not yet. Returns whether the subscription is
+    /// confirmed.
     fn listen(&self, key: &Key) -> bool;
 
     /// Stops listening. The subscription may linger for the next caller.

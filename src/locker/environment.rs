@@ -22,13 +22,13 @@ impl LockerBuilder {
     /// | `LOCKHOUND_RESTART_QUARANTINE` | [`restart_quarantine`](Self::restart_quarantine) |
     /// | `LOCKHOUND_FORMAT` | [`format`](Self::format): `redisson` or `plain` |
     ///
-    /// A time is a number and a unit: `500ms`, `30s`, `5m` or `2h`. A variable that is missing or empty leaves the
-    /// default; other variables are not read. Options that are set on the builder afterwards take precedence, and
-    /// [`node`](Self::node) adds a server.
+    /// A time is a number and a unit: `500ms`, `30s`, `5m` or `2h`. A variable that is missing or
+    /// empty leaves the default; other variables are not read. Options that are set on the builder
+    /// afterwards take precedence, and [`node`](Self::node) adds a server.
     ///
     /// # Errors
-    /// [`Error::Config`] names a variable that cannot be used. It never shows `LOCKHOUND_URL`, which may have a
-    /// password; [`connect`](Self::connect) checks the addresses.
+    /// [`Error::Config`] names a variable that cannot be used. It never shows `LOCKHOUND_URL`,
+    /// which may have a password; [`connect`](Self::connect) checks the addresses.
     ///
     /// # Examples
     /// ```no_run
@@ -48,11 +48,16 @@ impl LockerBuilder {
     }
 
     /// Creates a builder with the options that these variables give.
-    fn from_variables(read: impl Fn(&'static str) -> Result<Option<String>, Error>) -> Result<Self, Error> {
+    fn from_variables(
+        read: impl Fn(&'static str) -> Result<Option<String>, Error>,
+    ) -> Result<Self, Error> {
         let given = |name| Ok(read(name)?.filter(|value| !value.trim().is_empty()));
         let time = |name| given(name)?.map(|text| parse_time(name, &text)).transpose();
         let mut builder = Self::default();
-        for url in given("LOCKHOUND_URL")?.iter().flat_map(|urls| urls.split_whitespace()) {
+        for url in given("LOCKHOUND_URL")?
+            .iter()
+            .flat_map(|urls| urls.split_whitespace())
+        {
             builder = builder.node(url);
         }
         if let Some(prefix) = given("LOCKHOUND_PREFIX")? {
@@ -80,9 +85,10 @@ impl LockerBuilder {
             None => Ok(builder),
             Some("redisson") => Ok(builder.format(Format::Redisson)),
             Some("plain") => Ok(builder.format(Format::Plain)),
-            Some(other) => {
-                Err(Error::config("LOCKHOUND_FORMAT", format!("{other:?} is no format: write redisson or plain")))
-            }
+            Some(other) => Err(Error::config(
+                "LOCKHOUND_FORMAT",
+                format!("{other:?} is no format: write redisson or plain"),
+            )),
         }
     }
 }
@@ -93,7 +99,10 @@ impl LockerBuilder {
 /// [`Error::Config`] that names the variable.
 fn parse_time(name: &'static str, text: &str) -> Result<Duration, Error> {
     let text = text.trim();
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let (number, unit) = text.split_at(
+        text.find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len()),
+    );
     let ms = match unit {
         "ms" => Some(1),
         "s" => Some(1_000),
@@ -101,9 +110,16 @@ fn parse_time(name: &'static str, text: &str) -> Result<Duration, Error> {
         "h" => Some(3_600_000),
         _ => None,
     };
-    let time = number.parse().ok().zip(ms).and_then(|(number, ms): (u64, u64)| number.checked_mul(ms));
+    let time = number
+        .parse()
+        .ok()
+        .zip(ms)
+        .and_then(|(number, ms): (u64, u64)| number.checked_mul(ms));
     time.map(Duration::from_millis).ok_or_else(|| {
-        Error::config(name, format!("{text:?} is no time: write a number and a unit, such as 500ms or 30s"))
+        Error::config(
+            name,
+            format!("{text:?} is no time: write a number and a unit, such as 500ms or 30s"),
+        )
     })
 }
 
@@ -113,7 +129,10 @@ mod tests {
 
     fn read(variables: &[(&'static str, &str)]) -> Result<LockerBuilder, Error> {
         LockerBuilder::from_variables(|name| {
-            Ok(variables.iter().find(|(given, _)| *given == name).map(|(_, value)| (*value).to_owned()))
+            Ok(variables
+                .iter()
+                .find(|(given, _)| *given == name)
+                .map(|(_, value)| (*value).to_owned()))
         })
     }
 
@@ -138,7 +157,10 @@ mod tests {
             (options.lease, options.command_timeout),
             (Duration::from_secs(90), Some(Duration::from_millis(500)))
         );
-        assert_eq!((options.connect_timeout.as_secs(), options.kind.format), (120, Format::Plain));
+        assert_eq!(
+            (options.connect_timeout.as_secs(), options.kind.format),
+            (120, Format::Plain)
+        );
         assert_eq!(options.outage_tolerance, Some(Duration::from_secs(3_600)));
         assert_eq!(options.restart_quarantine, Some(Duration::from_secs(5)));
         assert!(!format!("{builder:?}").contains("secret"));
@@ -147,7 +169,10 @@ mod tests {
     #[test]
     fn what_is_missing_or_empty_leaves_the_default() {
         let builder = read(&[("LOCKHOUND_LEASE", ""), ("LOCKHOUND_URL", " ")]).expect("valid");
-        assert_eq!((builder.nodes.len(), builder.options.lease), (0, Duration::from_secs(30)));
+        assert_eq!(
+            (builder.nodes.len(), builder.options.lease),
+            (0, Duration::from_secs(30))
+        );
     }
 
     #[test]
@@ -161,7 +186,10 @@ mod tests {
             ("LOCKHOUND_FORMAT", "Redisson"),
         ] {
             let error = read(&[(name, value)]).expect_err(value).to_string();
-            assert!(error.contains(name) && error.contains(&format!("{value:?}")), "{error}");
+            assert!(
+                error.contains(name) && error.contains(&format!("{value:?}")),
+                "{error}"
+            );
         }
     }
 }

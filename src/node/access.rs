@@ -1,4 +1,5 @@
-//! What the servers of a locker have in common besides their addresses: TLS options and credentials.
+//! What the servers of a locker have in common besides their addresses: TLS options and
+//! credentials.
 
 use std::sync::Arc;
 #[cfg(feature = "tls")]
@@ -42,7 +43,8 @@ impl Access {
     /// Checks that what is given is used, once all addresses have been read.
     ///
     /// # Errors
-    /// [`Error::Config`] if there are TLS options but no address is encrypted: a user who gives them wants encryption.
+    /// [`Error::Config`] if there are TLS options but no address is encrypted: a user who gives
+    /// them wants encryption.
     pub(crate) fn check_use(&self) -> Result<(), Error> {
         #[cfg(feature = "tls")]
         if self.tls.is_some() && self.connector.get().is_none() {
@@ -62,7 +64,12 @@ impl Access {
     ///
     /// # Errors
     /// [`Error::Config`] if the credentials or the TLS options cannot be used.
-    pub(super) fn give(&self, name: &Arc<str>, way: Transport, config: &mut Config) -> Result<(), Error> {
+    pub(super) fn give(
+        &self,
+        name: &Arc<str>,
+        way: Transport,
+        config: &mut Config,
+    ) -> Result<(), Error> {
         if let Some(provider) = &self.provider {
             if config.password.is_some() {
                 let problem = format!(
@@ -70,7 +77,8 @@ impl Access {
                 );
                 return Err(Error::config("credentials", problem));
             }
-            config.credential_provider = Some(Arc::new(Login::new(Arc::clone(name), Arc::clone(provider))));
+            config.credential_provider =
+                Some(Arc::new(Login::new(Arc::clone(name), Arc::clone(provider))));
         }
         match way {
             Transport::Plain | Transport::Socket => Ok(()),
@@ -80,7 +88,14 @@ impl Access {
 
     #[cfg(feature = "tls")]
     fn encrypt(&self, name: &Arc<str>, config: &mut Config) -> Result<(), Error> {
-        tls::check_host(name, config.server.hosts().first().map_or("", |server| &server.host))?;
+        tls::check_host(
+            name,
+            config
+                .server
+                .hosts()
+                .first()
+                .map_or("", |server| &server.host),
+        )?;
         let connector = match self.connector.get() {
             Some(connector) => connector.clone(),
             None => {
@@ -95,6 +110,9 @@ impl Access {
     /// Never reached: such an address is refused before.
     #[cfg(not(feature = "tls"))]
     fn encrypt(&self, name: &Arc<str>, _: &mut Config) -> Result<(), Error> {
-        Err(Error::config("node", format!("{name} needs the crate's feature `tls`")))
+        Err(Error::config(
+            "node",
+            format!("{name} needs the crate's feature `tls`"),
+        ))
     }
 }

@@ -1,10 +1,10 @@
 //! Parses the address of a server without ever showing the password.
 //!
 //! # Invariants
-//! - The name of an address is put together from parts that are known to be no secret. Nothing is ever cut out of the
-//!   text that was given: in a mistyped address the password may be anywhere.
-//! - A refusal shows at most the scheme, if it is a known one. It shows the rest of an address only if all of it is
-//!   valid.
+//! - The name of an address is put together from parts that are known to be no secret. Nothing is
+//!   ever cut out of the text that was given: in a mistyped address the password may be anywhere.
+//! - A refusal shows at most the scheme, if it is a known one. It shows the rest of an address only
+//!   if all of it is valid.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -54,7 +54,8 @@ const KNOWN_PARAMETERS: [&str; 24] = [
     "weight",
 ];
 
-/// Where a server is, and the credentials to connect with. Its name, for people, hides the password.
+/// Where a server is, and the credentials to connect with. Its name, for people, hides the
+/// password.
 pub(crate) struct Address {
     pub(super) name: Arc<str>,
     /// Whether the server accepts these credentials.
@@ -75,10 +76,15 @@ pub(crate) struct Address {
 
 impl Address {
     /// # Errors
-    /// [`Error::Config`] that says what is wrong with the address, without showing anything that may be a password, or
-    /// what is wrong with the TLS options or the credentials.
+    /// [`Error::Config`] that says what is wrong with the address, without showing anything that
+    /// may be a password, or what is wrong with the TLS options or the credentials.
     pub(super) fn parse(text: &str, access: &Access) -> Result<Self, Error> {
-        let Parts { name, way, mut config, sentinels } = Parts::parse(text)?;
+        let Parts {
+            name,
+            way,
+            mut config,
+            sentinels,
+        } = Parts::parse(text)?;
         access.give(&name, way, &mut config)?;
         let admission = Admission::of(access.has_provider());
         let mode = Mode::Alone;
@@ -86,12 +92,26 @@ impl Address {
         let last_failure = Mutex::default();
         let naming = sentinels.is_some().then(Naming::default);
         let known_nodes = None;
-        Ok(Self { name, admission, misplaced, last_failure, sentinels, naming, known_nodes, way, mode, config })
+        Ok(Self {
+            name,
+            admission,
+            misplaced,
+            last_failure,
+            sentinels,
+            naming,
+            known_nodes,
+            way,
+            mode,
+            config,
+        })
     }
 
     /// Returns the same address, for a server of a cluster.
     pub(super) fn of_cluster(self) -> Self {
-        Self { mode: Mode::Cluster, ..self }
+        Self {
+            mode: Mode::Cluster,
+            ..self
+        }
     }
 
     /// Returns the kind of server that is expected there.
@@ -105,11 +125,16 @@ impl Address {
 
     /// Returns where the server is; `None` for a socket file, and for a server that Sentinels name.
     pub(super) fn place(&self) -> Option<HostPort> {
-        let ServerConfig::Centralized { server } = &self.config.server else { return None };
+        let ServerConfig::Centralized { server } = &self.config.server else {
+            return None;
+        };
         if self.sentinels.is_some() {
             return None;
         }
-        Some(HostPort { host: (&*server.host).into(), port: server.port })
+        Some(HostPort {
+            host: (&*server.host).into(),
+            port: server.port,
+        })
     }
 
     /// Returns the address of another server, with the same credentials and TLS options.
@@ -117,7 +142,10 @@ impl Address {
         let mut config = self.config();
         config.server = ServerConfig::new_centralized(&*place.host, place.port);
         let (scheme, rest) = self.name.split_once("://").unwrap_or_default();
-        let credentials = rest.split_once('@').map(|(credentials, _)| format!("{credentials}@")).unwrap_or_default();
+        let credentials = rest
+            .split_once('@')
+            .map(|(credentials, _)| format!("{credentials}@"))
+            .unwrap_or_default();
         let name = format!("{scheme}://{credentials}{place}").into();
         Self {
             name,
@@ -135,7 +163,10 @@ impl Address {
 
     /// Returns the address of a master of a cluster: as [`Address::at`].
     pub(super) fn at_node(&self, place: &HostPort, known_nodes: &Arc<ClusterNodes>) -> Self {
-        Self { known_nodes: Some(Arc::clone(known_nodes)), ..self.at(place) }
+        Self {
+            known_nodes: Some(Arc::clone(known_nodes)),
+            ..self.at(place)
+        }
     }
 
     /// Returns the nodes of the cluster, if it is a master that a cluster names.
@@ -148,22 +179,38 @@ impl Address {
         self.naming.as_ref()
     }
 
-    /// Returns the Sentinels' name for the master, and their own addresses; `None` for any other server.
+    /// Returns the Sentinels' name for the master, and their own addresses; `None` for any other
+    /// server.
     pub(super) fn sentinels(&self) -> Option<(&str, Vec<Self>)> {
-        let Group { service, places, .. } = self.sentinels.as_ref()?;
-        Some((service, places.iter().map(|place| self.sentinel_at(place)).collect()))
+        let Group {
+            service, places, ..
+        } = self.sentinels.as_ref()?;
+        Some((
+            service,
+            places.iter().map(|place| self.sentinel_at(place)).collect(),
+        ))
     }
 
     /// Returns the address of a Sentinel of this master.
     pub(super) fn sentinel_at(&self, place: &HostPort) -> Self {
         let sentinels = self.sentinels.as_ref();
-        let (user, password) = sentinels.map_or((None, None), |group| (group.user.clone(), group.password.clone()));
+        let (user, password) = sentinels.map_or((None, None), |group| {
+            (group.user.clone(), group.password.clone())
+        });
         let at = self.at(place);
-        let scheme = self.name.split_once("://").map_or("redis-sentinel", |(scheme, _)| scheme);
+        let scheme = self
+            .name
+            .split_once("://")
+            .map_or("redis-sentinel", |(scheme, _)| scheme);
         Self {
             name: format!("{scheme}://{place}").into(),
             admission: at.admission.silenced(),
-            config: Config { username: user, password, database: None, ..at.config },
+            config: Config {
+                username: user,
+                password,
+                database: None,
+                ..at.config
+            },
             ..at
         }
     }
@@ -181,7 +228,13 @@ impl Address {
     }
 
     /// Returns the configuration for a server at this place, whose name leads to `found`.
-    #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "only a certificate is checked for the name"))]
+    #[cfg_attr(
+        not(feature = "tls"),
+        expect(
+            unused_variables,
+            reason = "only a certificate is checked for the name"
+        )
+    )]
     pub(super) fn config_at(&self, place: &HostPort, found: SocketAddr) -> Config {
         let server = Server {
             host: found.ip().to_string().into(),
@@ -189,7 +242,10 @@ impl Address {
             #[cfg(feature = "tls")]
             tls_server_name: Some((&*place.host).into()),
         };
-        Config { server: ServerConfig::Centralized { server }, ..self.config() }
+        Config {
+            server: ServerConfig::Centralized { server },
+            ..self.config()
+        }
     }
 
     /// Notes that connecting to it failed.
@@ -200,7 +256,10 @@ impl Address {
     /// Returns why the last attempt to connect failed.
     pub(super) fn last_failure(&self) -> Option<NodeFailure> {
         if let Some(Err(reason)) = self.naming.as_ref().map(Naming::master) {
-            return Some(NodeFailure { node: Arc::clone(&self.name), reason });
+            return Some(NodeFailure {
+                node: Arc::clone(&self.name),
+                reason,
+            });
         }
         self.last_failure.lock().clone()
     }
@@ -209,17 +268,25 @@ impl Address {
     pub(super) fn away(&self, bound: Duration) -> NodeFailure {
         self.last_failure().unwrap_or_else(|| {
             let reason = format!("did not answer within connect_timeout = {bound:?}");
-            NodeFailure { node: Arc::clone(&self.name), reason: self.with_remedy(reason) }
+            NodeFailure {
+                node: Arc::clone(&self.name),
+                reason: self.with_remedy(reason),
+            }
         })
     }
 
-    /// Adds a hint on what may help to a failure of the first contact. A server that is connected to in the wrong way
-    /// cannot say so otherwise; a server that is about to start fails in the same way.
+    /// Adds a hint on what may help to a failure of the first contact. A server that is connected
+    /// to in the wrong way cannot say so otherwise; a server that is about to start fails in the
+    /// same way.
     pub(super) fn with_remedy(&self, reason: String) -> String {
         let remedy = match (self.way, reply::is_hang_up(&reason)) {
             (Transport::Plain, true) => "if it wants encrypted connections, write rediss://",
-            (Transport::Encrypted, true) => "if it wants a client certificate, name its files with Tls::client_files",
-            (Transport::Encrypted, false) if reply::is_silence(&reason) => "if it does not speak TLS, write redis://",
+            (Transport::Encrypted, true) => {
+                "if it wants a client certificate, name its files with Tls::client_files"
+            }
+            (Transport::Encrypted, false) if reply::is_silence(&reason) => {
+                "if it does not speak TLS, write redis://"
+            }
             _ => return reason,
         };
         format!("{reason}; {remedy}")
@@ -239,51 +306,80 @@ impl Parts {
     fn parse(text: &str) -> Result<Self, Error> {
         if let Some(named) = Named::parse(text) {
             let named = named?;
-            let Self { way, config, name, .. } = Self::parse(named.first())?;
+            let Self {
+                way, config, name, ..
+            } = Self::parse(named.first())?;
             let (name, sentinels) = named.complete(&name, &config);
-            return Ok(Self { name, way, config, sentinels: Some(sentinels) });
+            return Ok(Self {
+                name,
+                way,
+                config,
+                sentinels: Some(sentinels),
+            });
         }
         let Some((before, _)) = text.split_once("://") else {
             return Err(refuse("***", &format!("it has no scheme; write {FORMS}")));
         };
         let scheme = before.trim().to_ascii_lowercase();
-        let hidden = if scheme::is_known(&scheme) { format!("{scheme}://***") } else { "***".to_owned() };
+        let hidden = if scheme::is_known(&scheme) {
+            format!("{scheme}://***")
+        } else {
+            "***".to_owned()
+        };
         let refuse = |reason: &str| refuse(&hidden, reason);
         if let Some(meant) = scheme::meant(&scheme) {
             return Err(refuse(&meant));
         }
         let Some(way) = Transport::of(&scheme) else {
-            let what =
-                if scheme::is_known(&scheme) { format!("the scheme {scheme}://") } else { "its scheme".to_owned() };
+            let what = if scheme::is_known(&scheme) {
+                format!("the scheme {scheme}://")
+            } else {
+                "its scheme".to_owned()
+            };
             return Err(refuse(&format!("{what} is not known; write {FORMS}")));
         };
         if way == Transport::Encrypted && !cfg!(feature = "tls") {
-            return Err(refuse("encrypted connections need the crate's feature `tls`"));
+            return Err(refuse(
+                "encrypted connections need the crate's feature `tls`",
+            ));
         }
         // The parser would take them out.
         if text.trim().contains(['\t', '\n', '\r']) {
-            return Err(refuse("it has a tab or a line end; in a password, write them as %09, %0A and %0D"));
+            return Err(refuse(
+                "it has a tab or a line end; in a password, write them as %09, %0A and %0D",
+            ));
         }
         // What is before such a sign looks like a host and a bad port.
-        if text.split_once("://").is_some_and(|(_, rest)| has_loose_signs(rest)) {
+        if text
+            .split_once("://")
+            .is_some_and(|(_, rest)| has_loose_signs(rest))
+        {
             return Err(refuse(PERCENT_ENCODE));
         }
         let url = Url::parse(text).map_err(|e| refuse(&format!("{e}; write {FORMS}")))?;
         if way == Transport::Encrypted && url.fragment() == Some("insecure") {
-            return Err(refuse("#insecure is not supported: give the CA of the server's certificate to Tls::ca_file"));
+            return Err(refuse(
+                "#insecure is not supported: give the CA of the server's certificate to Tls::ca_file",
+            ));
         }
         if url.fragment().is_some() {
             return Err(refuse(PERCENT_ENCODE));
         }
-        let mut config = Config { fail_fast: true, ..Config::default() };
-        config.username = decoded(url.username()).ok_or_else(|| refuse(&format!("its user {NO_TEXT}")))?;
+        let mut config = Config {
+            fail_fast: true,
+            ..Config::default()
+        };
+        config.username =
+            decoded(url.username()).ok_or_else(|| refuse(&format!("its user {NO_TEXT}")))?;
         config.password = match url.password().map(decoded) {
             Some(password) => password.ok_or_else(|| refuse(&format!("its password {NO_TEXT}")))?,
             None => None,
         };
         if config.username.is_some() && config.password.is_none() && has_empty_password(text) {
             // What is taken for the host may be the rest of a password that begins with an `@`.
-            return Err(refuse("it has a user and an empty password; for a user without a password, write user@host"));
+            return Err(refuse(
+                "it has a user and an empty password; for a user without a password, write user@host",
+            ));
         }
         if config.username.is_some() {
             // A user without a password logs in with any, but has to name itself all the same.
@@ -297,7 +393,12 @@ impl Parts {
             host(&url, &mut config).map_err(refuse)?
         };
         let name = format!("{scheme}://{}{place}", shown_credentials(&url)).into();
-        Ok(Self { name, way, config, sentinels: None })
+        Ok(Self {
+            name,
+            way,
+            config,
+            sentinels: None,
+        })
     }
 }
 
@@ -308,20 +409,26 @@ impl fmt::Debug for Address {
 }
 
 fn refuse(name: &str, reason: &str) -> Error {
-    Error::config("node", format!("the address {name} cannot be used: {reason}"))
+    Error::config(
+        "node",
+        format!("the address {name} cannot be used: {reason}"),
+    )
 }
 
-/// Returns whether a character that belongs to a password may have cut it short: an `@` is behind the host. `rest` is
-/// the part of an address behind the scheme.
+/// Returns whether a character that belongs to a password may have cut it short: an `@` is behind
+/// the host. `rest` is the part of an address behind the scheme.
 fn has_loose_signs(rest: &str) -> bool {
-    rest.split_once(['/', '?', '#']).is_some_and(|(_, behind)| behind.contains('@'))
+    rest.split_once(['/', '?', '#'])
+        .is_some_and(|(_, behind)| behind.contains('@'))
 }
 
 /// Returns whether there is a colon before the host, of an address whose password is empty.
 fn has_empty_password(text: &str) -> bool {
     let rest = text.split_once("://").map_or("", |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    authority.rsplit_once('@').is_some_and(|(credentials, _)| credentials.contains(':'))
+    authority
+        .rsplit_once('@')
+        .is_some_and(|(credentials, _)| credentials.contains(':'))
 }
 
 /// Decodes the text, if there is any; returns `None` if it is not UTF-8.
@@ -333,11 +440,18 @@ fn decoded(part: &str) -> Option<Option<String>> {
 /// # Errors
 /// Names a parameter that is not known.
 fn known_query(url: &Url, known: &[&str]) -> Result<(), String> {
-    let Some((key, _)) = url.query_pairs().find(|(key, _)| !known.contains(&key.as_ref())) else { return Ok(()) };
+    let Some((key, _)) = url
+        .query_pairs()
+        .find(|(key, _)| !known.contains(&key.as_ref()))
+    else {
+        return Ok(());
+    };
     let key = key.to_ascii_lowercase();
     Err(match &*key {
         "password" | "pass" | "auth" | "user" | "username" => {
-            format!("the parameter {key:?} is not known; credentials stand before the host, redis://user:password@host")
+            format!(
+                "the parameter {key:?} is not known; credentials stand before the host, redis://user:password@host"
+            )
         }
         key if KNOWN_PARAMETERS.contains(&key) => format!("the parameter {key:?} is not known"),
         _ => "it has a parameter that is not known".to_owned(),
@@ -349,18 +463,33 @@ fn known_query(url: &Url, known: &[&str]) -> Result<(), String> {
 /// # Errors
 /// What is wrong with them.
 fn host(url: &Url, config: &mut Config) -> Result<String, &'static str> {
-    let host = url.host_str().filter(|host| !host.is_empty()).ok_or("it names no host")?;
-    let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    let name = host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+    let host = url
+        .host_str()
+        .filter(|host| !host.is_empty())
+        .ok_or("it names no host")?;
+    let literal = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let name = host
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
     if literal.is_none() && !name {
         return Err("its host has characters that no host name has");
     }
     let path = url.path().trim_start_matches('/');
-    config.database = database(path).ok_or("the part behind the host is not a database, a number from 0 to 255")?;
+    config.database = database(path)
+        .ok_or("the part behind the host is not a database, a number from 0 to 255")?;
     // An IPv6 address stands in brackets in a URL and without them for the resolver.
-    config.server = ServerConfig::new_centralized(literal.unwrap_or(host), url.port().unwrap_or(6379));
-    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
-    let db = config.database.map(|db| format!("/{db}")).unwrap_or_default();
+    config.server =
+        ServerConfig::new_centralized(literal.unwrap_or(host), url.port().unwrap_or(6379));
+    let port = url
+        .port()
+        .map(|port| format!(":{port}"))
+        .unwrap_or_default();
+    let db = config
+        .database
+        .map(|db| format!("/{db}"))
+        .unwrap_or_default();
     Ok(format!("{host}{port}{db}"))
 }
 
@@ -369,7 +498,8 @@ fn socket_file(url: &Url, config: &mut Config) -> Result<String, &'static str> {
     if !cfg!(feature = "unix") {
         return Err("sockets of this machine need the crate's feature `unix`");
     }
-    // Credentials need a host, which means nothing. Without credentials, somebody wrote two slashes instead of three.
+    // Credentials need a host, which means nothing. Without credentials, somebody wrote two slashes
+    // instead of three.
     if url.host_str().is_some_and(|host| !host.is_empty()) && config.password.is_none() {
         return Err("a socket file has no host before its path; write redis+unix:///path");
     }
@@ -377,13 +507,21 @@ fn socket_file(url: &Url, config: &mut Config) -> Result<String, &'static str> {
     if path.trim_matches('/').is_empty() {
         return Err("it names no socket file");
     }
-    let db = url.query_pairs().find(|(key, _)| key == "db").map(|(_, db)| db.into_owned());
-    config.database =
-        database(db.as_deref().unwrap_or_default()).ok_or("the parameter \"db\" is not a number from 0 to 255")?;
+    let db = url
+        .query_pairs()
+        .find(|(key, _)| key == "db")
+        .map(|(_, db)| db.into_owned());
+    config.database = database(db.as_deref().unwrap_or_default())
+        .ok_or("the parameter \"db\" is not a number from 0 to 255")?;
     config.server = unix_socket(path);
     // A path with other characters may be credentials in the wrong place.
-    let ordinary = path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/-._".contains(&b));
-    let db = config.database.map(|db| format!("?db={db}")).unwrap_or_default();
+    let ordinary = path
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"/-._".contains(&b));
+    let db = config
+        .database
+        .map(|db| format!("?db={db}"))
+        .unwrap_or_default();
     Ok(format!("{}{db}", if ordinary { path } else { "/***" }))
 }
 
@@ -400,14 +538,20 @@ fn unix_socket(_path: &str) -> ServerConfig {
 
 /// Parses the number, if there is any text; returns `None` if it is not a number.
 fn database(text: &str) -> Option<Option<u8>> {
-    if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
+    if text.is_empty() {
+        Some(None)
+    } else {
+        text.parse().ok().map(Some)
+    }
 }
 
-/// Shows the user. A user name with unusual characters may be half of a password, and one without a password may be a
-/// password in the wrong place: both are hidden.
+/// Shows the user. A user name with unusual characters may be half of a password, and one without a
+/// password may be a password in the wrong place: both are hidden.
 fn shown_credentials(url: &Url) -> String {
     let user = url.username();
-    let ordinary = user.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+    let ordinary = user
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
     match url.password() {
         Some(_) => format!("{}:***@", if ordinary { user } else { "***" }),
         None if user.is_empty() => String::new(),
@@ -440,23 +584,49 @@ mod tests {
         assert_eq!(config.database, Some(3));
         assert_eq!(config.server.hosts()[0].to_string(), "::1:7000");
         let user = parse("redis://ann@h").expect("valid").config;
-        assert_eq!((user.username.as_deref(), user.password.as_deref()), (Some("ann"), Some("")));
+        assert_eq!(
+            (user.username.as_deref(), user.password.as_deref()),
+            (Some("ann"), Some(""))
+        );
         let marked = parse("redis://:%EF%BF%BD%C3%BC%00@h\n").expect("valid");
         assert_eq!(marked.config.password.as_deref(), Some("\u{fffd}\u{fc}\0"));
-        assert_eq!(parse("redis://h").expect("valid").config.server.hosts()[0].port, 6379);
-        assert_eq!(parse("REDIS://:pw@h").expect("valid").config.password.as_deref(), Some("pw"));
+        assert_eq!(
+            parse("redis://h").expect("valid").config.server.hosts()[0].port,
+            6379
+        );
+        assert_eq!(
+            parse("REDIS://:pw@h")
+                .expect("valid")
+                .config
+                .password
+                .as_deref(),
+            Some("pw")
+        );
     }
 
     #[test]
     fn the_name_of_a_valid_address_hides_the_password_only() {
-        for address in ["redis://h", "redis://h.internal:7000/3", "redis://127.0.0.1", "redis://[::1]:7000"] {
+        for address in [
+            "redis://h",
+            "redis://h.internal:7000/3",
+            "redis://127.0.0.1",
+            "redis://[::1]:7000",
+        ] {
             assert_eq!(name(address), address);
         }
         assert_eq!(name("redis://ann:secret@h"), "redis://ann:***@h");
         assert_eq!(name("Redis://:secret@h/0"), "redis://:***@h/0");
         assert_eq!(name("redis://u@secret@h"), "redis://***@h");
-        assert_eq!(name("redis://secret@h:7000/3"), "redis://***@h:7000/3", "a user, or a password without its colon");
-        assert_eq!(name("redis://half@secret:other@h"), "redis://***:***@h", "more likely a password than a user");
+        assert_eq!(
+            name("redis://secret@h:7000/3"),
+            "redis://***@h:7000/3",
+            "a user, or a password without its colon"
+        );
+        assert_eq!(
+            name("redis://half@secret:other@h"),
+            "redis://***:***@h",
+            "more likely a password than a user"
+        );
         let address = Address::parse("redis://a:secret@h", &Access::default()).expect("valid");
         assert_eq!(format!("{address:?}"), "Address(redis://a:***@h)");
     }
@@ -494,18 +664,23 @@ mod tests {
         ];
         for text in texts {
             let message = refusal(text);
-            assert!(!message.contains("secret") && message.contains("***"), "{message}");
+            assert!(
+                !message.contains("secret") && message.contains("***"),
+                "{message}"
+            );
         }
     }
 
-    /// Returns a mistyped address, with the password in one of the places where people put it by mistake.
+    /// Returns a mistyped address, with the password in one of the places where people put it by
+    /// mistake.
     fn mistyped(random: &mut fastrand::Rng, secret: &str) -> String {
         let upper = |text: &str| text.to_ascii_uppercase();
-        let mut pick = |words: &[&str]| random.choice(words).copied().unwrap_or_default().to_owned();
+        let mut pick =
+            |words: &[&str]| random.choice(words).copied().unwrap_or_default().to_owned();
         let sign = |pick: &mut dyn FnMut(&[&str]) -> String| {
             pick(&[
-                "", "", "", "@", "#", "?", "/", ":", "%", "%40", "%2F", "&", "=", "+", "\\", " ", "ü", "[", "1", "\n",
-                ";",
+                "", "", "", "@", "#", "?", "/", ":", "%", "%40", "%2F", "&", "=", "+", "\\", " ",
+                "ü", "[", "1", "\n", ";",
             ])
         };
         let password = format!("{}{secret}{}", sign(&mut pick), sign(&mut pick));
@@ -523,8 +698,14 @@ mod tests {
             "rédis",
             "",
         ]);
-        let scheme = if pick(&["", "up"]) == "up" { upper(&scheme) } else { scheme };
-        let between = pick(&["://", "://", "://", ":///", ":/", ":", "//", "", ":\\\\", "://://"]);
+        let scheme = if pick(&["", "up"]) == "up" {
+            upper(&scheme)
+        } else {
+            scheme
+        };
+        let between = pick(&[
+            "://", "://", "://", ":///", ":/", ":", "//", "", ":\\\\", "://://",
+        ]);
         let host = pick(&[
             "h",
             "127.0.0.1",
@@ -539,7 +720,8 @@ mod tests {
         ]);
         let user = pick(&["ann", "", "default", "a@b", "a:b", "%61nn"]);
         match pick(&[
-            "user", "host", "port", "path", "query", "fragment", "twice", "scheme", "order", "alone", "database",
+            "user", "host", "port", "path", "query", "fragment", "twice", "scheme", "order",
+            "alone", "database",
         ])
         .as_str()
         {
@@ -549,14 +731,20 @@ mod tests {
             "path" => format!("{scheme}{between}/{user}:{password}"),
             "query" => {
                 let parameter = pick(&["password", "pass", "auth", "", "PASSWORD", "db"]);
-                format!("{scheme}{between}{host}{}{parameter}={password}", pick(&["?", "/?", "?db=1&", "/0?"]))
+                format!(
+                    "{scheme}{between}{host}{}{parameter}={password}",
+                    pick(&["?", "/?", "?db=1&", "/0?"])
+                )
             }
             "fragment" => format!("{scheme}{between}{user}:1#{password}@{host}"),
             "twice" => format!("{scheme}{between}{user}@{password}@{host}"),
             "scheme" => format!("{password}{between}{user}@{host}"),
             "order" => format!("{scheme}{between}{host}@{user}:{password}"),
             "alone" => password,
-            _ => format!("{scheme}{between}{user}:{password}@{host}{}{secret}", pick(&["/", "?", "#", ":"])),
+            _ => format!(
+                "{scheme}{between}{user}:{password}@{host}{}{secret}",
+                pick(&["/", "?", "#", ":"])
+            ),
         }
     }
 
@@ -571,8 +759,13 @@ mod tests {
                 Err(error) => error,
                 Ok(valid) => {
                     // Alone before the host, it may be a user.
-                    let is_user = valid.config.username.is_some() && valid.config.password.as_deref() == Some("");
-                    assert!(!is_user || !valid.name.contains(&secret), "{text:?}: {}", valid.name);
+                    let is_user = valid.config.username.is_some()
+                        && valid.config.password.as_deref() == Some("");
+                    assert!(
+                        !is_user || !valid.name.contains(&secret),
+                        "{text:?}: {}",
+                        valid.name
+                    );
                     continue;
                 }
             };
@@ -591,14 +784,20 @@ mod tests {
         let mut valid = 0;
         while valid < 1_000 {
             let secret: String = (0..8).map(|_| random.alphanumeric()).collect();
-            let around =
-                |random: &mut fastrand::Rng| random.choice(["", "%40", "%2F", "@", "+", ":", "%3F"]).unwrap_or("");
+            let around = |random: &mut fastrand::Rng| {
+                random
+                    .choice(["", "%40", "%2F", "@", "+", ":", "%3F"])
+                    .unwrap_or("")
+            };
             let before = around(&mut random);
             let behind = around(&mut random);
             let text = format!("redis://ann:{before}{secret}{behind}@h.internal:7000/3");
             let address = parse(&text).expect(&text);
             valid += 1;
-            assert_eq!(&*address.name, "redis://ann:***@h.internal:7000/3", "{text}");
+            assert_eq!(
+                &*address.name, "redis://ann:***@h.internal:7000/3",
+                "{text}"
+            );
             let shown = format!("{:?}", crate::locker::Locker::builder().node(&text));
             assert!(!shown.contains(&secret), "{shown}");
         }
@@ -623,8 +822,14 @@ mod tests {
             ("redis://:p#w@h", "percent-encode"),
             ("redis://user:p\tw@h", "%09"),
             ("redis://user:p\r\nw@h", "%0A"),
-            ("redis://ann:p%FF@h", "its password is not percent-encoded UTF-8"),
-            ("redis://a%C3nn:pw@h", "its user is not percent-encoded UTF-8"),
+            (
+                "redis://ann:p%FF@h",
+                "its password is not percent-encoded UTF-8",
+            ),
+            (
+                "redis://a%C3nn:pw@h",
+                "its user is not percent-encoded UTF-8",
+            ),
         ] {
             assert!(refusal(address).contains(about), "{}", refusal(address));
         }
@@ -633,8 +838,14 @@ mod tests {
     #[test]
     fn a_scheme_that_is_nearly_right_says_what_to_write() {
         for (address, about) in [
-            ("redis+sentinel://h:26379/name", "is written redis-sentinel://"),
-            ("Rediss+Cluster://h", "rediss+cluster:// is written rediss-cluster://"),
+            (
+                "redis+sentinel://h:26379/name",
+                "is written redis-sentinel://",
+            ),
+            (
+                "Rediss+Cluster://h",
+                "rediss+cluster:// is written rediss-cluster://",
+            ),
             ("redis+ssl://h", "is written rediss://"),
         ] {
             let message = refusal(address);
@@ -646,7 +857,10 @@ mod tests {
     #[test]
     fn a_valkey_address_is_that_of_a_redis() {
         let address = parse("valkey://ann:secret@h:7000/3").expect("valid");
-        assert_eq!((&*address.name, address.way), ("valkey://ann:***@h:7000/3", Transport::Plain));
+        assert_eq!(
+            (&*address.name, address.way),
+            ("valkey://ann:***@h:7000/3", Transport::Plain)
+        );
         assert_eq!(address.config.server.hosts()[0].to_string(), "h:7000");
     }
 
@@ -655,8 +869,14 @@ mod tests {
     fn encrypted_addresses() {
         for scheme in ["rediss", "valkeys", "redis+tls", "VALKEY+TLS"] {
             let address = parse(&format!("{scheme}://ann:secret@[::1]/3")).expect(scheme);
-            assert_eq!(*address.name, format!("{}://ann:***@[::1]/3", scheme.to_lowercase()));
-            assert_eq!((address.way, address.config.database), (Transport::Encrypted, Some(3)));
+            assert_eq!(
+                *address.name,
+                format!("{}://ann:***@[::1]/3", scheme.to_lowercase())
+            );
+            assert_eq!(
+                (address.way, address.config.database),
+                (Transport::Encrypted, Some(3))
+            );
             assert_eq!(address.config.server.hosts()[0].to_string(), "::1:6379");
         }
         assert!(refusal("rediss://h/#insecure").contains("Tls::ca_file"));
@@ -677,8 +897,15 @@ mod tests {
         assert_eq!(address.config.database, Some(2));
         assert!(address.config.server.is_unix_socket());
         assert_eq!(&*address.name, "redis+unix:///tmp/redis.sock?db=2");
-        assert_eq!(name("redis+unix://ann:secret@local/tmp/redis.sock"), "redis+unix://ann:***@/tmp/redis.sock");
-        assert_eq!(name("redis+unix:///ann:secret"), "redis+unix:///***", "it may be a path");
+        assert_eq!(
+            name("redis+unix://ann:secret@local/tmp/redis.sock"),
+            "redis+unix://ann:***@/tmp/redis.sock"
+        );
+        assert_eq!(
+            name("redis+unix:///ann:secret"),
+            "redis+unix:///***",
+            "it may be a path"
+        );
         assert!(refusal("redis+unix:///").contains("no socket file"));
         assert!(refusal("redis+unix://tmp/redis.sock").contains("redis+unix:///path"));
     }

@@ -1,7 +1,9 @@
-//! Whether a server accepts this locker's credentials: logs a refusal once per outage, and its end once.
+//! Whether a server accepts this locker's credentials: logs a refusal once per outage, and its end
+//! once.
 //!
 //! # Invariants
-//! - Each connection has a bit for its credentials and one for its rights. The first bit of a kind logs a warning.
+//! - Each connection has a bit for its credentials and one for its rights. The first bit of a kind
+//!   logs a warning.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -23,7 +25,10 @@ pub(super) struct Admission {
 
 impl Admission {
     pub(super) fn of(has_provider: bool) -> Self {
-        Self { has_provider, ..Self::default() }
+        Self {
+            has_provider,
+            ..Self::default()
+        }
     }
 
     /// Returns the state for another server, before the first answer.
@@ -31,13 +36,24 @@ impl Admission {
         Self::of(self.has_provider)
     }
 
-    /// Returns the same, without its log events: they are about locks, of which a Sentinel has none.
+    /// Returns the same, without its log events: they are about locks, of which a Sentinel has
+    /// none.
     pub(super) fn silenced(self) -> Self {
-        Self { is_silent: true, ..self }
+        Self {
+            is_silent: true,
+            ..self
+        }
     }
 
-    /// Notes an answer to this connection. Commands that are not scripts may be forbidden: they are not needed.
-    pub(super) fn heard(&self, connection: u8, node: &str, is_script: bool, outcome: &Outcome<Reply>) {
+    /// Notes an answer to this connection. Commands that are not scripts may be forbidden: they are
+    /// not needed.
+    pub(super) fn heard(
+        &self,
+        connection: u8,
+        node: &str,
+        is_script: bool,
+        outcome: &Outcome<Reply>,
+    ) {
         match outcome {
             Outcome::NotExecuted(failure) if reply::is_about_credentials(&failure.reason) => {
                 self.shut_out(connection, node, &failure.reason);
@@ -82,8 +98,8 @@ impl Admission {
         }
     }
 
-    /// Notes that the user lacks a right that a script of this connection needs. The next script may be permitted,
-    /// since it has other keys, so this is logged only once per connection.
+    /// Notes that the user lacks a right that a script of this connection needs. The next script
+    /// may be permitted, since it has other keys, so this is logged only once per connection.
     fn limited(&self, connection: u8, node: &str, reply: &str) {
         if set(&self.limited, connection) {
             log!(
@@ -99,9 +115,11 @@ fn set(bits: &AtomicU8, bit: u8) -> bool {
     bits.fetch_or(1 << bit, Ordering::Relaxed) == 0
 }
 
-/// Clears a bit. Returns whether it was the last one. Usually no bit is set, and then this only reads.
+/// Clears a bit. Returns whether it was the last one. Usually no bit is set, and then this only
+/// reads.
 fn clear(bits: &AtomicU8, bit: u8) -> bool {
-    bits.load(Ordering::Relaxed) & (1 << bit) != 0 && bits.fetch_and(!(1 << bit), Ordering::Relaxed) == 1 << bit
+    bits.load(Ordering::Relaxed) & (1 << bit) != 0
+        && bits.fetch_and(!(1 << bit), Ordering::Relaxed) == 1 << bit
 }
 
 #[cfg(test)]
@@ -112,8 +130,14 @@ mod tests {
     fn only_the_first_refusal_and_the_last_acceptance_are_news() {
         let bits = AtomicU8::new(0);
         assert!(!clear(&bits, 0), "nothing was refused");
-        assert_eq!([set(&bits, 2), set(&bits, 2), set(&bits, 0)], [true, false, false]);
-        assert_eq!([clear(&bits, 2), clear(&bits, 2), clear(&bits, 0)], [false, false, true]);
+        assert_eq!(
+            [set(&bits, 2), set(&bits, 2), set(&bits, 0)],
+            [true, false, false]
+        );
+        assert_eq!(
+            [clear(&bits, 2), clear(&bits, 2), clear(&bits, 0)],
+            [false, false, true]
+        );
         assert!(set(&bits, 0), "another outage");
     }
 }

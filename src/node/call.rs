@@ -13,8 +13,14 @@ use crate::lua::Lua;
 pub(crate) enum Call {
     /// It may share a script with others.
     Step(Step),
-    /// It is sent by itself. `acknowledged`: whether replicas have to acknowledge it, if they are asked at all.
-    Script { lua: &'static Lua, words: WordList, vote: Option<Arc<str>>, acknowledged: bool },
+    /// It is sent by itself. `acknowledged`: whether replicas have to acknowledge it, if they are
+    /// asked at all.
+    Script {
+        lua: &'static Lua,
+        words: WordList,
+        vote: Option<Arc<str>>,
+        acknowledged: bool,
+    },
 }
 
 impl Call {
@@ -38,14 +44,19 @@ impl Call {
     /// Returns the same call, for a slot of a cluster.
     pub(super) fn in_slot(&self, slot: Slot) -> Self {
         match self.clone() {
-            Self::Step(step) => Self::Step(Step { slot: Some(slot), ..step }),
+            Self::Step(step) => Self::Step(Step {
+                slot: Some(slot),
+                ..step
+            }),
             script @ Self::Script { .. } => script,
         }
     }
 
     fn words(&self) -> (&WordList, Option<&Arc<str>>) {
         match self {
-            Self::Step(Step { words, vote, .. }) | Self::Script { words, vote, .. } => (words, vote.as_ref()),
+            Self::Step(Step { words, vote, .. }) | Self::Script { words, vote, .. } => {
+                (words, vote.as_ref())
+            }
         }
     }
 }

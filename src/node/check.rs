@@ -48,19 +48,26 @@ impl Obstacle {
         }
     }
 
-    /// Returns the same, for the first connection: the server may want to be connected to in another way.
+    /// Returns the same, for the first connection: the server may want to be connected to in
+    /// another way.
     pub(super) fn at_first(self, address: &Address) -> Self {
         match self {
-            Self::Passing(NodeFailure { node, reason }) => {
-                Self::Passing(NodeFailure { node, reason: address.with_remedy(reason) })
-            }
+            Self::Passing(NodeFailure { node, reason }) => Self::Passing(NodeFailure {
+                node,
+                reason: address.with_remedy(reason),
+            }),
             other => other,
         }
     }
 }
 
 fn unavailable(failure: NodeFailure) -> Error {
-    Error::Unavailable { keys: Vec::new(), servers: 1, nodes: vec![failure], waited: Duration::ZERO }
+    Error::Unavailable {
+        keys: Vec::new(),
+        servers: 1,
+        nodes: vec![failure],
+        waited: Duration::ZERO,
+    }
 }
 
 /// Classifies why connecting failed: the server refused, or did not answer.
@@ -71,13 +78,20 @@ pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Durati
     if kind != ServerErrorKind::Other {
         return Obstacle::Lasting(Error::refused(kind, node, cut(reply.as_bytes())));
     }
-    // Only a server's reply begins with a code. This one concerns the credentials or the database of the address.
+    // Only a server's reply begins with a code. This one concerns the credentials or the database
+    // of the address.
     if code == "ERR" && !reply.contains("max number of clients") {
-        let problem = format!("the server refuses the address {node}: {}", cut(reply.as_bytes()));
+        let problem = format!(
+            "the server refuses the address {node}: {}",
+            cut(reply.as_bytes())
+        );
         return Obstacle::Lasting(Error::config("node", problem));
     }
     let reason = format!("cannot connect: {}", reply::words(error, Some(bound)));
-    let failure = NodeFailure { node: Arc::clone(node), reason };
+    let failure = NodeFailure {
+        node: Arc::clone(node),
+        reason,
+    };
     // Protected mode and bad certificates do not go away by themselves.
     if code == "DENIED" || reply::is_about_encryption(error) {
         return Obstacle::Lasting(unavailable(failure));
@@ -85,7 +99,8 @@ pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Durati
     Obstacle::Passing(failure)
 }
 
-/// What is wrong with a server in cluster mode that is named by itself: it has only some of the keys.
+/// What is wrong with a server in cluster mode that is named by itself: it has only some of the
+/// keys.
 pub(crate) const IN_CLUSTER_MODE: &str = "is a server in cluster mode: name the cluster, redis-cluster://host:port, \
                                           and no other server beside it";
 
@@ -97,9 +112,9 @@ impl Mode {
     fn complaint(self, told: Option<&str>) -> Option<&'static str> {
         match (self, told) {
             (Self::Alone, Some("cluster")) => Some(IN_CLUSTER_MODE),
-            (_, Some("sentinel")) => {
-                Some("is a Sentinel: name the master, redis-sentinel://host:port?sentinelServiceName=name")
-            }
+            (_, Some("sentinel")) => Some(
+                "is a Sentinel: name the master, redis-sentinel://host:port?sentinelServiceName=name",
+            ),
             (Self::Cluster, Some(mode)) if mode != "cluster" => {
                 Some("is a server that is in no cluster: write redis:// for redis-cluster://")
             }
@@ -108,17 +123,23 @@ impl Mode {
     }
 }
 
-/// Asks a server for its version and mode by HELLO, which nearly every user may call; INFO is often not allowed.
-/// Returns the version, if it can be read.
+/// Asks a server for its version and mode by HELLO, which nearly every user may call; INFO is often
+/// not allowed. Returns the version, if it can be read.
 pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32, u32)>, Obstacle> {
-    let too_old =
-        |version: &str| Obstacle::Unfit(format!("is a server of version {version}; lockhound needs 6.2 or newer"));
+    let too_old = |version: &str| {
+        Obstacle::Unfit(format!(
+            "is a server of version {version}; lockhound needs 6.2 or newer"
+        ))
+    };
     match link.call("HELLO", Vec::new()).await {
         Outcome::Done(reply) => {
             let [version, mode, role] = ["version", "mode", "role"].map(|name| value(&reply, name));
             if link.is_named() && role.is_some_and(|role| role != "master") {
                 let reason = NAMED_REPLICA.to_owned();
-                return Err(Obstacle::Passing(NodeFailure { node: Arc::clone(node), reason }));
+                return Err(Obstacle::Passing(NodeFailure {
+                    node: Arc::clone(node),
+                    reason,
+                }));
             }
             if let Some(complaint) = link.mode().complaint(mode.as_deref()) {
                 return Err(Obstacle::Unfit(complaint.to_owned()));
@@ -133,15 +154,22 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32
                 }
             }
         }
-        Outcome::Refused(Error::Server { source, .. }) if source.message.contains("unknown command") => {
+        Outcome::Refused(Error::Server { source, .. })
+            if source.message.contains("unknown command") =>
+        {
             Err(too_old("5 or older"))
         }
-        Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => {
+        Outcome::Refused(Error::Server {
+            kind: ServerErrorKind::NoPermission,
+            source,
+        }) => {
             log!(debug, %node, error = %source, "the server's version cannot be read");
             Ok(None)
         }
         Outcome::Refused(error) => Err(Obstacle::Lasting(error)),
-        Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Err(Obstacle::Passing(failure)),
+        Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
+            Err(Obstacle::Passing(failure))
+        }
     }
 }
 
@@ -152,7 +180,8 @@ pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
         return;
     };
     let info = String::from_utf8_lossy(&info);
-    if let Some(policy) = field(&info, "maxmemory_policy").filter(|&policy| policy != "noeviction") {
+    if let Some(policy) = field(&info, "maxmemory_policy").filter(|&policy| policy != "noeviction")
+    {
         log!(
             warn, %node, policy = cut(policy.as_bytes()),
             "this server may delete locks when its memory is full, and two may then hold one lock: set \
@@ -161,9 +190,10 @@ pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
     }
 }
 
-/// Checks the server of a connection that could not be made at first, or that leads to another master now: until that
-/// is done, no script is sent. Restarted after a panic; ends when the server is found to be fit, unless Sentinels may
-/// name another one, or with [`Link::quit`]; nobody awaits it.
+/// Checks the server of a connection that could not be made at first, or that leads to another
+/// master now: until that is done, no script is sent. Restarted after a panic; ends when the server
+/// is found to be fit, unless Sentinels may name another one, or with [`Link::quit`]; nobody awaits
+/// it.
 pub(super) async fn get_to_know(link: &Arc<Link>) {
     let node = link.server();
     loop {
@@ -197,7 +227,11 @@ pub(super) async fn get_to_know(link: &Arc<Link>) {
             Err(Obstacle::Unfit(reason)) => Some(reason),
             Err(Obstacle::Lasting(error)) => Some(error.to_string()),
         };
-        let pause = if reason.is_some() { 10 * LOOK_AGAIN } else { LOOK_AGAIN };
+        let pause = if reason.is_some() {
+            10 * LOOK_AGAIN
+        } else {
+            LOOK_AGAIN
+        };
         if let Some(reason) = reason {
             let fitness = Fitness::Unfit(reason.clone());
             if link.is_first() && !link.is_known_as(&fitness) {
@@ -221,13 +255,19 @@ fn parse_version(version: &str) -> Option<(u32, u32)> {
 
 /// Returns the value of a field in the answer to INFO.
 pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    info.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .map(str::trim)
 }
 
 /// Returns the value behind a name in a flat list of names and values.
 pub(super) fn value(reply: &Reply, name: &str) -> Option<String> {
-    let Reply::Array(items) = reply else { return None };
-    let at = items.iter().position(|item| matches!(item, Reply::Bytes(bytes) if **bytes == *name.as_bytes()))?;
+    let Reply::Array(items) = reply else {
+        return None;
+    };
+    let at = items
+        .iter()
+        .position(|item| matches!(item, Reply::Bytes(bytes) if **bytes == *name.as_bytes()))?;
     match items.get(at + 1)? {
         Reply::Bytes(value) => Some(cut(value)),
         _ => None,
@@ -252,7 +292,12 @@ mod tests {
     #[test]
     fn a_name_is_found_in_a_flat_list() {
         let bytes = |s: &str| Reply::Bytes(s.to_owned().into());
-        let hello = Reply::Array(vec![bytes("server"), bytes("redis"), bytes("version"), bytes("7.0.15")]);
+        let hello = Reply::Array(vec![
+            bytes("server"),
+            bytes("redis"),
+            bytes("version"),
+            bytes("7.0.15"),
+        ]);
         assert_eq!(value(&hello, "version").as_deref(), Some("7.0.15"));
         assert_eq!(value(&hello, "7.0.15"), None);
     }
@@ -271,7 +316,11 @@ mod tests {
                             continue;
                         }
                         let replica = is_replica && command.contains("HELLO");
-                        let answer: &[u8] = if replica { b"*2\r\n$4\r\nrole\r\n$5\r\nslave\r\n" } else { b"+OK\r\n" };
+                        let answer: &[u8] = if replica {
+                            b"*2\r\n$4\r\nrole\r\n$5\r\nslave\r\n"
+                        } else {
+                            b"+OK\r\n"
+                        };
                         if stream.write_all(answer).await.is_err() {
                             return;
                         }
@@ -285,13 +334,24 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_was_not_asked_is_not_fit() {
         let settings = Options::default().validate(1).expect("valid");
-        let place = |port| HostPort { host: "127.0.0.1".into(), port };
+        let place = |port| HostPort {
+            host: "127.0.0.1".into(),
+            port,
+        };
         let url = "redis-sentinel://s?sentinelServiceName=locks";
         let address = Arc::new(Address::parse(url, &Access::default()).expect("an address"));
         let naming = address.naming().expect("Sentinels name it");
         naming.add(place(26_379), true);
         let name = |master: HostPort, epoch| {
-            naming.hear(&place(26_379), None, Said::Names { master, epoch: Some(epoch) }, Instant::now());
+            naming.hear(
+                &place(26_379),
+                None,
+                Said::Names {
+                    master,
+                    epoch: Some(epoch),
+                },
+                Instant::now(),
+            );
         };
         let mut servers = Vec::new();
         for is_replica in [false, true] {
@@ -303,7 +363,13 @@ mod tests {
         }
         name(servers[0].0.clone(), 1);
         let (events, _told) = tokio::sync::mpsc::unbounded_channel();
-        let link = Link::await_server(Arc::clone(&address), Role::Commands, "test", &settings, events);
+        let link = Link::await_server(
+            Arc::clone(&address),
+            Role::Commands,
+            "test",
+            &settings,
+            events,
+        );
         let asking = Arc::clone(&link);
         tokio::spawn(async move { get_to_know(&asking).await });
         while !servers[0].1.lock().expect("a lock").contains("memory") {

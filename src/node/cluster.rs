@@ -4,33 +4,37 @@
 //!
 //! # A script in a cluster
 //! 1. A command is cut by slots before it comes here. A locker's renewals are sent all at once, and
-//!    a slot that fails delays no other. An acquire of several locks takes one slot after the other.
-//! 2. [`Cluster::call`] sends the script to the master in the map. After `MOVED`, the map is changed, and asked for
-//!    again. After `ASK`, `ASKING` and the script are sent one behind the other on one connection; with `replicas` the
-//!    locker waits instead, since it could not say what was acknowledged. `TRYAGAIN` is waited out for half a command
-//!    timeout, and is then *not executed*.
-//! 3. The masters tell the map (`masters.rs`). Each connection asks which cluster its server is in before its first
-//!    script (`link/membership.rs`): another cluster's node may have the address of a dead one. The answer to a script
-//!    counts only if its connection is still the one that was asked.
-//! 4. A release publishes its message by `PUBLISH` and by `SPUBLISH`, since Redisson listens to one or the other,
-//!    depending on its settings. This crate listens to the sharded message at the master of the slot, and on Redis 6 to
-//!    the other (`subscriptions.rs`). Servers end the subscriptions of a slot that leaves them, so all channels are
-//!    subscribed again whenever the cluster counts a change.
-//! 5. All locks of a slot share one mark, which is in the slot. A lock whose channel would be in another slot, because
-//!    of odd braces in its name, is refused.
-//! 6. fred gives up a connection that gets `CLUSTERDOWN`. Nothing is sent then for a thirtieth of a lease, a second at
-//!    most.
+//!    a slot that fails delays no other. An acquire of several locks takes one slot after the
+//!    other.
+//! 2. [`Cluster::call`] sends the script to the master in the map. After `MOVED`, the map is
+//!    changed, and asked for again. After `ASK`, `ASKING` and the script are sent one behind the
+//!    other on one connection; with `replicas` the locker waits instead, since it could not say
+//!    what was acknowledged. `TRYAGAIN` is waited out for half a command timeout, and is then *not
+//!    executed*.
+//! 3. The masters tell the map (`masters.rs`). Each connection asks which cluster its server is in
+//!    before its first script (`link/membership.rs`): another cluster's node may have the address
+//!    of a dead one. The answer to a script counts only if its connection is still the one that was
+//!    asked.
+//! 4. A release publishes its message by `PUBLISH` and by `SPUBLISH`, since Redisson listens to one
+//!    or the other, depending on its settings. This crate listens to the sharded message at the
+//!    master of the slot, and on Redis 6 to the other (`subscriptions.rs`). Servers end the
+//!    subscriptions of a slot that leaves them, so all channels are subscribed again whenever the
+//!    cluster counts a change.
+//! 5. All locks of a slot share one mark, which is in the slot. A lock whose channel would be in
+//!    another slot, because of odd braces in its name, is refused.
+//! 6. fred gives up a connection that gets `CLUSTERDOWN`. Nothing is sent then for a thirtieth of a
+//!    lease, a second at most.
 //!
-//! The outage clock and the book of undos belong to the whole locker, not to a master: an answer of any master ends an
-//! outage, and an undo for one master may wait for another one that is silent.
+//! The outage clock and the book of undos belong to the whole locker, not to a master: an answer of
+//! any master ends an outage, and an undo for one master may wait for another one that is silent.
 //!
-//! One window remains in Redis itself. A master that stood still for longer than `cluster-node-timeout` believes that
-//! it is the master until the others tell it. In these milliseconds it may grant or renew a lock that its replica has
-//! granted to another caller.
+//! One window remains in Redis itself. A master that stood still for longer than
+//! `cluster-node-timeout` believes that it is the master until the others tell it. In these
+//! milliseconds it may grant or renew a lock that its replica has granted to another caller.
 //!
 //! # Invariants
-//! - A script is sent to one server at a time. It is sent to another only if the one before answered that it has not
-//!   executed it (`MOVED`, `ASK`).
+//! - A script is sent to one server at a time. It is sent to another only if the one before
+//!   answered that it has not executed it (`MOVED`, `ASK`).
 //! - A server that does not answer delays nothing that is sent to another.
 
 mod masters;
@@ -72,12 +76,17 @@ const SUBSCRIBING: Duration = Duration::from_millis(200);
 pub(crate) struct Cluster(Arc<Masters>);
 
 impl Cluster {
-    /// Connects to the masters of the cluster that these servers belong to. Masters that do not answer are connected in
-    /// the background. If none answers, tries again for as long as the future is awaited; the seeds note why.
+    /// Connects to the masters of the cluster that these servers belong to. Masters that do not
+    /// answer are connected in the background. If none answers, tries again for as long as the
+    /// future is awaited; the seeds note why.
     ///
     /// # Errors
-    /// As [`Redis::connect`], if a server refuses the connection; [`Error::Config`] for a server that is in no cluster.
-    pub(super) async fn connect(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
+    /// As [`Redis::connect`], if a server refuses the connection; [`Error::Config`] for a server
+    /// that is in no cluster.
+    pub(super) async fn connect(
+        seeds: &Arc<Seeds>,
+        wiring: &Wiring<'_>,
+    ) -> Result<(Self, Events), Error> {
         loop {
             match Self::connect_once(seeds, wiring).await {
                 Ok(connected) => return Ok(connected),
@@ -88,7 +97,10 @@ impl Cluster {
         }
     }
 
-    async fn connect_once(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> Result<(Self, Events), Obstacle> {
+    async fn connect_once(
+        seeds: &Arc<Seeds>,
+        wiring: &Wiring<'_>,
+    ) -> Result<(Self, Events), Obstacle> {
         let (cluster, events) = Self::new(seeds, wiring);
         let masters = &cluster.0;
         let (told, subscribing) = ask_seeds(seeds, wiring, &masters.known).await?;
@@ -97,7 +109,10 @@ impl Cluster {
         let wiring = masters.wiring();
         let connecting = told.map.masters().into_iter().map(|place| async {
             let address = masters.address(&place);
-            let connected = timeout(wiring.settings.connect_timeout / 2, Redis::connect(&address, &wiring));
+            let connected = timeout(
+                wiring.settings.connect_timeout / 2,
+                Redis::connect(&address, &wiring),
+            );
             (place, connected.await)
         });
         let mut connected = Vec::new();
@@ -108,13 +123,21 @@ impl Cluster {
                 Ok(Err(Error::Unavailable { nodes, .. })) => failures.extend(nodes),
                 Ok(Err(refused)) => return Err(Obstacle::Lasting(refused)),
                 Err(_) => {
-                    let reason = format!("did not answer within {:?}", wiring.settings.connect_timeout / 2);
-                    failures.push(NodeFailure { node: seeds.addresses[0].at(&place).name, reason });
+                    let reason = format!(
+                        "did not answer within {:?}",
+                        wiring.settings.connect_timeout / 2
+                    );
+                    failures.push(NodeFailure {
+                        node: seeds.addresses[0].at(&place).name,
+                        reason,
+                    });
                 }
             }
         }
         if connected.is_empty() {
-            let failure = failures.pop().unwrap_or_else(|| seeds.away(wiring.settings.connect_timeout));
+            let failure = failures
+                .pop()
+                .unwrap_or_else(|| seeds.away(wiring.settings.connect_timeout));
             seeds.addresses[0].failed(failure.clone());
             return Err(Obstacle::Passing(failure));
         }
@@ -147,7 +170,10 @@ impl Cluster {
         let (heard, subscriber) = unbounded_channel();
         // Reconnects matter for votes only, and a cluster has none.
         let (_, grants) = unbounded_channel();
-        (Self(Masters::new(seeds, wiring, heard)), Events { subscriber, grants })
+        (
+            Self(Masters::new(seeds, wiring, heard)),
+            Events { subscriber, grants },
+        )
     }
 
     /// Returns how long a command waits for its connection.
@@ -156,12 +182,18 @@ impl Cluster {
     }
 
     pub(super) fn misplaced_answers(&self) -> u64 {
-        let now: u64 = self.0.state().masters.values().map(|master| master.redis.misplaced_answers()).sum();
+        let now: u64 = self
+            .0
+            .state()
+            .masters
+            .values()
+            .map(|master| master.redis.misplaced_answers())
+            .sum();
         self.0.misplaced.load(Ordering::Relaxed) + now
     }
 
-    /// Runs a script once, on the master that has these keys; as [`Redis::call`]. Waits a while if their slot is
-    /// moving.
+    /// Runs a script once, on the master that has these keys; as [`Redis::call`]. Waits a while if
+    /// their slot is moving.
     pub(crate) async fn call(&self, lane: Lane, call: Call) -> (Outcome<Reply>, ReplicaAck) {
         let slot = match one_slot(&call) {
             Ok(slot) => slot,
@@ -174,7 +206,10 @@ impl Cluster {
                 return (Outcome::NotExecuted(failure), ReplicaAck::moot());
             }
             let (told_by, answer) = match self.master(slot, until).await {
-                Ok(master) => (master.place.clone(), master.redis.call(lane, call.in_slot(slot)).await),
+                Ok(master) => (
+                    master.place.clone(),
+                    master.redis.call(lane, call.in_slot(slot)).await,
+                ),
                 Err(failure) => return (Outcome::NotExecuted(failure), ReplicaAck::moot()),
             };
             let (outcome, ack) = match redirection(&answer.0) {
@@ -183,11 +218,14 @@ impl Cluster {
                     self.follow(slot, &to, &told_by, until).await;
                     answer
                 }
-                // With `replicas`, nobody could tell what was acknowledged: it waits until the slot has moved.
-                Some(Redirection::Ask(to)) if self.0.settings.replicas.is_none() => match self.at(&to, &told_by) {
-                    Some(master) => (master.redis.call_asking(&call).await, ReplicaAck::moot()),
-                    None => answer,
-                },
+                // With `replicas`, nobody could tell what was acknowledged: it waits until the slot
+                // has moved.
+                Some(Redirection::Ask(to)) if self.0.settings.replicas.is_none() => {
+                    match self.at(&to, &told_by) {
+                        Some(master) => (master.redis.call_asking(&call).await, ReplicaAck::moot()),
+                        None => answer,
+                    }
+                }
                 Some(Redirection::Ask(_) | Redirection::Again) => answer,
             };
             let moves = redirection(&outcome);
@@ -200,9 +238,10 @@ impl Cluster {
             if moves.is_none() || Instant::now() + PAUSE >= until {
                 return (outcome, ack);
             }
-            // The first redirection is followed at once. Two masters that name each other are asked with a pause in
-            // between.
-            if !matches!(moves, Some(Redirection::Moved(_))) || std::mem::replace(&mut moved, true) {
+            // The first redirection is followed at once. Two masters that name each other are asked
+            // with a pause in between.
+            if !matches!(moves, Some(Redirection::Moved(_))) || std::mem::replace(&mut moved, true)
+            {
                 sleep(PAUSE).await;
             }
         }
@@ -219,22 +258,33 @@ impl Cluster {
                 return Ok(Arc::clone(master));
             }
             self.0.doubt();
-            if timeout(Instant::now().until(until), refreshed.changed()).await.is_err() {
+            if timeout(Instant::now().until(until), refreshed.changed())
+                .await
+                .is_err()
+            {
                 let reason = match self.0.state().stranger_with(slot) {
                     Some(place) => format!("{place} has slot {slot}, and {STRANGER}"),
                     None => format!("no server of the cluster is known to have slot {slot}"),
                 };
-                return Err(NodeFailure { node: Arc::clone(&self.0.seeds.name), reason });
+                return Err(NodeFailure {
+                    node: Arc::clone(&self.0.seeds.name),
+                    reason,
+                });
             }
         }
     }
 
     /// Returns the master at this place, as another master names it.
     fn at(&self, place: &str, told_by: &HostPort) -> Option<Arc<Master>> {
-        self.0.state().masters.get(&HostPort::parse(place, told_by)?).map(Arc::clone)
+        self.0
+            .state()
+            .masters
+            .get(&HostPort::parse(place, told_by)?)
+            .map(Arc::clone)
     }
 
-    /// Notes that another master has this slot now. If that master is not known yet, waits for a new map until then.
+    /// Notes that another master has this slot now. If that master is not known yet, waits for a
+    /// new map until then.
     async fn follow(&self, slot: Slot, to: &str, told_by: &HostPort, until: Instant) {
         let mut refreshed = self.0.refreshed.subscribe();
         if let Some(master) = self.at(to, told_by) {
@@ -249,13 +299,16 @@ impl Cluster {
         let _: Result<_, _> = timeout(Instant::now().until(until), refreshed.changed()).await;
     }
 
-    /// Changes the subscribed channels, and waits until the masters that answer have subscribed to the new ones.
+    /// Changes the subscribed channels, and waits until the masters that answer have subscribed to
+    /// the new ones.
     pub(super) async fn resubscribe(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
         let mut told = Vec::new();
         {
             let mut state = self.0.state();
-            for (name, wanted) in
-                remove.into_iter().map(|name| (name, false)).chain(add.into_iter().map(|name| (name, true)))
+            for (name, wanted) in remove
+                .into_iter()
+                .map(|name| (name, false))
+                .chain(add.into_iter().map(|name| (name, true)))
             {
                 if wanted {
                     state.wanted.insert(name.clone());
@@ -263,7 +316,10 @@ impl Cluster {
                     state.wanted.remove(&name);
                 }
                 if let Some(master) = state.master(slot_of(&name)) {
-                    told.push((Arc::clone(&master.subscriptions), master.subscriptions.want(name, wanted)));
+                    told.push((
+                        Arc::clone(&master.subscriptions),
+                        master.subscriptions.want(name, wanted),
+                    ));
                 }
             }
         }
@@ -277,17 +333,29 @@ impl Cluster {
         let name = || Arc::clone(&self.0.seeds.name);
         let (masters, strangers, lost) = {
             let state = self.0.state();
-            (state.named(), state.strangers_with_slots(), state.map.without_master())
+            (
+                state.named(),
+                state.strangers_with_slots(),
+                state.map.without_master(),
+            )
         };
         if masters.is_empty() {
-            let why = self.0.seeds.last_failure().map_or("no server of it has answered yet".to_owned(), |f| f.reason);
+            let why = self
+                .0
+                .seeds
+                .last_failure()
+                .map_or("no server of it has answered yet".to_owned(), |f| f.reason);
             return vec![Door::to_nobody(name(), why)];
         }
         let mut doors: Vec<_> = masters.iter().map(|master| master.redis.door()).collect();
-        let stranger = |place: &HostPort| Door::to_nobody(self.0.address(place).name.clone(), STRANGER.into());
+        let stranger =
+            |place: &HostPort| Door::to_nobody(self.0.address(place).name.clone(), STRANGER.into());
         doors.extend(strangers.iter().map(stranger));
         if lost > 0 {
-            doors.push(Door::to_nobody(name(), format!("{lost} slots have no master whose address is known")));
+            doors.push(Door::to_nobody(
+                name(),
+                format!("{lost} slots have no master whose address is known"),
+            ));
         }
         doors
     }
@@ -310,11 +378,16 @@ impl Cluster {
 /// [`Error::Config`] if they are in several slots.
 fn one_slot(call: &Call) -> Result<Slot, Error> {
     let keys = call.keys();
-    let Some((first, rest)) = keys.split_first() else { return Ok(0) };
+    let Some((first, rest)) = keys.split_first() else {
+        return Ok(0);
+    };
     let slot = slot_of(first);
     match rest.iter().find(|key| slot_of(key) != slot) {
         None => Ok(slot),
-        Some(other) => Err(Error::config("key", format!("{first:?} and {other:?} are in two slots of the cluster"))),
+        Some(other) => Err(Error::config(
+            "key",
+            format!("{first:?} and {other:?} are in two slots of the cluster"),
+        )),
     }
 }
 
@@ -327,8 +400,17 @@ enum Redirection {
 }
 
 fn redirection(outcome: &Outcome<Reply>) -> Option<Redirection> {
-    let Outcome::NotExecuted(failure) = outcome else { return None };
-    let place = || failure.reason.split_whitespace().nth(2).unwrap_or_default().to_owned();
+    let Outcome::NotExecuted(failure) = outcome else {
+        return None;
+    };
+    let place = || {
+        failure
+            .reason
+            .split_whitespace()
+            .nth(2)
+            .unwrap_or_default()
+            .to_owned()
+    };
     match reply::code(&failure.reason) {
         "MOVED" => Some(Redirection::Moved(place())),
         "ASK" => Some(Redirection::Ask(place())),

@@ -15,9 +15,15 @@ pub(super) type NodeIds = HashSet<Box<str>>;
 /// Reads the ids in an answer to CLUSTER SLOTS.
 pub(super) fn node_ids(slots: &Reply) -> NodeIds {
     fn items(reply: &Reply) -> &[Reply] {
-        if let Reply::Array(items) = reply { items } else { &[] }
+        if let Reply::Array(items) = reply {
+            items
+        } else {
+            &[]
+        }
     }
-    let nodes = items(slots).iter().flat_map(|range| items(range).iter().skip(2));
+    let nodes = items(slots)
+        .iter()
+        .flat_map(|range| items(range).iter().skip(2));
     let ids = nodes.filter_map(|node| match items(node).get(2) {
         Some(Reply::Bytes(id)) => std::str::from_utf8(id).ok(),
         _ => None,
@@ -44,10 +50,14 @@ struct State {
 impl ClusterNodes {
     /// Replaces them. Whether a server is a stranger has to be found out again.
     pub(super) fn replace(&self, ids: NodeIds) {
-        *self.state.lock() = State { ids, strangers: Vec::new() };
+        *self.state.lock() = State {
+            ids,
+            strangers: Vec::new(),
+        };
     }
 
-    /// Returns whether a server that names these nodes belongs to the cluster. A cluster without ids has no strangers.
+    /// Returns whether a server that names these nodes belongs to the cluster. A cluster without
+    /// ids has no strangers.
     pub(super) fn has_any(&self, ids: &NodeIds) -> bool {
         let known = &self.state.lock().ids;
         known.is_empty() || !known.is_disjoint(ids)
@@ -74,22 +84,38 @@ mod tests {
     }
 
     fn node(id: &str) -> Reply {
-        Reply::Array(vec![bytes("h"), Reply::Int(1), bytes(id), Reply::Array(Vec::new())])
+        Reply::Array(vec![
+            bytes("h"),
+            Reply::Int(1),
+            bytes(id),
+            Reply::Array(Vec::new()),
+        ])
     }
 
     fn slots(ids: &[&str]) -> Reply {
-        let range = [Reply::Int(0), Reply::Int(1)].into_iter().chain(ids.iter().map(|id| node(id)));
+        let range = [Reply::Int(0), Reply::Int(1)]
+            .into_iter()
+            .chain(ids.iter().map(|id| node(id)));
         Reply::Array(vec![Reply::Array(range.collect())])
     }
 
     #[test]
     fn who_knows_none_of_the_nodes_is_a_stranger() {
         let known = ClusterNodes::default();
-        assert!(known.has_any(&node_ids(&slots(&["a"]))), "nothing is known yet");
+        assert!(
+            known.has_any(&node_ids(&slots(&["a"]))),
+            "nothing is known yet"
+        );
         known.replace(node_ids(&slots(&["a", "b"])));
-        assert!(known.has_any(&node_ids(&slots(&["c", "b"]))), "a replica that is known");
+        assert!(
+            known.has_any(&node_ids(&slots(&["c", "b"]))),
+            "a replica that is known"
+        );
         assert!(!known.has_any(&node_ids(&slots(&["c"]))) && !known.has_any(&NodeIds::new()));
-        known.report(HostPort { host: "h".into(), port: 1 });
+        known.report(HostPort {
+            host: "h".into(),
+            port: 1,
+        });
         known.replace(node_ids(&slots(&["c"])));
         assert_eq!(known.take_strangers(), [], "it may be none any more");
     }

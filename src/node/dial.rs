@@ -1,9 +1,9 @@
 //! Looks a server's name up, and picks the address that answers, if it has several.
 //!
-//! fred looks a name up and tries one address after the other within the time of one attempt, so a first address that
-//! swallows everything uses all of it. So fred gets one address. A connection to the next address begins a quarter of a
-//! second after the one before, and the first that is made decides (RFC 8305, *Happy Eyeballs Version 2*). It is closed
-//! again: fred makes its own.
+//! fred looks a name up and tries one address after the other within the time of one attempt, so a
+//! first address that swallows everything uses all of it. So fred gets one address. A connection to
+//! the next address begins a quarter of a second after the one before, and the first that is made
+//! decides (RFC 8305, *Happy Eyeballs Version 2*). It is closed again: fred makes its own.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,8 @@ use tokio::time::{sleep, timeout};
 
 use super::host_port::HostPort;
 
-/// How long after one address the next one is tried: the *Connection Attempt Delay* that RFC 8305 recommends.
+/// How long after one address the next one is tried: the *Connection Attempt Delay* that RFC 8305
+/// recommends.
 const DELAY: Duration = Duration::from_millis(250);
 
 /// Returns the address that this place is, if it needs no looking up.
@@ -35,21 +36,32 @@ pub(super) async fn find(place: &HostPort, bound: Duration) -> io::Result<Socket
     }
     let addresses = in_turn(lookup_host((&*place.host, place.port)).await?.collect());
     match &*addresses {
-        [] => Err(io::Error::other(format!("the name {} has no address", place.host))),
+        [] => Err(io::Error::other(format!(
+            "the name {} has no address",
+            place.host
+        ))),
         [address] => Ok(*address),
         // If none answers, fred says why.
-        [first, ..] => Ok(timeout(bound, first_to_answer(&addresses)).await.ok().flatten().unwrap_or(*first)),
+        [first, ..] => Ok(timeout(bound, first_to_answer(&addresses))
+            .await
+            .ok()
+            .flatten()
+            .unwrap_or(*first)),
     }
 }
 
-/// Lets the two families take turns, beginning with that of the first address, so that one that leads nowhere costs one
-/// delay.
+/// Lets the two families take turns, beginning with that of the first address, so that one that
+/// leads nowhere costs one delay.
 fn in_turn(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let mut first = Vec::new();
     let mut second = Vec::new();
     for address in addresses {
-        if address.is_ipv6() == is_v6 { first.push(address) } else { second.push(address) }
+        if address.is_ipv6() == is_v6 {
+            first.push(address)
+        } else {
+            second.push(address)
+        }
     }
     let mut first = first.into_iter();
     let mut second = second.into_iter();
@@ -88,7 +100,8 @@ mod tests {
 
     use super::*;
 
-    /// An address that accepts no connection and refuses none, as a machine that is gone: its queue is full.
+    /// An address that accepts no connection and refuses none, as a machine that is gone: its queue
+    /// is full.
     pub(crate) struct Hole {
         listener: socket2::Socket,
         waiting: Vec<TcpStream>,
@@ -96,24 +109,36 @@ mod tests {
 
     impl Hole {
         pub(crate) fn at(ip: [u8; 4], port: u16) -> Self {
-            let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+            let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
+                .expect("a socket");
             let address = SocketAddr::from((Ipv4Addr::from(ip), port));
             listener.bind(&address.into()).expect("a free address");
             listener.listen(0).expect("it listens");
-            let mut hole = Self { listener, waiting: Vec::new() };
-            while let Ok(stream) = TcpStream::connect_timeout(&hole.address(), Duration::from_millis(100)) {
+            let mut hole = Self {
+                listener,
+                waiting: Vec::new(),
+            };
+            while let Ok(stream) =
+                TcpStream::connect_timeout(&hole.address(), Duration::from_millis(100))
+            {
                 hole.waiting.push(stream);
             }
             hole
         }
 
         pub(crate) fn address(&self) -> SocketAddr {
-            self.listener.local_addr().ok().and_then(|address| address.as_socket()).expect("an address")
+            self.listener
+                .local_addr()
+                .ok()
+                .and_then(|address| address.as_socket())
+                .expect("an address")
         }
     }
 
     fn is_refused() -> SocketAddr {
-        TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).expect("a port")
+        TcpListener::bind(("127.0.0.1", 0))
+            .and_then(|listener| listener.local_addr())
+            .expect("a port")
     }
 
     #[tokio::test]
@@ -122,14 +147,22 @@ mod tests {
         let open = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let open = open.local_addr().expect("an address");
         let begun = Instant::now();
-        assert_eq!(first_to_answer(&[hole.address(), is_refused(), open]).await, Some(open));
-        assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
+        assert_eq!(
+            first_to_answer(&[hole.address(), is_refused(), open]).await,
+            Some(open)
+        );
+        assert!(
+            begun.elapsed() < Duration::from_millis(900),
+            "{:?}",
+            begun.elapsed()
+        );
         assert_eq!(first_to_answer(&[is_refused(), is_refused()]).await, None);
     }
 
     #[test]
     fn the_families_take_turns() {
-        let [a, b, c, d] = ["1.1.1.1:1", "2.2.2.2:1", "3.3.3.3:1", "[::1]:1"].map(|text| text.parse().expect(text));
+        let [a, b, c, d] = ["1.1.1.1:1", "2.2.2.2:1", "3.3.3.3:1", "[::1]:1"]
+            .map(|text| text.parse().expect(text));
         assert_eq!(in_turn(vec![a, b, c, d]), [a, d, b, c]);
         assert_eq!(in_turn(vec![d, a, b]), [d, a, b]);
         assert_eq!(in_turn(vec![a]), [a]);

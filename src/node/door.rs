@@ -36,7 +36,8 @@ enum Behind {
     Nobody(String),
 }
 
-/// A connection of its own to a server, which ends when this is dropped. Nothing is asked after `until`.
+/// A connection of its own to a server, which ends when this is dropped. Nothing is asked after
+/// `until`.
 pub(crate) struct Asker {
     to: Behind,
     node: Arc<str>,
@@ -54,13 +55,22 @@ pub(crate) struct Response {
 
 impl Door {
     pub(super) fn to_server(link: &Arc<Link>, sentinels: Vec<Self>) -> Self {
-        let door = Self::new(Arc::clone(link.server()), Behind::Redis(Arc::clone(link), Role::Visitor));
+        let door = Self::new(
+            Arc::clone(link.server()),
+            Behind::Redis(Arc::clone(link), Role::Visitor),
+        );
         Self { sentinels, ..door }
     }
 
     pub(super) fn to_sentinel(link: &Arc<Link>, service: &Arc<str>) -> Self {
-        let door = Self::new(Arc::clone(link.server()), Behind::Redis(Arc::clone(link), Role::Sentinel));
-        Self { service: Some(Arc::clone(service)), ..door }
+        let door = Self::new(
+            Arc::clone(link.server()),
+            Behind::Redis(Arc::clone(link), Role::Sentinel),
+        );
+        Self {
+            service: Some(Arc::clone(service)),
+            ..door
+        }
     }
 
     pub(super) fn to_nobody(name: Arc<str>, why: String) -> Self {
@@ -68,7 +78,12 @@ impl Door {
     }
 
     fn new(name: Arc<str>, to: Behind) -> Self {
-        Self { name, sentinels: Vec::new(), service: None, to }
+        Self {
+            name,
+            sentinels: Vec::new(),
+            service: None,
+            to,
+        }
     }
 
     /// Returns the doors of a node: of a cluster, those of its masters.
@@ -77,7 +92,10 @@ impl Door {
             Backend::Redis(redis) => vec![redis.door()],
             Backend::Cluster(cluster) => cluster.doors(),
             #[cfg(feature = "testing")]
-            Backend::Memory(_) => vec![Self::new(Arc::clone(node.name()), Behind::Memory(Arc::clone(node)))],
+            Backend::Memory(_) => vec![Self::new(
+                Arc::clone(node.name()),
+                Behind::Memory(Arc::clone(node)),
+            )],
         }
     }
 
@@ -87,18 +105,26 @@ impl Door {
     /// Why that failed.
     pub(crate) async fn open(&self, settings: &Settings) -> Result<Asker, String> {
         let bound = settings.connect_timeout;
-        let asker = |to| Asker { to, node: Arc::clone(&self.name), until: Instant::now() + bound };
+        let asker = |to| Asker {
+            to,
+            node: Arc::clone(&self.name),
+            until: Instant::now() + bound,
+        };
         match &self.to {
             Behind::Redis(beside, role) => match timeout(bound, beside.another(*role)).await {
                 Ok(Ok(link)) => Ok(asker(Behind::Redis(link, *role))),
-                Ok(Err(error)) => Err(said(check::refusal(&self.name, &error, bound).into_error(&self.name))),
+                Ok(Err(error)) => Err(said(
+                    check::refusal(&self.name, &error, bound).into_error(&self.name),
+                )),
                 Err(_) => Err(format!("cannot connect: timed out after {bound:?}")),
             },
             #[cfg(feature = "testing")]
             Behind::Memory(node) => {
                 let asker = asker(Behind::Memory(Arc::clone(node)));
                 match asker.send(vec!["PING".to_owned()]).await {
-                    Outcome::Unknown(failure) | Outcome::NotExecuted(failure) => Err(failure.reason),
+                    Outcome::Unknown(failure) | Outcome::NotExecuted(failure) => {
+                        Err(failure.reason)
+                    }
                     Outcome::Done(_) | Outcome::Refused(_) => Ok(asker),
                 }
             }
@@ -113,8 +139,14 @@ impl Asker {
         let sent = Instant::now();
         let sent_us = wall_micros();
         let late = |_| Outcome::Unknown(self.failure("the server had no time to answer"));
-        let outcome = timeout(sent.until(self.until), self.send(words)).await.unwrap_or_else(late);
-        Response { outcome, sent_us, took: Instant::now().since(sent) }
+        let outcome = timeout(sent.until(self.until), self.send(words))
+            .await
+            .unwrap_or_else(late);
+        Response {
+            outcome,
+            sent_us,
+            took: Instant::now().since(sent),
+        }
     }
 
     async fn send(&self, words: Vec<String>) -> Outcome<Reply> {
@@ -122,26 +154,36 @@ impl Asker {
             Behind::Redis(link, _) => {
                 let mut words = words.into_iter();
                 let command = Str::from(words.next().unwrap_or_default());
-                link.ask_in_step(command, words.map(Value::from).collect()).await
+                link.ask_in_step(command, words.map(Value::from).collect())
+                    .await
             }
             #[cfg(feature = "testing")]
             Behind::Memory(node) => match node.server() {
                 Backend::Memory(memory) => memory.tell(&words).await,
-                Backend::Redis(_) | Backend::Cluster(_) => Outcome::NotExecuted(self.failure("it is not in memory")),
+                Backend::Redis(_) | Backend::Cluster(_) => {
+                    Outcome::NotExecuted(self.failure("it is not in memory"))
+                }
             },
             Behind::Nobody(why) => Outcome::NotExecuted(self.failure(why)),
         }
     }
 
     fn failure(&self, reason: &str) -> NodeFailure {
-        NodeFailure { node: Arc::clone(&self.node), reason: reason.to_owned() }
+        NodeFailure {
+            node: Arc::clone(&self.node),
+            reason: reason.to_owned(),
+        }
     }
 }
 
 /// Returns why a server was not reached, without its name.
 fn said(error: Error) -> String {
     match error {
-        Error::Unavailable { nodes, .. } => nodes.into_iter().map(|node| node.reason).collect::<Vec<_>>().join("; "),
+        Error::Unavailable { nodes, .. } => nodes
+            .into_iter()
+            .map(|node| node.reason)
+            .collect::<Vec<_>>()
+            .join("; "),
         Error::Server { source, .. } => format!("refuses the connection: {}", source.message),
         error => error.to_string(),
     }

@@ -11,30 +11,46 @@ pub(super) struct HostPort {
 }
 
 impl HostPort {
-    /// Reads `host:port`, as MOVED and ASK have it. Without a host, it is the host of the server that says it.
+    /// Reads `host:port`, as MOVED and ASK have it. Without a host, it is the host of the server
+    /// that says it.
     pub(super) fn parse(text: &str, told_by: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        Some(Self { host: Self::host(host.as_bytes(), told_by)?, port: port.parse().ok()? })
+        Some(Self {
+            host: Self::host(host.as_bytes(), told_by)?,
+            port: port.parse().ok()?,
+        })
     }
 
-    /// Reads `host:port` from the parameter of an address. Returns `None` if it may contain something secret.
+    /// Reads `host:port` from the parameter of an address. Returns `None` if it may contain
+    /// something secret.
     pub(super) fn given(text: &str) -> Option<Self> {
-        let nobody = Self { host: "".into(), port: 0 };
+        let nobody = Self {
+            host: "".into(),
+            port: 0,
+        };
         Self::parse(text, &nobody).filter(|place| is_ordinary(text) && !place.host.is_empty())
     }
 
-    /// Reads a host. An empty one is that of the server that says it, which does not know its own name.
+    /// Reads a host. An empty one is that of the server that says it, which does not know its own
+    /// name.
     pub(super) fn host(host: &[u8], told_by: &Self) -> Option<Arc<str>> {
         match host {
             b"" | b"?" => Some(Arc::clone(&told_by.host)),
-            host => Some(std::str::from_utf8(host).ok()?.trim_start_matches('[').trim_end_matches(']').into()),
+            host => Some(
+                std::str::from_utf8(host)
+                    .ok()?
+                    .trim_start_matches('[')
+                    .trim_end_matches(']')
+                    .into(),
+            ),
         }
     }
 }
 
 /// Returns whether a text may be shown: it has no character that separates credentials.
 pub(super) fn is_ordinary(text: &str) -> bool {
-    text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b))
+    text.bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b))
 }
 
 impl fmt::Display for HostPort {
@@ -54,14 +70,26 @@ mod tests {
 
     #[test]
     fn a_redirection_names_a_place() {
-        let told_by = HostPort { host: "h".into(), port: 7_000 };
-        let parse = |text| HostPort::parse(text, &told_by).map(|place| (place.host.to_string(), place.port));
+        let told_by = HostPort {
+            host: "h".into(),
+            port: 7_000,
+        };
+        let parse = |text| {
+            HostPort::parse(text, &told_by).map(|place| (place.host.to_string(), place.port))
+        };
         assert_eq!(parse("10.0.0.1:6379"), Some(("10.0.0.1".to_owned(), 6_379)));
         assert_eq!(parse("::1:6379"), Some(("::1".to_owned(), 6_379)));
         assert_eq!(parse("[::1]:6379"), parse("::1:6379"));
-        assert_eq!(parse(":6379"), Some(("h".to_owned(), 6_379)), "it does not know its own name");
+        assert_eq!(
+            parse(":6379"),
+            Some(("h".to_owned(), 6_379)),
+            "it does not know its own name"
+        );
         assert_eq!((parse("6379"), parse("h:x")), (None, None));
         let shown = |text| HostPort::parse(text, &told_by).map(|place| place.to_string());
-        assert_eq!([shown("[::1]:1"), shown("h:1")], [Some("[::1]:1".to_owned()), Some("h:1".to_owned())]);
+        assert_eq!(
+            [shown("[::1]:1"), shown("h:1")],
+            [Some("[::1]:1".to_owned()), Some("h:1".to_owned())]
+        );
     }
 }

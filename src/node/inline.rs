@@ -1,8 +1,9 @@
 //! Quotes the credentials of connections that speak RESP3.
 //!
-//! Such a connection logs in by HELLO, which fred writes as an inline command: one line, whose words are separated by
-//! spaces. Unquoted, a space would end a password, and a line end would begin another command. A server reads a word in
-//! double quotes byte by byte, with `\x` and two digits for any byte.
+//! Such a connection logs in by HELLO, which fred writes as an inline command: one line, whose
+//! words are separated by spaces. Unquoted, a space would end a password, and a line end would
+//! begin another command. A server reads a word in double quotes byte by byte, with `\x` and two
+//! digits for any byte.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +16,10 @@ use fred::types::config::{Config, CredentialProvider, Server};
 pub(super) fn quote_credentials(config: &mut Config) {
     config.username = config.username.take().map(quoted);
     config.password = config.password.take().map(quoted);
-    config.credential_provider = config.credential_provider.take().map(|provider| Arc::new(Quoting(provider)) as _);
+    config.credential_provider = config
+        .credential_provider
+        .take()
+        .map(|provider| Arc::new(Quoting(provider)) as _);
 }
 
 /// Returns the text as one word of an inline command.
@@ -24,7 +28,13 @@ fn quoted(text: String) -> String {
     if !text.is_empty() && text.bytes().all(is_plain) {
         return text;
     }
-    let escaped = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("\\x{byte:02x}") };
+    let escaped = |byte: u8| {
+        if is_plain(byte) {
+            char::from(byte).to_string()
+        } else {
+            format!("\\x{byte:02x}")
+        }
+    };
     format!("\"{}\"", text.bytes().map(escaped).collect::<String>())
 }
 

@@ -1,17 +1,23 @@
 //! One connection to a server: a fred client made safe.
 //!
-//! fred 10.1 is fast and pipelines well, but it trusts silent connections, and stops when its router task stops. Each
-//! line here answers a fault that was reproduced without it (`client.rs` has the settings):
-//! - A command runs to its end in a task of the engine under fred's own timeout: only that takes it out of the queue.
-//! - A PING with a token, sent by this crate, finds silent connections, and replies that have slipped by one.
-//! - fred counts replies: if one is lost or cannot be read, all later ones go to the wrong commands. So a script
-//!   returns a number (`number.rs`). A reply without a number counts once the echo of a PING behind it is in step.
+//! fred 10.1 is fast and pipelines well, but it trusts silent connections, and stops when its
+//! router task stops. Each line here answers a fault that was reproduced without it (`client.rs`
+//! has the settings):
+//! - A command runs to its end in a task of the engine under fred's own timeout: only that takes it
+//!   out of the queue.
+//! - A PING with a token, sent by this crate, finds silent connections, and replies that have
+//!   slipped by one.
+//! - fred counts replies: if one is lost or cannot be read, all later ones go to the wrong
+//!   commands. So a script returns a number (`number.rs`). A reply without a number counts once the
+//!   echo of a PING behind it is in step.
 //! - Dropping a client leaks its connection: [`Link::quit`].
 //!
 //! # Invariants
-//! - The client is replaced only by [`tend`], or by its restart; [`LinkEvent::Up`] follows, as after each reconnect.
-//! - A client leads to one address for its life. If Sentinels name the server (`naming.rs`), a script is sent only to
-//!   the one that they name, and its answer is believed only if they name that one still.
+//! - The client is replaced only by [`tend`], or by its restart; [`LinkEvent::Up`] follows, as
+//!   after each reconnect.
+//! - A client leads to one address for its life. If Sentinels name the server (`naming.rs`), a
+//!   script is sent only to the one that they name, and its answer is believed only if they name
+//!   that one still.
 //! - Nothing here is awaited while the mutex of the client is held.
 
 mod away;
@@ -70,8 +76,8 @@ pub(super) struct Link {
     last_error: Mutex<String>,
     /// How often it has been reconnected, or found to be out of step.
     epoch: AtomicU64,
-    /// Whether a script has had no answer, and none has had one since. A paused server accepts connections and answers
-    /// PING.
+    /// Whether a script has had no answer, and none has had one since. A paused server accepts
+    /// connections and answers PING.
     silent: watch::Sender<bool>,
     fitness: watch::Sender<Fitness>,
     /// Whether the server of the current connection belongs to the cluster, if it has to.
@@ -83,8 +89,8 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Connects, and tends the connection until [`Link::quit`]. The node calls it, checks that this crate can work with
-    /// the server before it sends a script, and ends it.
+    /// Connects, and tends the connection until [`Link::quit`]. The node calls it, checks that this
+    /// crate can work with the server before it sends a script, and ends it.
     pub(super) async fn connect(
         address: Arc<Address>,
         role: Role,
@@ -118,8 +124,8 @@ impl Link {
         Ok(link)
     }
 
-    /// Connects in the background to a server that is away; otherwise as [`Link::connect`]. No script is sent before it
-    /// is [known](Fitness) which server it is.
+    /// Connects in the background to a server that is away; otherwise as [`Link::connect`]. No
+    /// script is sent before it is [known](Fitness) which server it is.
     pub(super) fn await_server(
         address: Arc<Address>,
         role: Role,
@@ -145,12 +151,22 @@ impl Link {
         }));
     }
 
-    fn new(address: Arc<Address>, role: Role, locker: &str, settings: &Settings, current: Current) -> Arc<Self> {
+    fn new(
+        address: Arc<Address>,
+        role: Role,
+        locker: &str,
+        settings: &Settings,
+        current: Current,
+    ) -> Arc<Self> {
         let first_membership = first_membership(&address, role);
         Arc::new(Self {
             address,
             role,
-            client_name: format!("lockhound:{}:{}:{locker}", role.name(), settings.label.in_client_name()),
+            client_name: format!(
+                "lockhound:{}:{}:{locker}",
+                role.name(),
+                settings.label.in_client_name()
+            ),
             settings: settings.clone(),
             current: Mutex::new(current),
             replaced: watch::Sender::new(0),
@@ -167,7 +183,8 @@ impl Link {
         })
     }
 
-    /// Returns the number of this connection. It changes with each reconnect, and when replies are found out of step.
+    /// Returns the number of this connection. It changes with each reconnect, and when replies are
+    /// found out of step.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Relaxed)
     }
@@ -195,7 +212,8 @@ impl Link {
         self.settings.command_timeout / 2
     }
 
-    /// Waits for the connection for `patience`, if it is down or leads to a server that is not the master any more.
+    /// Waits for the connection for `patience`, if it is down or leads to a server that is not the
+    /// master any more.
     ///
     /// # Errors
     /// Why it is down.
@@ -213,8 +231,9 @@ impl Link {
                     if !self.leads_to_master(&peer) {
                         return std::future::pending().await;
                     }
-                    // A command that is not handed to fred cannot be executed late. No connect can be missed: nothing
-                    // is awaited between the check and the subscription inside, and the router runs on this thread.
+                    // A command that is not handed to fred cannot be executed late. No connect can
+                    // be missed: nothing is awaited between the check and the subscription inside,
+                    // and the router runs on this thread.
                     peer.client.wait_for_connect().await
                 };
                 let another = async {
@@ -233,29 +252,45 @@ impl Link {
             }
             true
         };
-        if timeout(patience, connected).await == Ok(true) { Ok(()) } else { Err(self.down()) }
+        if timeout(patience, connected).await == Ok(true) {
+            Ok(())
+        } else {
+            Err(self.down())
+        }
     }
 
     /// Returns why there is no connection.
     fn down(&self) -> NodeFailure {
         let reason = match self.address.naming().map(|naming| naming.master()) {
             Some(Err(reason)) => reason,
-            Some(Ok(master)) if self.client().is_connected() => format!("not connected to the master {master} yet"),
+            Some(Ok(master)) if self.client().is_connected() => {
+                format!("not connected to the master {master} yet")
+            }
             _ => reply::down(&lock(&self.last_error)),
         };
-        NodeFailure { node: Arc::clone(&self.address.name), reason }
+        NodeFailure {
+            node: Arc::clone(&self.address.name),
+            reason,
+        }
     }
 
-    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not. The answer may be
-    /// that to another command.
+    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or
+    /// not. The answer may be that to another command.
     async fn send(&self, command: impl Into<Str>, args: Vec<Value>) -> Outcome<Reply> {
         let outcome = self.hand_over(&self.peer(), command, args).await;
-        self.address.admission.heard(self.role as u8, &self.address.name, false, &outcome);
+        self.address
+            .admission
+            .heard(self.role as u8, &self.address.name, false, &outcome);
         outcome
     }
 
     /// Hands a command to fred. If fred panics, the outcome is unknown.
-    async fn hand_over(&self, peer: &Peer, command: impl Into<Str>, args: Vec<Value>) -> Outcome<Reply> {
+    async fn hand_over(
+        &self,
+        peer: &Peer,
+        command: impl Into<Str>,
+        args: Vec<Value>,
+    ) -> Outcome<Reply> {
         let command = CustomCommand::new(command, ClusterHash::FirstKey, false);
         let is_script = matches!(&*command.cmd, "EVALSHA" | "EVAL");
         let client = peer.client.clone();
@@ -265,11 +300,17 @@ impl Link {
             Ok(answer) => {
                 match &answer {
                     Ok(_) if is_script || self.role.listens() => self.set_silent(false),
-                    Err(error) if is_script || *error.kind() == ErrorKind::Timeout => self.set_silent(true),
+                    Err(error) if is_script || *error.kind() == ErrorKind::Timeout => {
+                        self.set_silent(true)
+                    }
                     // The connection is gone, and fred knows that.
                     Ok(_) | Err(_) => {}
                 }
-                reply::sort(&self.address.name, answer, reply_timeout(self.role, &self.settings))
+                reply::sort(
+                    &self.address.name,
+                    answer,
+                    reply_timeout(self.role, &self.settings),
+                )
             }
             Err(said) => Outcome::Unknown(NodeFailure {
                 node: Arc::clone(&self.address.name),
@@ -287,7 +328,8 @@ impl Link {
         if self.found() == Found::ByName {
             self.look_up.notify_one();
         } else {
-            let _: Result<_, _> = timeout(attempt_timeout(&self.settings), client.force_reconnection()).await;
+            let _: Result<_, _> =
+                timeout(attempt_timeout(&self.settings), client.force_reconnection()).await;
         }
     }
 
@@ -313,9 +355,15 @@ impl Link {
         self.role == Role::Commands
     }
 
-    /// Names the connection for CLIENT LIST. A failure is no problem: the user may not have this right.
+    /// Names the connection for CLIENT LIST. A failure is no problem: the user may not have this
+    /// right.
     async fn introduce(&self) {
-        let outcome = self.call("CLIENT", vec!["SETNAME".into(), self.client_name.clone().into()]).await;
+        let outcome = self
+            .call(
+                "CLIENT",
+                vec!["SETNAME".into(), self.client_name.clone().into()],
+            )
+            .await;
         if !matches!(outcome, Outcome::Done(_)) {
             log!(debug, node = %self.address.name, ?outcome, "the connection could not be named");
         }
@@ -330,14 +378,15 @@ impl Link {
 }
 
 impl Drop for Link {
-    /// Closes the connection. Only a link that nobody tends yet is dropped while its connection lives.
+    /// Closes the connection. Only a link that nobody tends yet is dropped while its connection
+    /// lives.
     fn drop(&mut self) {
         lock(&self.current).task.abort();
     }
 }
 
-/// Tends a connection: passes its events on, detects silence, replaces the client when it is dead. Restarted after a
-/// panic; ends with [`Link::quit`]; nobody awaits it.
+/// Tends a connection: passes its events on, detects silence, replaces the client when it is dead.
+/// Restarted after a panic; ends with [`Link::quit`]; nobody awaits it.
 async fn tend(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
     loop {
         tokio::select! {
@@ -353,15 +402,16 @@ async fn tend(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
         tokio::select! {
             biased;
             () = link.stopped.cancelled() => return,
-            // Nothing is awaited between the start of the new client and the subscription to its events. It reports its
-            // first connection as it does every other, so no reconnect goes unnoticed.
+            // Nothing is awaited between the start of the new client and the subscription to its
+            // events. It reports its first connection as it does every other, so no reconnect goes
+            // unnoticed.
             () = link.replace() => {}
         }
     }
 }
 
-/// Passes on the events of the connection. Ends when the client has ended, or when the server has to be looked up
-/// again.
+/// Passes on the events of the connection. Ends when the client has ended, or when the server has
+/// to be looked up again.
 async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
     let client = link.client();
     let found = link.found();
@@ -429,7 +479,9 @@ impl Link {
     /// Makes a connection to a server that is never there.
     pub(super) fn to_nobody(settings: &Settings) -> Arc<Self> {
         use super::access::Access;
-        let address = Arc::new(Address::parse("redis://127.0.0.1:1", &Access::default()).expect("an address"));
+        let address = Arc::new(
+            Address::parse("redis://127.0.0.1:1", &Access::default()).expect("an address"),
+        );
         let (events, _) = tokio::sync::mpsc::unbounded_channel();
         Self::await_server(address, Role::Acknowledged, "test", settings, events)
     }
@@ -476,7 +528,10 @@ mod tests {
                 asked.notify_one();
                 may.notified().await;
             }
-            stream.write_all(&b"+OK\r\n".repeat(commands)).await.expect("a peer");
+            stream
+                .write_all(&b"+OK\r\n".repeat(commands))
+                .await
+                .expect("a peer");
         }
     }
 
@@ -485,13 +540,19 @@ mod tests {
     async fn an_answer_of_a_server_that_was_deposed_meanwhile_is_unknown() {
         let settings = Options::default().validate(1).expect("valid");
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-        let place = |port| HostPort { host: "127.0.0.1".into(), port };
+        let place = |port| HostPort {
+            host: "127.0.0.1".into(),
+            port,
+        };
         let old = place(listener.local_addr().expect("an address").port());
         let url = "redis-sentinel://s?sentinelServiceName=locks";
         let address = Arc::new(Address::parse(url, &Access::default()).expect("an address"));
         let naming = address.naming().expect("Sentinels name it");
         let name = |master: HostPort, epoch| {
-            let said = Said::Names { master, epoch: Some(epoch) };
+            let said = Said::Names {
+                master,
+                epoch: Some(epoch),
+            };
             naming.hear(&place(26_379), None, said, Instant::now());
         };
         naming.add(place(26_379), true);
@@ -499,7 +560,9 @@ mod tests {
         let asked = Arc::new(Notify::new());
         let may = Arc::new(Notify::new());
         tokio::spawn(agree_late(listener, Arc::clone(&asked), Arc::clone(&may)));
-        let link = Link::connect_once(Arc::clone(&address), Role::Commands, "test", &settings).await.expect("a link");
+        let link = Link::connect_once(Arc::clone(&address), Role::Commands, "test", &settings)
+            .await
+            .expect("a link");
         let running = tokio::spawn({
             let link = Arc::clone(&link);
             async move { link.run_nothing().await }
@@ -508,31 +571,47 @@ mod tests {
         name(place(1), 2);
         may.notify_one();
         let outcome = running.await.expect("no panic");
-        let Outcome::Unknown(failure) = &outcome else { panic!("{outcome:?}") };
-        assert!(failure.reason.contains("the Sentinels do not name this server"), "{failure}");
+        let Outcome::Unknown(failure) = &outcome else {
+            panic!("{outcome:?}")
+        };
+        assert!(
+            failure
+                .reason
+                .contains("the Sentinels do not name this server"),
+            "{failure}"
+        );
         let refused = link.run_nothing().await;
         assert!(matches!(refused, Outcome::NotExecuted(_)), "{refused:?}");
         link.abandon();
     }
 
-    /// The Sentinels name nobody for a moment, and then the same master again. The connection is up.
+    /// The Sentinels name nobody for a moment, and then the same master again. The connection is
+    /// up.
     #[tokio::test]
     async fn a_caller_goes_on_once_the_same_master_is_named_again() {
         let settings = Options::default().validate(1).expect("valid");
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-        let place = |port| HostPort { host: "127.0.0.1".into(), port };
+        let place = |port| HostPort {
+            host: "127.0.0.1".into(),
+            port,
+        };
         let old = place(listener.local_addr().expect("an address").port());
         let url = "redis-sentinel://s?sentinelServiceName=locks";
         let address = Arc::new(Address::parse(url, &Access::default()).expect("an address"));
         let naming = address.naming().expect("Sentinels name it");
         let name = |sentinel: u16, master: HostPort, epoch| {
-            let said = Said::Names { master, epoch: Some(epoch) };
+            let said = Said::Names {
+                master,
+                epoch: Some(epoch),
+            };
             naming.hear(&place(sentinel), None, said, Instant::now());
         };
         (1..=3).for_each(|sentinel| naming.add(place(sentinel), true));
         (1..=3).for_each(|sentinel| name(sentinel, old.clone(), 1));
         tokio::spawn(agree(listener));
-        let link = Link::connect_once(Arc::clone(&address), Role::Commands, "test", &settings).await.expect("a link");
+        let link = Link::connect_once(Arc::clone(&address), Role::Commands, "test", &settings)
+            .await
+            .expect("a link");
         name(1, place(9), 2);
         assert!(naming.master().is_err());
         let begun = Instant::now();
@@ -541,18 +620,29 @@ mod tests {
             async move { link.call("PING", Vec::new()).await }
         });
         sleep(Duration::from_millis(100)).await;
-        naming.hear(&place(1), None, Said::Fails("gone".to_owned()), Instant::now());
+        naming.hear(
+            &place(1),
+            None,
+            Said::Fails("gone".to_owned()),
+            Instant::now(),
+        );
         assert_eq!(naming.master(), Ok(old));
         let outcome = calling.await.expect("no panic");
         let took = Instant::now().since(begun);
-        assert!(matches!(outcome, Outcome::Done(_)) && took < Duration::from_millis(500), "{took:?}: {outcome:?}");
+        assert!(
+            matches!(outcome, Outcome::Done(_)) && took < Duration::from_millis(500),
+            "{took:?}: {outcome:?}"
+        );
     }
 
     #[tokio::test]
     async fn a_connection_whose_task_panics_is_replaced_and_reports_it() {
         let settings = Options::default().validate(1).expect("valid");
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-        let url = format!("redis://127.0.0.1:{}", listener.local_addr().expect("an address").port());
+        let url = format!(
+            "redis://127.0.0.1:{}",
+            listener.local_addr().expect("an address").port()
+        );
         let address = Arc::new(Address::parse(&url, &Access::default()).expect("an address"));
         let (events, mut told) = unbounded_channel();
         let link = Link::await_server(address, Role::Commands, "test", &settings, events);

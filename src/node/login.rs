@@ -1,8 +1,8 @@
 //! Asks the program for credentials at each connect.
 //!
 //! # Invariants
-//! - The provider is foreign code. It runs on a thread of its own: nothing that it does or fails to do delays the
-//!   engine, and its panics do not leave that thread.
+//! - The provider is foreign code. It runs on a thread of its own: nothing that it does or fails to
+//!   do delays the engine, and its panics do not leave that thread.
 //! - Nothing that is shown contains a password.
 
 use std::fmt;
@@ -44,7 +44,11 @@ struct CredentialRequest {
 
 impl Provider {
     pub(crate) fn new(provider: Arc<dyn AnyProvider>, bound: Duration) -> Self {
-        Self { provider, bound, asks: Mutex::new(None) }
+        Self {
+            provider,
+            bound,
+            asks: Mutex::new(None),
+        }
     }
 
     /// Asks for the credentials of a server.
@@ -53,12 +57,19 @@ impl Provider {
     /// Why there are none.
     async fn ask(&self, node: &Arc<str>) -> Result<Credentials, String> {
         let (reply, answer) = oneshot::channel();
-        let ask = CredentialRequest { node: Arc::clone(node), reply };
-        self.send(ask).map_err(|error| format!("{FAILED} has no thread: {error}"))?;
+        let ask = CredentialRequest {
+            node: Arc::clone(node),
+            reply,
+        };
+        self.send(ask)
+            .map_err(|error| format!("{FAILED} has no thread: {error}"))?;
         match timeout(self.bound, answer).await {
             Ok(Ok(told)) => told.map_err(|error| format!("{FAILED} failed: {error}")),
             Ok(Err(_)) => Err(format!("{FAILED} is gone")),
-            Err(_) => Err(format!("{FAILED} did not answer within {:?}, half of connect_timeout", self.bound)),
+            Err(_) => Err(format!(
+                "{FAILED} did not answer within {:?}, half of connect_timeout",
+                self.bound
+            )),
         }
     }
 
@@ -68,7 +79,9 @@ impl Provider {
         let Some(open) = asks.as_ref().filter(|asks| !asks.is_closed()) else {
             let (sender, inbox) = unbounded_channel();
             let provider = Arc::clone(&self.provider);
-            thread::Builder::new().name("lockhound-creds".into()).spawn(move || keep(provider, inbox))?;
+            thread::Builder::new()
+                .name("lockhound-creds".into())
+                .spawn(move || keep(provider, inbox))?;
             // This cannot fail: the thread holds the receiver.
             let _: Result<_, _> = sender.send(ask);
             *asks = Some(sender);
@@ -93,7 +106,10 @@ fn keep(provider: Arc<dyn AnyProvider>, mut asks: UnboundedReceiver<CredentialRe
 }
 
 /// Answers questions, each in a task of its own. The tasks end with the runtime.
-async fn answer_all(provider: Arc<dyn AnyProvider>, mut asks: UnboundedReceiver<CredentialRequest>) {
+async fn answer_all(
+    provider: Arc<dyn AnyProvider>,
+    mut asks: UnboundedReceiver<CredentialRequest>,
+) {
     while let Some(CredentialRequest { node, mut reply }) = asks.recv().await {
         let provider = Arc::clone(&provider);
         tokio::spawn(async move {
@@ -117,7 +133,11 @@ async fn answer_all(provider: Arc<dyn AnyProvider>, mut asks: UnboundedReceiver<
 fn said(error: &dyn std::error::Error) -> String {
     let mut text = String::new();
     foreign::contained(|| text = cut(error.to_string().as_bytes()));
-    if text.is_empty() { "without a message".to_owned() } else { text }
+    if text.is_empty() {
+        "without a message".to_owned()
+    } else {
+        text
+    }
 }
 
 /// The credentials for the connections to one server.

@@ -23,7 +23,8 @@ pub(crate) struct MemoryConnection {
     server: Server,
     connection: u64,
     wire: Arc<Wire>,
-    /// Held while something is sent, so answers are expected in the order in which requests are sent.
+    /// Held while something is sent, so answers are expected in the order in which requests are
+    /// sent.
     sending: Mutex<()>,
     silence: Arc<Silence>,
     command_timeout: Duration,
@@ -34,8 +35,8 @@ pub(crate) struct MemoryConnection {
 #[derive(Default)]
 struct Silence {
     lasts: AtomicBool,
-    /// Unlike a `watch` it wakes waiters in the order in which they came, so that a simulation repeats under the same
-    /// seed.
+    /// Unlike a `watch` it wakes waiters in the order in which they came, so that a simulation
+    /// repeats under the same seed.
     over: Notify,
 }
 
@@ -44,12 +45,27 @@ impl MemoryConnection {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server does not answer within `connect_timeout`.
-    pub(super) async fn connect(server: &Server, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
+    pub(super) async fn connect(
+        server: &Server,
+        wiring: &Wiring<'_>,
+    ) -> Result<(Self, Events), Error> {
         let connected = Self::new(server, wiring);
         let bound = wiring.settings.connect_timeout;
-        if timeout(bound, connected.0.send(Request::Ping)).await.is_err() {
-            let nodes = vec![connected.0.failure(format!("cannot connect: timed out after {bound:?}"))];
-            return Err(Error::Unavailable { keys: Vec::new(), servers: 1, nodes, waited: Duration::ZERO });
+        if timeout(bound, connected.0.send(Request::Ping))
+            .await
+            .is_err()
+        {
+            let nodes = vec![
+                connected
+                    .0
+                    .failure(format!("cannot connect: timed out after {bound:?}")),
+            ];
+            return Err(Error::Unavailable {
+                keys: Vec::new(),
+                servers: 1,
+                nodes,
+                waited: Duration::ZERO,
+            });
         }
         Ok(connected)
     }
@@ -63,7 +79,18 @@ impl MemoryConnection {
         let command_timeout = wiring.settings.command_timeout;
         let presence = wiring.roll.add(server.name(), wiring.part, true);
         let silence = Arc::default();
-        (Self { server, connection, wire, sending: Mutex::default(), silence, command_timeout, presence }, events)
+        (
+            Self {
+                server,
+                connection,
+                wire,
+                sending: Mutex::default(),
+                silence,
+                command_timeout,
+                presence,
+            },
+            events,
+        )
     }
 
     pub(super) fn presence(&self) -> &Arc<Presence> {
@@ -87,8 +114,8 @@ impl MemoryConnection {
         self.command_timeout / 2
     }
 
-    /// Runs a script, once, behind all that were polled before it. While the server is silent, no script is sent that
-    /// may take something.
+    /// Runs a script, once, behind all that were polled before it. While the server is silent, no
+    /// script is sent that may take something.
     pub(crate) async fn call(&self, call: &Call, is_of_a_label: bool) -> Outcome<Reply> {
         if matches!(call, Call::Step(Step { takes: true, .. }))
             && let Err(failure) = self.heard().await
@@ -99,7 +126,15 @@ impl MemoryConnection {
         let text = call.lua().text();
         let keys = owned(call.keys());
         let args = owned(call.args());
-        match self.ask(Request::Run { text, keys, args, is_of_a_label }).await {
+        match self
+            .ask(Request::Run {
+                text,
+                keys,
+                args,
+                is_of_a_label,
+            })
+            .await
+        {
             Ok(answer) => replied(answer).into_outcome(self.server.name()),
             Err(failure) => Outcome::Unknown(failure),
         }
@@ -112,7 +147,8 @@ impl MemoryConnection {
         }
     }
 
-    /// Answers a tool as a Redis would that has no users, no disk, no replicas and no limit of its memory.
+    /// Answers a tool as a Redis would that has no users, no disk, no replicas and no limit of its
+    /// memory.
     pub(super) async fn tell(&self, words: &[String]) -> Outcome<Reply> {
         let asked = Instant::now();
         let here = wall_micros();
@@ -124,19 +160,45 @@ impl MemoryConnection {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         Outcome::Done(match &words[..] {
             ["PING"] => text("PONG"),
-            ["HELLO"] => list(&["server", "memory", "version", "", "mode", "standalone", "role", "master"]),
-            ["INFO"] => text("role:master\nmaxmemory:0\nmaxmemory_policy:noeviction\naof_enabled:0\n"),
-            ["CONFIG", "GET", name @ ("appendfsync" | "no-appendfsync-on-rewrite")] => list(&[name, "no"]),
+            ["HELLO"] => list(&[
+                "server",
+                "memory",
+                "version",
+                "",
+                "mode",
+                "standalone",
+                "role",
+                "master",
+            ]),
+            ["INFO"] => {
+                text("role:master\nmaxmemory:0\nmaxmemory_policy:noeviction\naof_enabled:0\n")
+            }
+            [
+                "CONFIG",
+                "GET",
+                name @ ("appendfsync" | "no-appendfsync-on-rewrite"),
+            ] => list(&[name, "no"]),
             ["CONFIG", "GET", "save"] => list(&["save", ""]),
             ["ACL", "WHOAMI"] => text("default"),
             ["ACL", "DRYRUN", ..] => text("OK"),
             ["TIME"] => {
                 // Its clock counts as read in the middle of the round trip.
-                let half = u64::try_from(Instant::now().since(asked).as_micros() / 2).unwrap_or(u64::MAX);
-                let now = here.saturating_add(half).saturating_add_signed(self.server.clock_offset_us());
-                list(&[&(now / 1_000_000).to_string(), &(now % 1_000_000).to_string()])
+                let half =
+                    u64::try_from(Instant::now().since(asked).as_micros() / 2).unwrap_or(u64::MAX);
+                let now = here
+                    .saturating_add(half)
+                    .saturating_add_signed(self.server.clock_offset_us());
+                list(&[
+                    &(now / 1_000_000).to_string(),
+                    &(now % 1_000_000).to_string(),
+                ])
             }
-            _ => return reply::sort_error(self.server.name(), "ERR a server in memory does not answer this"),
+            _ => {
+                return reply::sort_error(
+                    self.server.name(),
+                    "ERR a server in memory does not answer this",
+                );
+            }
         })
     }
 
@@ -151,9 +213,9 @@ impl MemoryConnection {
     async fn ask(&self, request: Request) -> Result<Resp, NodeFailure> {
         match timeout(self.command_timeout, self.send(request)).await {
             Ok(Ok(Ok(answer))) => Ok(answer),
-            Ok(Ok(Err(Misplaced))) => {
-                Err(self.failure("gave the answer to another command: its connection is given up".to_owned()))
-            }
+            Ok(Ok(Err(Misplaced))) => Err(self.failure(
+                "gave the answer to another command: its connection is given up".to_owned(),
+            )),
             Ok(Err(_)) => Err(self.failure("its connection was given up".to_owned())),
             Err(_) => {
                 self.listen();
@@ -164,9 +226,20 @@ impl MemoryConnection {
 
     fn send(&self, request: Request) -> oneshot::Receiver<Result<Resp, Misplaced>> {
         let _in_order = self.sending.lock();
-        // Faults are for the answers to locks' commands: a label is written at any time, and a test does not count it.
-        let is_of_a_label = matches!(request, Request::Run { is_of_a_label: true, .. });
-        let (number, answer) = if is_of_a_label { self.wire.expect_beside() } else { self.wire.expect() };
+        // Faults are for the answers to locks' commands: a label is written at any time, and a test
+        // does not count it.
+        let is_of_a_label = matches!(
+            request,
+            Request::Run {
+                is_of_a_label: true,
+                ..
+            }
+        );
+        let (number, answer) = if is_of_a_label {
+            self.wire.expect_beside()
+        } else {
+            self.wire.expect()
+        };
         self.server.send(self.connection, number, request);
         answer
     }
@@ -180,13 +253,18 @@ impl MemoryConnection {
             let blip = 2 * self.command_timeout;
             let report = move |is_up| {
                 if let Some(presence) = presence.upgrade() {
-                    presence.seen(is_up, Instant::now(), blip, || "it does not answer".to_owned());
+                    presence.seen(is_up, Instant::now(), blip, || {
+                        "it does not answer".to_owned()
+                    });
                 }
             };
             tasks::spawn(async move {
                 report(false);
                 // If the connection was given up, the server is asked again.
-                if timeout(blip + Duration::from_millis(1), &mut answer).await.is_err() {
+                if timeout(blip + Duration::from_millis(1), &mut answer)
+                    .await
+                    .is_err()
+                {
                     report(false);
                     let _: Result<_, _> = answer.await;
                 }
@@ -204,14 +282,21 @@ impl MemoryConnection {
     async fn heard(&self) -> Result<(), NodeFailure> {
         // Created before the check, so that an end that comes after the check is not missed.
         let over = self.silence.over.notified();
-        if self.silence.lasts.load(Ordering::Relaxed) && timeout(self.patience(), over).await.is_err() {
-            return Err(self.failure("silent: it has not answered since a command timed out".to_owned()));
+        if self.silence.lasts.load(Ordering::Relaxed)
+            && timeout(self.patience(), over).await.is_err()
+        {
+            return Err(
+                self.failure("silent: it has not answered since a command timed out".to_owned())
+            );
         }
         Ok(())
     }
 
     fn failure(&self, reason: String) -> NodeFailure {
-        NodeFailure { node: Arc::clone(self.server.name()), reason }
+        NodeFailure {
+            node: Arc::clone(self.server.name()),
+            reason,
+        }
     }
 }
 

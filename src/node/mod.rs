@@ -1,11 +1,13 @@
-//! One independent server: a Redis or Valkey, a cluster of them, or a server in memory. The only place that knows fred.
+//! One independent server: a Redis or Valkey, a cluster of them, or a server in memory. The only
+//! place that knows fred.
 //!
-//! A Redis, and each master of a cluster, has three connections: commands, subscriber, renewals. With `replicas` there
-//! is a fourth for what puts a lock on the server: acquires, retakes, the raise of a fence (`Lane::Grants`, otherwise
-//! the connection for commands). One connection would be enough for a server, but not for fred: it gives an error reply
-//! to SUBSCRIBE to the next command, which on a shared connection is a lock's. Renewals must not wait behind a burst of
-//! acquires, nor end with a connection that is given up because of one. The subscriber speaks RESP3, since a subscribed
-//! connection refuses other commands in RESP2; the others speak RESP2.
+//! A Redis, and each master of a cluster, has three connections: commands, subscriber, renewals.
+//! With `replicas` there is a fourth for what puts a lock on the server: acquires, retakes, the
+//! raise of a fence (`Lane::Grants`, otherwise the connection for commands). One connection would
+//! be enough for a server, but not for fred: it gives an error reply to SUBSCRIBE to the next
+//! command, which on a shared connection is a lock's. Renewals must not wait behind a burst of
+//! acquires, nor end with a connection that is given up because of one. The subscriber speaks
+//! RESP3, since a subscribed connection refuses other commands in RESP2; the others speak RESP2.
 //!
 //! A node is made and used inside the engine's runtime.
 
@@ -76,8 +78,9 @@ use crate::testing;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
     Commands,
-    /// For scripts that put a lock on the server, and for those that have to come behind them. With `replicas` it is a
-    /// connection of its own, which the WAIT under way may hold up; otherwise it is that of the commands.
+    /// For scripts that put a lock on the server, and for those that have to come behind them. With
+    /// `replicas` it is a connection of its own, which the WAIT under way may hold up; otherwise it
+    /// is that of the commands.
     Grants,
     Renewals,
 }
@@ -93,8 +96,8 @@ pub(crate) enum Target {
 
 impl Target {
     /// # Errors
-    /// [`Error::Config`] that says what is wrong with the address, its password as `***`, or with the TLS options or
-    /// the credentials.
+    /// [`Error::Config`] that says what is wrong with the address, its password as `***`, or with
+    /// the TLS options or the credentials.
     pub(crate) fn parse(url: &str, access: &Access) -> Result<Self, Error> {
         match Seeds::parse(url, access) {
             Some(seeds) => seeds.map(|seeds| Self::Cluster(Arc::new(seeds))),
@@ -137,7 +140,10 @@ impl Target {
             #[cfg(feature = "testing")]
             Self::Memory(server) => {
                 let reason = format!("did not answer within connect_timeout = {bound:?}");
-                NodeFailure { node: Arc::clone(server.name()), reason }
+                NodeFailure {
+                    node: Arc::clone(server.name()),
+                    reason,
+                }
             }
         }
     }
@@ -175,14 +181,17 @@ pub(crate) struct Events {
 }
 
 impl Node {
-    /// Connects, and checks that this crate can work with the server. Returns the events of the subscriber's
-    /// connection; those of the renewals' connection go to `reconnected`. Waits for a server that does not answer: its
-    /// [`Target::last_failure`] says why.
+    /// Connects, and checks that this crate can work with the server. Returns the events of the
+    /// subscriber's connection; those of the renewals' connection go to `reconnected`. Waits for a
+    /// server that does not answer: its [`Target::last_failure`] says why.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if the server cannot be trusted or understood, [`Error::Server`] if it refuses the
-    /// credentials, [`Error::Config`] if it is too old or in the wrong mode.
-    pub(crate) async fn connect(target: &Target, wiring: Wiring<'_>) -> Result<(Arc<Self>, Events), Error> {
+    /// [`Error::Unavailable`] if the server cannot be trusted or understood, [`Error::Server`] if
+    /// it refuses the credentials, [`Error::Config`] if it is too old or in the wrong mode.
+    pub(crate) async fn connect(
+        target: &Target,
+        wiring: Wiring<'_>,
+    ) -> Result<(Arc<Self>, Events), Error> {
         let (server, events) = match target {
             Target::Redis(address) => {
                 let (redis, events) = Redis::connect(address, &wiring).await?;
@@ -206,7 +215,11 @@ impl Node {
     pub(crate) fn of_nobody(settings: &Settings) -> Arc<Self> {
         let target = Target::parse("redis://127.0.0.1:1", &Access::default()).expect("an address");
         let (reconnected, _) = tokio::sync::mpsc::unbounded_channel();
-        Self::await_server(&target, &Wiring::new("", settings, reconnected, &Arc::default())).0
+        Self::await_server(
+            &target,
+            &Wiring::new("", settings, reconnected, &Arc::default()),
+        )
+        .0
     }
 
     /// Returns a node whose server is away, and connects to it in the background.
@@ -230,7 +243,10 @@ impl Node {
     }
 
     fn new(target: &Target, server: Backend) -> Arc<Self> {
-        Arc::new(Self { name: Arc::clone(target.name()), server })
+        Arc::new(Self {
+            name: Arc::clone(target.name()),
+            server,
+        })
     }
 
     /// Returns the number of a lane's connection, which changes with each reconnect.
@@ -274,7 +290,8 @@ impl Node {
         }
     }
 
-    /// Returns whether a suspicious re-entry is no reason for a panic: it is one over a server in memory.
+    /// Returns whether a suspicious re-entry is no reason for a panic: it is one over a server in
+    /// memory.
     pub(crate) fn permits_suspicious_reentries(&self) -> bool {
         match &self.server {
             Backend::Redis(_) | Backend::Cluster(_) => true,
@@ -283,7 +300,8 @@ impl Node {
         }
     }
 
-    /// Returns what is known of whether the server is there. A cluster has no such state: each of its masters has one.
+    /// Returns what is known of whether the server is there. A cluster has no such state: each of
+    /// its masters has one.
     pub(crate) fn presence(&self) -> Option<&Arc<Presence>> {
         match &self.server {
             Backend::Redis(redis) => Some(redis.presence()),
@@ -308,7 +326,8 @@ impl Node {
         }
     }
 
-    /// Reconnects the subscriber, because its replies are out of step. A server in memory has done so by itself then.
+    /// Reconnects the subscriber, because its replies are out of step. A server in memory has done
+    /// so by itself then.
     pub(crate) async fn reset_subscriber(&self) {
         match &self.server {
             Backend::Redis(redis) => redis.reset_subscriber().await,
@@ -348,7 +367,13 @@ impl<'a> Wiring<'a> {
         reconnected: UnboundedSender<LinkEvent>,
         roll: &Arc<Roll>,
     ) -> Self {
-        Self { locker: locker.to_owned(), settings, reconnected, roll: Arc::clone(roll), part: Part::Voter }
+        Self {
+            locker: locker.to_owned(),
+            settings,
+            reconnected,
+            roll: Arc::clone(roll),
+            part: Part::Voter,
+        }
     }
 }
 

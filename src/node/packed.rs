@@ -1,8 +1,9 @@
-//! Reads what scripts return, as `cmsgpack.pack` writes it: <https://github.com/msgpack/msgpack/blob/master/spec.md>.
+//! Reads what scripts return, as `cmsgpack.pack` writes it:
+//! <https://github.com/msgpack/msgpack/blob/master/spec.md>.
 //!
-//! One string for a whole answer costs a server less than converting a Lua table into a reply: it looks in each table
-//! for the fields of every kind of reply. Compared with no number at all, adding it costs the server 12 % for a lone
-//! pair as a table, and 5 % as a string.
+//! One string for a whole answer costs a server less than converting a Lua table into a reply: it
+//! looks in each table for the fields of every kind of reply. Compared with no number at all,
+//! adding it costs the server 12 % for a lone pair as a table, and 5 % as a string.
 
 use fred::bytes::{Buf as _, Bytes};
 
@@ -36,17 +37,26 @@ impl Packed {
             0xe0..=0xff => Some(Reply::Int(kind.cast_signed().into())),
             0xc0 | 0xc2 => Some(Reply::Nil),
             0xc3 => Some(Reply::Int(1)),
-            0xcc..=0xcf => self.number(1 << (kind - 0xcc)).and_then(|n| i64::try_from(n).ok()).map(Reply::Int),
+            0xcc..=0xcf => self
+                .number(1 << (kind - 0xcc))
+                .and_then(|n| i64::try_from(n).ok())
+                .map(Reply::Int),
             0xd0..=0xd3 => self.signed(1 << (kind - 0xd0)).map(Reply::Int),
             // Fractions, which come from what another client wrote: a server truncates them.
-            0xca => {
-                self.number(4).and_then(|bits| u32::try_from(bits).ok()).map(|bits| whole(f32::from_bits(bits).into()))
-            }
+            0xca => self
+                .number(4)
+                .and_then(|bits| u32::try_from(bits).ok())
+                .map(|bits| whole(f32::from_bits(bits).into())),
             0xcb => self.number(8).map(|bits| whole(f64::from_bits(bits))),
             0xa0..=0xbf => self.bytes((kind & 0x1f).into()).map(Reply::Bytes),
-            0xd9..=0xdb => self.size(1 << (kind - 0xd9)).and_then(|size| self.bytes(size)).map(Reply::Bytes),
+            0xd9..=0xdb => self
+                .size(1 << (kind - 0xd9))
+                .and_then(|size| self.bytes(size))
+                .map(Reply::Bytes),
             0x90..=0x9f => self.array((kind & 0x0f).into(), depth),
-            0xdc | 0xdd => self.size(2 << (kind - 0xdc)).and_then(|size| self.array(size, depth)),
+            0xdc | 0xdd => self
+                .size(2 << (kind - 0xdc))
+                .and_then(|size| self.array(size, depth)),
             0x80..=0x8f => self.error((kind & 0x0f).into(), depth),
             _ => None,
         }
@@ -62,7 +72,8 @@ impl Packed {
         Some(Reply::Array(items))
     }
 
-    /// Reads an error: a table with names, in which newer servers also say where the error comes from.
+    /// Reads an error: a table with names, in which newer servers also say where the error comes
+    /// from.
     fn error(&mut self, size: usize, depth: usize) -> Option<Reply> {
         let depth = depth.checked_sub(1)?;
         let mut error = None;
@@ -145,9 +156,18 @@ mod tests {
         assert_eq!(read(b"\xda\x00\x02ab"), Some(bytes("ab")));
         assert_eq!(read(b"\xdb\x00\x00\x00\x02ab"), Some(bytes("ab")));
         assert_eq!(read(b"\x90"), Some(Reply::Array(Vec::new())));
-        assert_eq!(read(b"\x92\x01\xc0"), Some(Reply::Array(vec![Reply::Int(1), Reply::Nil])));
-        assert_eq!(read(b"\xdc\x00\x01\xc2"), Some(Reply::Array(vec![Reply::Nil])));
-        assert_eq!(read(b"\x82\xa3err\xa3OOM\xa4line\x01"), Some(Reply::Error("OOM".into())));
+        assert_eq!(
+            read(b"\x92\x01\xc0"),
+            Some(Reply::Array(vec![Reply::Int(1), Reply::Nil]))
+        );
+        assert_eq!(
+            read(b"\xdc\x00\x01\xc2"),
+            Some(Reply::Array(vec![Reply::Nil]))
+        );
+        assert_eq!(
+            read(b"\x82\xa3err\xa3OOM\xa4line\x01"),
+            Some(Reply::Error("OOM".into()))
+        );
     }
 
     #[test]

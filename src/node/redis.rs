@@ -47,14 +47,18 @@ struct Links {
 impl Links {
     fn all(&self) -> impl Iterator<Item = &Arc<Link>> {
         let grants = (!Arc::ptr_eq(&self.grants, &self.commands)).then_some(&self.grants);
-        [&self.commands, &self.subscriber, &self.renewals].into_iter().chain(grants)
+        [&self.commands, &self.subscriber, &self.renewals]
+            .into_iter()
+            .chain(grants)
     }
 }
 
 /// Starts [`check::get_to_know`].
 fn get_to_know(link: &Arc<Link>) {
     let link = Arc::clone(link);
-    tokio::spawn(foreign::restarted(async move |_| check::get_to_know(&link).await));
+    tokio::spawn(foreign::restarted(async move |_| {
+        check::get_to_know(&link).await
+    }));
 }
 
 /// The batchers that scripts are sent with.
@@ -69,11 +73,23 @@ impl Lanes {
     fn new(links: &Links, replicas: Option<Replicas>) -> Self {
         let batcher = |link: &Arc<Link>, replicas: Option<Replicas>| {
             let acks = replicas.map(|replicas| ReplicaAcks::new(Arc::clone(link), replicas));
-            Batcher::new(ScriptRunner::new(Arc::clone(link), Arc::clone(&links.subscriber), acks))
+            Batcher::new(ScriptRunner::new(
+                Arc::clone(link),
+                Arc::clone(&links.subscriber),
+                acks,
+            ))
         };
         let commands = batcher(&links.commands, None);
-        let grants = if replicas.is_some() { batcher(&links.grants, replicas) } else { Arc::clone(&commands) };
-        Self { commands, renewals: batcher(&links.renewals, replicas), grants }
+        let grants = if replicas.is_some() {
+            batcher(&links.grants, replicas)
+        } else {
+            Arc::clone(&commands)
+        };
+        Self {
+            commands,
+            renewals: batcher(&links.renewals, replicas),
+            grants,
+        }
     }
 
     fn get(&self, lane: Lane) -> &Batcher {
@@ -86,20 +102,27 @@ impl Lanes {
 }
 
 impl Redis {
-    /// Connects, and checks that this crate can work with the server. Returns the events of the subscriber's
-    /// connection; those of the renewals' connection go to `reconnected`. Tries again for as long as the future is
-    /// awaited, if the server may be about to start; the address notes the last failure.
+    /// Connects, and checks that this crate can work with the server. Returns the events of the
+    /// subscriber's connection; those of the renewals' connection go to `reconnected`. Tries again
+    /// for as long as the future is awaited, if the server may be about to start; the address notes
+    /// the last failure.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if it cannot be trusted that the server is the one of this address, [`Error::Server`] if
-    /// it refuses the credentials, [`Error::Config`] if it is too old or in another mode.
-    pub(super) async fn connect(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
+    /// [`Error::Unavailable`] if it cannot be trusted that the server is the one of this address,
+    /// [`Error::Server`] if it refuses the credentials, [`Error::Config`] if it is too old or in
+    /// another mode.
+    pub(super) async fn connect(
+        address: &Arc<Address>,
+        wiring: &Wiring<'_>,
+    ) -> Result<(Self, Events), Error> {
         let sentinels = Sentinels::watch(address, wiring);
         loop {
             // While they name nobody, the address says why.
             sentinels.named().await;
             match Self::connect_once(address, wiring).await {
-                Ok((links, events)) => return Ok((Self::new(wiring, links, sentinels, true), events)),
+                Ok((links, events)) => {
+                    return Ok((Self::new(wiring, links, sentinels, true), events));
+                }
                 Err(Obstacle::Passing(failure)) => address.failed(failure),
                 Err(lasting) => return Err(lasting.into_error(&address.name)),
             }
@@ -107,18 +130,36 @@ impl Redis {
         }
     }
 
-    async fn connect_once(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Links, Events), Obstacle> {
-        let connect = |role, events| Link::connect(Arc::clone(address), role, &wiring.locker, wiring.settings, events);
+    async fn connect_once(
+        address: &Arc<Address>,
+        wiring: &Wiring<'_>,
+    ) -> Result<(Links, Events), Obstacle> {
+        let connect = |role, events| {
+            Link::connect(
+                Arc::clone(address),
+                role,
+                &wiring.locker,
+                wiring.settings,
+                events,
+            )
+        };
         let (events, ups) = unbounded_channel();
         let refused = |e| check::refusal(&address.name, &e, attempt_timeout(wiring.settings));
         let first = |obstacle: Obstacle| obstacle.at_first(address);
-        let commands = connect(Role::Commands, events.clone()).await.map_err(refused).map_err(first)?;
+        let commands = connect(Role::Commands, events.clone())
+            .await
+            .map_err(refused)
+            .map_err(first)?;
         let mut begun = ConnectingLinks(vec![Arc::clone(&commands)]);
-        check::greeting(&address.name, &commands).await.map_err(first)?;
+        check::greeting(&address.name, &commands)
+            .await
+            .map_err(first)?;
         let (heard, subscriber_events) = unbounded_channel();
         let subscriber = connect(Role::Subscriber, heard).await.map_err(refused)?;
         begun.0.push(Arc::clone(&subscriber));
-        let renewals = connect(Role::Renewals, wiring.reconnected.clone()).await.map_err(refused)?;
+        let renewals = connect(Role::Renewals, wiring.reconnected.clone())
+            .await
+            .map_err(refused)?;
         begun.0.push(Arc::clone(&renewals));
         let grants = match wiring.settings.replicas {
             Some(_) => connect(Role::Acknowledged, events).await.map_err(refused)?,
@@ -126,19 +167,40 @@ impl Redis {
         };
         begun.0.push(Arc::clone(&grants));
         if let Some(replicas) = wiring.settings.replicas {
-            ReplicaAcks::new(Arc::clone(&grants), replicas).check().await.map_err(Obstacle::Lasting)?;
+            ReplicaAcks::new(Arc::clone(&grants), replicas)
+                .check()
+                .await
+                .map_err(Obstacle::Lasting)?;
         }
         check::eviction(&address.name, &commands).await;
         begun.0.clear();
-        let links = Links { commands, subscriber, renewals, grants };
-        Ok((links, Events { subscriber: subscriber_events, grants: ups }))
+        let links = Links {
+            commands,
+            subscriber,
+            renewals,
+            grants,
+        };
+        Ok((
+            links,
+            Events {
+                subscriber: subscriber_events,
+                grants: ups,
+            },
+        ))
     }
 
     /// Connects in the background to a server that is away.
     pub(super) fn await_server(address: &Arc<Address>, wiring: &Wiring<'_>) -> (Self, Events) {
         let sentinels = Sentinels::watch(address, wiring);
-        let start =
-            |role, events| Link::await_server(Arc::clone(address), role, &wiring.locker, wiring.settings, events);
+        let start = |role, events| {
+            Link::await_server(
+                Arc::clone(address),
+                role,
+                &wiring.locker,
+                wiring.settings,
+                events,
+            )
+        };
         let (events, ups) = unbounded_channel();
         let commands = start(Role::Commands, events.clone());
         let (heard, subscriber_events) = unbounded_channel();
@@ -148,16 +210,32 @@ impl Redis {
             Some(_) => start(Role::Acknowledged, events),
             None => Arc::clone(&commands),
         };
-        let links = Links { commands, subscriber, renewals, grants };
+        let links = Links {
+            commands,
+            subscriber,
+            renewals,
+            grants,
+        };
         let redis = Self::new(wiring, links, sentinels, false);
-        (redis, Events { subscriber: subscriber_events, grants: ups })
+        (
+            redis,
+            Events {
+                subscriber: subscriber_events,
+                grants: ups,
+            },
+        )
     }
 
     fn new(wiring: &Wiring<'_>, links: Links, sentinels: Sentinels, is_up: bool) -> Self {
         links.all().for_each(get_to_know);
         let presence = wiring.roll.add(links.commands.server(), wiring.part, is_up);
         links.commands.reports_to(&presence);
-        Self { lanes: Lanes::new(&links, wiring.settings.replicas), links, sentinels, presence }
+        Self {
+            lanes: Lanes::new(&links, wiring.settings.replicas),
+            links,
+            sentinels,
+            presence,
+        }
     }
 
     pub(super) fn epoch(&self, lane: Lane) -> u64 {
@@ -172,16 +250,22 @@ impl Redis {
         self.links.commands.misplaced_answers()
     }
 
-    /// Runs a script once. If it has to be acknowledged, the `ReplicaAck` tells when enough replicas have what it
-    /// wrote.
+    /// Runs a script once. If it has to be acknowledged, the `ReplicaAck` tells when enough
+    /// replicas have what it wrote.
     ///
-    /// A step is sent together with others that are asked for at the same moment, behind the steps and scripts that
-    /// were polled before it. While the connection is silent, no step is sent that may take something: it would have to
-    /// be undone for as long as the server is stopped.
-    pub(crate) fn call(&self, lane: Lane, call: Call) -> impl Future<Output = (Outcome<Reply>, ReplicaAck)> + '_ {
+    /// A step is sent together with others that are asked for at the same moment, behind the steps
+    /// and scripts that were polled before it. While the connection is silent, no step is sent that
+    /// may take something: it would have to be undone for as long as the server is stopped.
+    pub(crate) fn call(
+        &self,
+        lane: Lane,
+        call: Call,
+    ) -> impl Future<Output = (Outcome<Reply>, ReplicaAck)> + '_ {
         let batcher = self.lanes.get(lane);
         match call {
-            Call::Step(step) if !step.takes || !batcher.runner().link().is_silent() => Either::Left(batcher.send(step)),
+            Call::Step(step) if !step.takes || !batcher.runner().link().is_silent() => {
+                Either::Left(batcher.send(step))
+            }
             // Boxed: it is larger than the usual way of a lock and its release.
             call => Either::Right(Box::pin(async move {
                 match call {
@@ -192,8 +276,14 @@ impl Redis {
                     Call::Script { acknowledged, .. } => {
                         let keys = call.keys();
                         let args = call.args();
-                        let (outcome, acks) = batcher.runner().run(acknowledged.into(), call.lua(), &keys, &args).await;
-                        (outcome, acks.into_iter().next().unwrap_or_else(ReplicaAck::moot))
+                        let (outcome, acks) = batcher
+                            .runner()
+                            .run(acknowledged.into(), call.lua(), &keys, &args)
+                            .await;
+                        (
+                            outcome,
+                            acks.into_iter().next().unwrap_or_else(ReplicaAck::moot),
+                        )
                     }
                 }
             })),
@@ -211,7 +301,10 @@ impl Redis {
         let args = call.args();
         // They are polled, and so sent, in this order. Without ASKING the server answers MOVED.
         let asking = self.links.commands.call("ASKING", Vec::new());
-        join(asking, runner.run_by(By::Text, 0, lua, &keys, &args)).await.1.0
+        join(asking, runner.run_by(By::Text, 0, lua, &keys, &args))
+            .await
+            .1
+            .0
     }
 
     pub(super) fn presence(&self) -> &Arc<Presence> {
@@ -244,14 +337,21 @@ impl Redis {
         self.links.subscriber.barrier().await
     }
 
-    /// As [`resubscribe`](Self::resubscribe), for channels whose messages come from this server only.
-    pub(super) async fn resubscribe_sharded(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
+    /// As [`resubscribe`](Self::resubscribe), for channels whose messages come from this server
+    /// only.
+    pub(super) async fn resubscribe_sharded(
+        &self,
+        add: Vec<String>,
+        remove: Vec<String>,
+    ) -> Outcome<()> {
         let link = &self.links.subscriber;
-        // One by one: fred takes the answer to the second of several channels for that to the next command. A refused
-        // channel does not keep the others from being subscribed.
+        // One by one: fred takes the answer to the second of several channels for that to the next
+        // command. A refused channel does not keep the others from being subscribed.
         let mut refusal = None;
         for channel in remove {
-            if let failed @ (Outcome::NotExecuted(_) | Outcome::Unknown(_)) = link.unsubscribe_sharded(channel).await {
+            if let failed @ (Outcome::NotExecuted(_) | Outcome::Unknown(_)) =
+                link.unsubscribe_sharded(channel).await
+            {
                 return failed;
             }
         }
@@ -284,14 +384,22 @@ impl Redis {
         join_all(self.links.all().map(|link| link.quit())).await;
     }
 
-    /// Ends all connections, and the tasks that send on them: the locker goes on without this server.
+    /// Ends all connections, and the tasks that send on them: the locker goes on without this
+    /// server.
     pub(super) async fn retire(&self) {
         self.quit().await;
-        [&self.lanes.commands, &self.lanes.grants, &self.lanes.renewals].into_iter().for_each(|lane| lane.end());
+        [
+            &self.lanes.commands,
+            &self.lanes.grants,
+            &self.lanes.renewals,
+        ]
+        .into_iter()
+        .for_each(|lane| lane.end());
     }
 }
 
-/// The connections to a server before all of them are there. They end if connecting fails or is given up.
+/// The connections to a server before all of them are there. They end if connecting fails or is
+/// given up.
 struct ConnectingLinks(Vec<Arc<Link>>);
 
 impl Drop for ConnectingLinks {

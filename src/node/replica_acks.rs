@@ -1,24 +1,29 @@
 //! Asks by WAIT what replicas have acknowledged.
 //!
-//! WAIT blocks its connection, and covers what was sent on that connection before: after a reconnect, perhaps to
-//! another server, it succeeds as if everything had been acknowledged. So a script and its WAIT are sent in order on
-//! one connection, and if a reconnect comes between them, the outcome is unknown. A script does not wait for the WAIT
-//! in flight: it is sent, and the next WAIT covers it, together with all others sent in the meantime.
+//! WAIT blocks its connection, and covers what was sent on that connection before: after a
+//! reconnect, perhaps to another server, it succeeds as if everything had been acknowledged. So a
+//! script and its WAIT are sent in order on one connection, and if a reconnect comes between them,
+//! the outcome is unknown. A script does not wait for the WAIT in flight: it is sent, and the next
+//! WAIT covers it, together with all others sent in the meantime.
 //!
-//! *Held* is passed on immediately. *Granted* waits for its acknowledgement. Too few acknowledgements, an error, or a
-//! reconnect since the script was sent make it unknown: no vote, undone, and `Unavailable` with the reason. A renewal
-//! is then not renewed, and is tried again until its tick is over. Undos follow on the connection of the commands that
-//! they undo, where one WAIT may delay them. A release is sent with the other commands, without a delay: the acquire of
-//! its hold was answered, and a node on which something may still be in flight is uncertain and gets an undo as well.
+//! *Held* is passed on immediately. *Granted* waits for its acknowledgement. Too few
+//! acknowledgements, an error, or a reconnect since the script was sent make it unknown: no vote,
+//! undone, and `Unavailable` with the reason. A renewal is then not renewed, and is tried again
+//! until its tick is over. Undos follow on the connection of the commands that they undo, where one
+//! WAIT may delay them. A release is sent with the other commands, without a delay: the acquire of
+//! its hold was answered, and a node on which something may still be in flight is uncertain and
+//! gets an undo as well.
 //!
-//! The clocks of replicas are not compared. Clients often cannot reach the addresses by which a server knows its
-//! replicas, a locker would send its password to any address that the server names, and a check at connect says nothing
-//! about a replica that comes later. A warning that is missing for such a reason would read as "the clocks agree".
+//! The clocks of replicas are not compared. Clients often cannot reach the addresses by which a
+//! server knows its replicas, a locker would send its password to any address that the server
+//! names, and a check at connect says nothing about a replica that comes later. A warning that is
+//! missing for such a reason would read as "the clocks agree".
 //!
 //! # Invariants
-//! - An acknowledgement is registered after its script was handed to the connection, and before the WAIT that covers it
-//!   is.
-//! - At most one WAIT is under way on a connection: what is behind it is held up by one timeout and not by many.
+//! - An acknowledgement is registered after its script was handed to the connection, and before the
+//!   WAIT that covers it is.
+//! - At most one WAIT is under way on a connection: what is behind it is held up by one timeout and
+//!   not by many.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -60,14 +65,25 @@ impl ReplicaAck {
     /// # Errors
     /// How many have, or why that is unknown.
     pub(crate) async fn confirm(self) -> Result<(), NodeFailure> {
-        let Some(Awaited { node, answer }) = self.0 else { return Ok(()) };
-        let ended = |_| Err(NodeFailure { node, reason: "its replicas were not asked any more".to_owned() });
+        let Some(Awaited { node, answer }) = self.0 else {
+            return Ok(());
+        };
+        let ended = |_| {
+            Err(NodeFailure {
+                node,
+                reason: "its replicas were not asked any more".to_owned(),
+            })
+        };
         answer.await.unwrap_or_else(ended)
     }
 
-    /// Waits for the acknowledgement if the answer says that something was written. Without it the outcome is unknown,
-    /// and has to be undone.
-    pub(crate) async fn cover<T>(self, outcome: Outcome<T>, wrote: impl FnOnce(&T) -> bool) -> Outcome<T> {
+    /// Waits for the acknowledgement if the answer says that something was written. Without it the
+    /// outcome is unknown, and has to be undone.
+    pub(crate) async fn cover<T>(
+        self,
+        outcome: Outcome<T>,
+        wrote: impl FnOnce(&T) -> bool,
+    ) -> Outcome<T> {
         match outcome {
             Outcome::Done(answer) if wrote(&answer) => match self.confirm().await {
                 Ok(()) => Outcome::Done(answer),
@@ -102,7 +118,11 @@ struct Open {
 
 impl ReplicaAcks {
     pub(super) fn new(link: Arc<Link>, replicas: Replicas) -> Arc<Self> {
-        Arc::new(Self { link, replicas, pending: Mutex::default() })
+        Arc::new(Self {
+            link,
+            replicas,
+            pending: Mutex::default(),
+        })
     }
 
     /// Runs a script and sends a WAIT behind it. Returns `count` acknowledgements.
@@ -138,11 +158,14 @@ impl ReplicaAcks {
             let acks = Arc::clone(self);
             tokio::spawn(foreign::restarted(async move |_| collect(&acks).await));
         }
-        ReplicaAck(Some(Awaited { node: Arc::clone(self.link.server()), answer }))
+        ReplicaAck(Some(Awaited {
+            node: Arc::clone(self.link.server()),
+            answer,
+        }))
     }
 
-    /// Takes the acknowledgements that somebody still waits for and that no WAIT has been sent for. A collector that
-    /// gets none has ended.
+    /// Takes the acknowledgements that somebody still waits for and that no WAIT has been sent for.
+    /// A collector that gets none has ended.
     fn take(&self) -> Vec<Open> {
         let mut pending = self.pending.lock();
         let mut acks = std::mem::take(&mut pending.acks);
@@ -160,7 +183,10 @@ impl ReplicaAcks {
             Reply::Int(count) => Some(*count),
             _ => None,
         };
-        self.link.call_in_step("WAIT", args).await.and_then(self.link.server(), count)
+        self.link
+            .call_in_step("WAIT", args)
+            .await
+            .and_then(self.link.server(), count)
     }
 
     /// Checks whether the answer to a WAIT is enough.
@@ -168,14 +194,19 @@ impl ReplicaAcks {
         let Replicas { count, timeout } = self.replicas;
         let reason = match answer {
             Outcome::Done(by) if by >= i64::from(count) => return Ok(()),
-            Outcome::Done(by) => format!("acknowledged by {by} of {count} replicas within {timeout:?}"),
+            Outcome::Done(by) => {
+                format!("acknowledged by {by} of {count} replicas within {timeout:?}")
+            }
             Outcome::Refused(Error::Server { source, .. }) => {
                 format!("its replicas cannot be asked: {}", source.message)
             }
             Outcome::Refused(error) => error.to_string(),
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => failure.reason,
         };
-        Err(NodeFailure { node: Arc::clone(self.link.server()), reason })
+        Err(NodeFailure {
+            node: Arc::clone(self.link.server()),
+            reason,
+        })
     }
 
     /// Warns about a server that has too few replicas now: it grants no lock until it has more.
@@ -200,9 +231,9 @@ impl ReplicaAcks {
     }
 }
 
-/// Sends one WAIT after the other as long as acknowledgements are open. Started by the first one, and restarted after a
-/// panic, which leaves those that the WAIT was for without an answer; ends when there are none, or with the engine;
-/// nobody awaits it.
+/// Sends one WAIT after the other as long as acknowledgements are open. Started by the first one,
+/// and restarted after a panic, which leaves those that the WAIT was for without an answer; ends
+/// when there are none, or with the engine; nobody awaits it.
 async fn collect(acks: &ReplicaAcks) {
     loop {
         let open = acks.take();
@@ -210,16 +241,28 @@ async fn collect(acks: &ReplicaAcks) {
             return;
         }
         let answer = acks.acknowledged(acks.wait().await);
-        // fred announces a reconnect before it sends anything on the new connection, and `tend` counts it on this
-        // thread. So the epoch shows here whether this WAIT and the script were sent on the same connection.
+        // fred announces a reconnect before it sends anything on the new connection, and `tend`
+        // counts it on this thread. So the epoch shows here whether this WAIT and the script were
+        // sent on the same connection.
         let epoch = acks.link.epoch();
-        for Open { epoch: sent_on, reply } in open {
+        for Open {
+            epoch: sent_on,
+            reply,
+        } in open
+        {
             let reconnected = || {
                 let reason = "it was reconnected before its replicas had acknowledged".to_owned();
-                Err(NodeFailure { node: Arc::clone(acks.link.server()), reason })
+                Err(NodeFailure {
+                    node: Arc::clone(acks.link.server()),
+                    reason,
+                })
             };
             // A caller that no longer waits has dropped its receiver.
-            let _: Result<_, _> = reply.send(if sent_on == epoch { answer.clone() } else { reconnected() });
+            let _: Result<_, _> = reply.send(if sent_on == epoch {
+                answer.clone()
+            } else {
+                reconnected()
+            });
         }
     }
 }
@@ -233,9 +276,18 @@ mod tests {
     use crate::options::Options;
 
     fn acks() -> Arc<ReplicaAcks> {
-        let replicas = Replicas { count: 1, timeout: Duration::from_millis(100) };
+        let replicas = Replicas {
+            count: 1,
+            timeout: Duration::from_millis(100),
+        };
         let command_timeout = Some(Duration::from_millis(200));
-        let settings = Options { replicas, command_timeout, ..Options::default() }.validate(1).expect("valid");
+        let settings = Options {
+            replicas,
+            command_timeout,
+            ..Options::default()
+        }
+        .validate(1)
+        .expect("valid");
         ReplicaAcks::new(Link::to_nobody(&settings), replicas)
     }
 
@@ -245,11 +297,17 @@ mod tests {
         let mut sick = pin!(acks.make_out(0).confirm());
         let second = acks.make_out(0);
         poll_sickly(sick.as_mut());
-        let both = tokio::time::timeout(Duration::from_secs(10), async { (sick.await, second.confirm().await) }).await;
+        let both = tokio::time::timeout(Duration::from_secs(10), async {
+            (sick.await, second.confirm().await)
+        })
+        .await;
         assert!(matches!(both, Ok((Err(_), Err(_)))), "{both:?}");
         let third = acks.make_out(0).confirm();
         let third = tokio::time::timeout(Duration::from_secs(10), third).await;
-        assert!(matches!(third, Ok(Err(_))), "nobody asks replicas any more: {third:?}");
+        assert!(
+            matches!(third, Ok(Err(_))),
+            "nobody asks replicas any more: {third:?}"
+        );
     }
 
     #[tokio::test]
@@ -266,18 +324,30 @@ mod tests {
         let acks = acks();
         let same = acks.make_out(0);
         let another = acks.make_out(7);
-        let anew =
-            |answer: Result<(), NodeFailure>| answer.is_err_and(|failure| failure.reason.contains("was reconnected"));
+        let anew = |answer: Result<(), NodeFailure>| {
+            answer.is_err_and(|failure| failure.reason.contains("was reconnected"))
+        };
         assert!(!anew(same.confirm().await) && anew(another.confirm().await));
     }
 
     #[tokio::test]
     async fn as_many_replicas_as_were_asked_for_are_enough() {
         let acks = acks();
-        let failure = || NodeFailure { node: "n".into(), reason: "silent".into() };
-        assert!([1, 2].map(|by| acks.acknowledged(Outcome::Done(by))).iter().all(Result::is_ok));
+        let failure = || NodeFailure {
+            node: "n".into(),
+            reason: "silent".into(),
+        };
+        assert!(
+            [1, 2]
+                .map(|by| acks.acknowledged(Outcome::Done(by)))
+                .iter()
+                .all(Result::is_ok)
+        );
         let reason = |answer| acks.acknowledged(answer).expect_err("not enough").reason;
-        assert_eq!(reason(Outcome::Done(0)), "acknowledged by 0 of 1 replicas within 100ms");
+        assert_eq!(
+            reason(Outcome::Done(0)),
+            "acknowledged by 0 of 1 replicas within 100ms"
+        );
         assert_eq!(reason(Outcome::Unknown(failure())), "silent");
     }
 
@@ -286,11 +356,24 @@ mod tests {
         let unconfirmed = || {
             let (reply, answer) = oneshot::channel();
             drop(reply);
-            ReplicaAck(Some(Awaited { node: "n".into(), answer }))
+            ReplicaAck(Some(Awaited {
+                node: "n".into(),
+                answer,
+            }))
         };
-        let cover = async |answer, ack: ReplicaAck| ack.cover(Outcome::Done(answer), |wrote| *wrote).await;
-        assert!(matches!(cover(false, unconfirmed()).await, Outcome::Done(false)));
-        assert!(matches!(cover(true, unconfirmed()).await, Outcome::Unknown(_)));
-        assert!(matches!(cover(true, ReplicaAck::moot()).await, Outcome::Done(true)));
+        let cover =
+            async |answer, ack: ReplicaAck| ack.cover(Outcome::Done(answer), |wrote| *wrote).await;
+        assert!(matches!(
+            cover(false, unconfirmed()).await,
+            Outcome::Done(false)
+        ));
+        assert!(matches!(
+            cover(true, unconfirmed()).await,
+            Outcome::Unknown(_)
+        ));
+        assert!(matches!(
+            cover(true, ReplicaAck::moot()).await,
+            Outcome::Done(true)
+        ));
     }
 }

@@ -57,8 +57,13 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// Reads the answer. One that does not have the expected form proves nothing, and counts as unknown.
-    pub(crate) fn and_then<U>(self, node: &Arc<str>, read: impl FnOnce(&T) -> Option<U>) -> Outcome<U>
+    /// Reads the answer. One that does not have the expected form proves nothing, and counts as
+    /// unknown.
+    pub(crate) fn and_then<U>(
+        self,
+        node: &Arc<str>,
+        read: impl FnOnce(&T) -> Option<U>,
+    ) -> Outcome<U>
     where
         T: fmt::Debug,
     {
@@ -67,7 +72,10 @@ impl<T> Outcome<T> {
                 Some(value) => Outcome::Done(value),
                 None => Outcome::Unknown(NodeFailure {
                     node: Arc::clone(node),
-                    reason: format!("answered {}, which no script of this crate returns", cut_debug(&reply)),
+                    reason: format!(
+                        "answered {}, which no script of this crate returns",
+                        cut_debug(&reply)
+                    ),
                 }),
             },
             Self::NotExecuted(failure) => Outcome::NotExecuted(failure),
@@ -79,12 +87,22 @@ impl<T> Outcome<T> {
 
 /// Turns fred's result into an outcome. `bound` is the time that the command had.
 ///
-/// Only a frame is the server's answer to *this* command. fred's own errors are not: it gives one error to every
-/// command that a broken connection had in flight, so none of them proves that this one was not executed.
-pub(super) fn sort(node: &Arc<str>, result: Result<Resp3Frame, fred::error::Error>, bound: Duration) -> Outcome<Reply> {
+/// Only a frame is the server's answer to *this* command. fred's own errors are not: it gives one
+/// error to every command that a broken connection had in flight, so none of them proves that this
+/// one was not executed.
+pub(super) fn sort(
+    node: &Arc<str>,
+    result: Result<Resp3Frame, fred::error::Error>,
+    bound: Duration,
+) -> Outcome<Reply> {
     let frame = match result {
         Ok(frame) => frame,
-        Err(e) => return Outcome::Unknown(NodeFailure { node: Arc::clone(node), reason: words(&e, Some(bound)) }),
+        Err(e) => {
+            return Outcome::Unknown(NodeFailure {
+                node: Arc::clone(node),
+                reason: words(&e, Some(bound)),
+            });
+        }
     };
     match frame {
         Resp3Frame::SimpleError { data, .. } => sort_error(node, &cut(data.as_bytes())),
@@ -100,24 +118,31 @@ pub(super) fn words(error: &fred::error::Error, bound: Option<Duration>) -> Stri
         (ErrorKind::Timeout, Some(bound)) => format!("{TIMED_OUT} after {bound:?}"),
         (ErrorKind::Timeout, None) => TIMED_OUT.to_owned(),
         (ErrorKind::Canceled, _) => "the connection was given up before the answer came".to_owned(),
-        (ErrorKind::IO | ErrorKind::Unknown, _) if details.contains("UnexpectedEof") || details.contains("losed") => {
+        (ErrorKind::IO | ErrorKind::Unknown, _)
+            if details.contains("UnexpectedEof") || details.contains("losed") =>
+        {
             CLOSED.to_owned()
         }
         _ if details.contains("frame_type") => {
-            "it does not speak the protocol of Redis: correct the host or the port of the address".to_owned()
+            "it does not speak the protocol of Redis: correct the host or the port of the address"
+                .to_owned()
         }
-        // fred shows an IO error by its `Debug` output: `Os { code: 111, kind: ConnectionRefused, message: "Connection
-        // refused" }`, `Custom { kind: Uncategorized, error: "failed to lookup address information: Name or service not
-        // known" }`.
+        // fred shows an IO error by its `Debug` output: `Os { code: 111, kind: ConnectionRefused,
+        // message: "Connection refused" }`, `Custom { kind: Uncategorized, error: "failed to lookup
+        // address information: Name or service not known" }`.
         _ => {
             #[cfg(feature = "tls")]
             if let Some(cause) = super::tls::cause(details) {
                 return cause;
             }
             let is_shown = details.starts_with("Os {") || details.starts_with("Custom {");
-            let quoted = ["message: \"", "error: \""].iter().find_map(|before| details.split_once(before));
+            let quoted = ["message: \"", "error: \""]
+                .iter()
+                .find_map(|before| details.split_once(before));
             let quoted = quoted.filter(|_| is_shown);
-            let text = quoted.map_or(details, |(_, rest)| rest.rsplit_once('"').map_or(rest, |(text, _)| text));
+            let text = quoted.map_or(details, |(_, rest)| {
+                rest.rsplit_once('"').map_or(rest, |(text, _)| text)
+            });
             let text = &*cut(text.strip_suffix('.').unwrap_or(text).as_bytes());
             // A sentence begins with one capital letter; a code of the server has several.
             match text.as_bytes() {
@@ -130,9 +155,12 @@ pub(super) fn words(error: &fred::error::Error, bound: Option<Duration>) -> Stri
 
 const CLOSED: &str = "the connection was closed by the server";
 
-/// Returns whether these words of an error say that the server closed the connection without an answer.
+/// Returns whether these words of an error say that the server closed the connection without an
+/// answer.
 pub(super) fn is_hang_up(words: &str) -> bool {
-    [CLOSED, "connection reset by peer", "broken pipe"].iter().any(|end| words.to_ascii_lowercase().contains(end))
+    [CLOSED, "connection reset by peer", "broken pipe"]
+        .iter()
+        .any(|end| words.to_ascii_lowercase().contains(end))
 }
 
 const TIMED_OUT: &str = "timed out";
@@ -142,11 +170,13 @@ pub(super) fn is_silence(words: &str) -> bool {
     words.contains(TIMED_OUT) || words.contains("did not answer")
 }
 
-/// Returns why a connection is down, whose last error had these words. A server that is stopped is connected to all the
-/// same, and says nothing.
+/// Returns why a connection is down, whose last error had these words. A server that is stopped is
+/// connected to all the same, and says nothing.
 pub(super) fn down(last: &str) -> String {
     if is_silence(last) {
-        return format!("silent: {last}; it is stopped, paused or too busy, or the network swallows what is sent");
+        return format!(
+            "silent: {last}; it is stopped, paused or too busy, or the network swallows what is sent"
+        );
     }
     format!("{NOT_CONNECTED}{last}")
 }
@@ -171,10 +201,14 @@ pub(super) fn is_about_credentials(message: &str) -> bool {
 /// How the reason begins if there is no connection; the last failure to connect follows.
 pub(super) const NOT_CONNECTED: &str = "not connected: ";
 
-/// Returns the server's refusal of a right, if that is its answer to a script or to one of its steps.
+/// Returns the server's refusal of a right, if that is its answer to a script or to one of its
+/// steps.
 pub(super) fn forbidden(outcome: &Outcome<Reply>) -> Option<&str> {
     match outcome {
-        Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => Some(&source.message),
+        Outcome::Refused(Error::Server {
+            kind: ServerErrorKind::NoPermission,
+            source,
+        }) => Some(&source.message),
         Outcome::Done(Reply::Array(items)) => items.iter().find_map(|item| match item {
             Reply::Error(message) if code(message) == "NOPERM" => Some(message.as_str()),
             _ => None,
@@ -183,16 +217,19 @@ pub(super) fn forbidden(outcome: &Outcome<Reply>) -> Option<&str> {
     }
 }
 
-/// Returns whether the error that came instead of a PING's echo is the PING's own answer. Then `answer` belongs to the
-/// command before it.
+/// Returns whether the error that came instead of a PING's echo is the PING's own answer. Then
+/// `answer` belongs to the command before it.
 pub(super) fn explains<T>(echo: &Outcome<()>, answer: &Outcome<T>) -> bool {
     let Some(echo) = said(echo) else { return false };
     match code(echo) {
-        // Answers to a user that may not call PING, and of a server that cannot save. No script is answered so.
+        // Answers to a user that may not call PING, and of a server that cannot save. No script is
+        // answered so.
         "NOPERM" => echo.contains("'ping'"),
         "MISCONF" => true,
         // These servers refuse every command.
-        all @ ("LOADING" | "BUSY" | "MASTERDOWN" | "NOAUTH") => said(answer).is_some_and(|error| all == code(error)),
+        all @ ("LOADING" | "BUSY" | "MASTERDOWN" | "NOAUTH") => {
+            said(answer).is_some_and(|error| all == code(error))
+        }
         _ => false,
     }
 }
@@ -206,9 +243,10 @@ fn said<T>(outcome: &Outcome<T>) -> Option<&str> {
     }
 }
 
-/// The error replies that say that the server did not run the command at all, and may do so later. Those that refuse
-/// writes for now (`READONLY`, `MISCONF`, `NOREPLICAS`) come at the first write of a script, so it has written nothing.
-/// `OOM` is not among them: an operator has to act, and callers get the error at once.
+/// The error replies that say that the server did not run the command at all, and may do so later.
+/// Those that refuse writes for now (`READONLY`, `MISCONF`, `NOREPLICAS`) come at the first write
+/// of a script, so it has written nothing. `OOM` is not among them: an operator has to act, and
+/// callers get the error at once.
 const NOT_EXECUTED: [&str; 12] = [
     "NOSCRIPT",
     "READONLY",
@@ -231,43 +269,66 @@ pub(super) fn sort_error<T>(node: &Arc<str>, message: &str) -> Outcome<T> {
             Some(advice) => format!("{} ({advice})", message.trim_end_matches('.')),
             None => message.to_owned(),
         };
-        return Outcome::NotExecuted(NodeFailure { node: Arc::clone(node), reason });
+        return Outcome::NotExecuted(NodeFailure {
+            node: Arc::clone(node),
+            reason,
+        });
     }
-    Outcome::Refused(Error::refused(ServerErrorKind::of(code), node, message.to_owned()))
+    Outcome::Refused(Error::refused(
+        ServerErrorKind::of(code),
+        node,
+        message.to_owned(),
+    ))
 }
 
 /// Returns what such an answer means, and what to do.
 fn advice(code: &str) -> Option<&'static str> {
     Some(match code {
         "READONLY" => "it is a replica now: name the master, or wait for the failover",
-        "MASTERDOWN" => "it is a replica, and its master is away: name the master, or bring it back",
-        "NOREPLICAS" => "fewer replicas than its min-replicas-to-write are in step: bring them back, or lower it",
+        "MASTERDOWN" => {
+            "it is a replica, and its master is away: name the master, or bring it back"
+        }
+        "NOREPLICAS" => {
+            "fewer replicas than its min-replicas-to-write are in step: bring them back, or lower it"
+        }
         "MISCONF" => "it cannot save its data: make room on its disk, or look into its log",
         "CLUSTERDOWN" => {
             "slots have no master that answers: bring the master back, or let redis-cli --cluster fix them"
         }
-        "BUSY" => "a script runs there for too long: find out whose it is, or end it with SCRIPT KILL",
+        "BUSY" => {
+            "a script runs there for too long: find out whose it is, or end it with SCRIPT KILL"
+        }
         _ => return None,
     })
 }
 
-/// Returns the first word of an error. Redis 6 puts the place in the script before the error of a command that a script
-/// called, once or twice: `ERR Error running script (call to f_<sha>): @user_script:7: @user_script: 7: -READONLY You
-/// can't ..`.
+/// Returns the first word of an error. Redis 6 puts the place in the script before the error of a
+/// command that a script called, once or twice: `ERR Error running script (call to f_<sha>):
+/// @user_script:7: @user_script: 7: -READONLY You can't ..`.
 pub(super) fn code(message: &str) -> &str {
-    let wrapped = message.starts_with("ERR Error running script") || message.starts_with("@user_script:");
-    let inner = if wrapped { message.rsplit_once("@user_script:") } else { None };
-    let inner =
-        inner.map_or(message, |(_, rest)| rest.trim_start_matches(|c: char| c.is_ascii_digit() || ": ".contains(c)));
+    let wrapped =
+        message.starts_with("ERR Error running script") || message.starts_with("@user_script:");
+    let inner = if wrapped {
+        message.rsplit_once("@user_script:")
+    } else {
+        None
+    };
+    let inner = inner.map_or(message, |(_, rest)| {
+        rest.trim_start_matches(|c: char| c.is_ascii_digit() || ": ".contains(c))
+    });
     let inner = inner.trim_start_matches('-');
     // A missing right of a command that a script called has no code of its own.
-    if FORBIDDEN_TO_SCRIPTS.iter().any(|beginning| inner.starts_with(beginning)) {
+    if FORBIDDEN_TO_SCRIPTS
+        .iter()
+        .any(|beginning| inner.starts_with(beginning))
+    {
         return "NOPERM";
     }
     inner.split_whitespace().next().unwrap_or_default()
 }
 
-/// Returns whether the reason why a command was not executed is a server's error for a user that is logged in.
+/// Returns whether the reason why a command was not executed is a server's error for a user that is
+/// logged in.
 pub(crate) fn is_of_server(reason: &str) -> bool {
     let code = code(reason);
     !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase()) && code != "NOAUTH"
@@ -279,7 +340,10 @@ pub(crate) fn is_forbidden(message: &str) -> bool {
 }
 
 /// How the refusal of a command in a script begins: in Redis 6 and 7, and in newer ones and Valkey.
-const FORBIDDEN_TO_SCRIPTS: [&str; 2] = ["ERR The user executing the script can't", "ERR ACL failure in script"];
+const FORBIDDEN_TO_SCRIPTS: [&str; 2] = [
+    "ERR The user executing the script can't",
+    "ERR ACL failure in script",
+];
 
 fn reply(frame: Resp3Frame) -> Reply {
     match frame {
@@ -288,9 +352,11 @@ fn reply(frame: Resp3Frame) -> Reply {
         | Resp3Frame::SimpleString { data, .. }
         | Resp3Frame::VerbatimString { data, .. } => Reply::Bytes(data),
         Resp3Frame::Array { data, .. } => Reply::Array(data.into_iter().map(reply).collect()),
-        Resp3Frame::Map { data, .. } => {
-            Reply::Array(data.into_iter().flat_map(|(k, v)| [reply(k), reply(v)]).collect())
-        }
+        Resp3Frame::Map { data, .. } => Reply::Array(
+            data.into_iter()
+                .flat_map(|(k, v)| [reply(k), reply(v)])
+                .collect(),
+        ),
         Resp3Frame::SimpleError { data, .. } => Reply::Error(cut(data.as_bytes())),
         Resp3Frame::BlobError { data, .. } => Reply::Error(cut(&data)),
         _ => Reply::Nil,
@@ -307,48 +373,93 @@ mod tests {
 
     #[test]
     fn only_a_known_word_proves_that_nothing_ran() {
-        assert!(matches!(error("NOSCRIPT No matching script."), Outcome::NotExecuted(_)));
-        assert!(matches!(error("LOADING Redis is loading"), Outcome::NotExecuted(_)));
+        assert!(matches!(
+            error("NOSCRIPT No matching script."),
+            Outcome::NotExecuted(_)
+        ));
+        assert!(matches!(
+            error("LOADING Redis is loading"),
+            Outcome::NotExecuted(_)
+        ));
         for message in [
             "NOREPLICAS Not enough good replicas to write.",
             "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
             "@user_script: 19: -MISCONF Redis is configured to save RDB snapshots",
             "TRYAGAIN Multiple keys request during rehashing of slot",
         ] {
-            assert!(matches!(error(message), Outcome::NotExecuted(_)), "{message}");
+            assert!(
+                matches!(error(message), Outcome::NotExecuted(_)),
+                "{message}"
+            );
         }
         for (message, what) in [
-            ("READONLY You can't write against a read only replica.", "name the master"),
-            ("@user_script: 19: -NOREPLICAS Not enough good replicas to write.", "min-replicas-to-write"),
-            ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", "its master is away"),
-            ("MISCONF Redis is configured to save RDB snapshots", "its disk"),
+            (
+                "READONLY You can't write against a read only replica.",
+                "name the master",
+            ),
+            (
+                "@user_script: 19: -NOREPLICAS Not enough good replicas to write.",
+                "min-replicas-to-write",
+            ),
+            (
+                "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+                "its master is away",
+            ),
+            (
+                "MISCONF Redis is configured to save RDB snapshots",
+                "its disk",
+            ),
             ("CLUSTERDOWN The cluster is down", "no master that answers"),
             ("BUSY Redis is busy running a script.", "SCRIPT KILL"),
         ] {
-            let Outcome::NotExecuted(failure) = error(message) else { panic!("{message}") };
-            assert!(failure.reason.starts_with(message.trim_end_matches('.')), "the reply, word for word: {failure}");
-            assert!(failure.reason.contains(what) && code(&failure.reason) == code(message), "{failure}");
+            let Outcome::NotExecuted(failure) = error(message) else {
+                panic!("{message}")
+            };
+            assert!(
+                failure.reason.starts_with(message.trim_end_matches('.')),
+                "the reply, word for word: {failure}"
+            );
+            assert!(
+                failure.reason.contains(what) && code(&failure.reason) == code(message),
+                "{failure}"
+            );
         }
-        assert!(matches!(error("OOM command not allowed"), Outcome::Refused(Error::Server { .. })));
-        assert!(matches!(error("ERR NOSCRIPT"), Outcome::Refused(_)));
-        let forbidden = error("ERR The user executing the script can't run this command or subcommand");
-        let no_permission = ServerErrorKind::NoPermission;
-        assert!(matches!(forbidden, Outcome::Refused(Error::Server { kind, .. }) if kind == no_permission));
         assert!(matches!(
-            error("ERR Error running script (call to f_ab): @user_script:7: -READONLY You can't write"),
+            error("OOM command not allowed"),
+            Outcome::Refused(Error::Server { .. })
+        ));
+        assert!(matches!(error("ERR NOSCRIPT"), Outcome::Refused(_)));
+        let forbidden =
+            error("ERR The user executing the script can't run this command or subcommand");
+        let no_permission = ServerErrorKind::NoPermission;
+        assert!(
+            matches!(forbidden, Outcome::Refused(Error::Server { kind, .. }) if kind == no_permission)
+        );
+        assert!(matches!(
+            error(
+                "ERR Error running script (call to f_ab): @user_script:7: -READONLY You can't write"
+            ),
             Outcome::NotExecuted(_)
         ));
         for message in [
             "ERR Error running script (call to f_ab): @user_script:4: @user_script: 4: -READONLY You can't write",
             "@user_script: 19: -READONLY You can't write against a read only replica.",
         ] {
-            assert!(matches!(error(message), Outcome::NotExecuted(_)), "{message}");
+            assert!(
+                matches!(error(message), Outcome::NotExecuted(_)),
+                "{message}"
+            );
         }
         assert_eq!(
-            code("ERR Error running script (call to f_a): @user_script:4: @user_script: 4: -OOM command"),
+            code(
+                "ERR Error running script (call to f_a): @user_script:4: @user_script: 4: -OOM command"
+            ),
             "OOM"
         );
-        assert_eq!(code("READONLY You can't write script: ab, on @user_script:7."), "READONLY");
+        assert_eq!(
+            code("READONLY You can't write script: ab, on @user_script:7."),
+            "READONLY"
+        );
         let Outcome::Refused(Error::Server { kind, .. }) =
             error("ERR Error running script (call to f_ab): @user_script:7: WRONGTYPE Operation")
         else {
@@ -360,10 +471,16 @@ mod tests {
     #[test]
     fn an_error_of_the_client_proves_nothing() {
         let node = "redis://h".into();
-        for kind in [fred::error::ErrorKind::Cluster, fred::error::ErrorKind::Canceled, fred::error::ErrorKind::Timeout]
-        {
+        for kind in [
+            fred::error::ErrorKind::Cluster,
+            fred::error::ErrorKind::Canceled,
+            fred::error::ErrorKind::Timeout,
+        ] {
             let result = Err(fred::error::Error::new(kind, "CLUSTERDOWN"));
-            assert!(matches!(sort(&node, result, Duration::from_secs(3)), Outcome::Unknown(_)));
+            assert!(matches!(
+                sort(&node, result, Duration::from_secs(3)),
+                Outcome::Unknown(_)
+            ));
         }
     }
 
@@ -374,7 +491,10 @@ mod tests {
             words(&error, Some(Duration::from_secs(3)))
         };
         for (details, text) in [
-            (r#"Os { code: 111, kind: ConnectionRefused, message: "Connection refused" }"#, "connection refused"),
+            (
+                r#"Os { code: 111, kind: ConnectionRefused, message: "Connection refused" }"#,
+                "connection refused",
+            ),
             (
                 r#"Os { code: 104, kind: ConnectionReset, message: "Connection reset by peer" }"#,
                 "connection reset by peer",
@@ -395,10 +515,19 @@ mod tests {
         ] {
             assert_eq!(said(ErrorKind::IO, details), text);
         }
-        assert_eq!(said(ErrorKind::Timeout, "Request timed out."), "timed out after 3s");
-        assert_eq!(said(ErrorKind::Canceled, "channel closed"), "the connection was given up before the answer came");
+        assert_eq!(
+            said(ErrorKind::Timeout, "Request timed out."),
+            "timed out after 3s"
+        );
+        assert_eq!(
+            said(ErrorKind::Canceled, "channel closed"),
+            "the connection was given up before the answer came"
+        );
         let refused = "WRONGPASS invalid username-password pair or user is disabled.";
-        assert_eq!(said(ErrorKind::Auth, refused), refused.trim_end_matches('.'));
+        assert_eq!(
+            said(ErrorKind::Auth, refused),
+            refused.trim_end_matches('.')
+        );
     }
 
     #[test]
@@ -406,19 +535,35 @@ mod tests {
         let answers = |items: Vec<Reply>| Outcome::Done(Reply::Array(items));
         let noperm = "NOPERM this user has no permissions to run the 'eval' command";
         assert_eq!(forbidden(&error(noperm)), Some(noperm));
-        assert_eq!(forbidden(&answers(vec![Reply::Int(1), Reply::Error(noperm.into())])), Some(noperm));
+        assert_eq!(
+            forbidden(&answers(vec![Reply::Int(1), Reply::Error(noperm.into())])),
+            Some(noperm)
+        );
         assert_eq!(forbidden(&answers(vec![Reply::Error("OOM".into())])), None);
-        assert!(is_about_credentials("NOAUTH Authentication required.") && !is_about_credentials(noperm));
+        assert!(
+            is_about_credentials("NOAUTH Authentication required.")
+                && !is_about_credentials(noperm)
+        );
     }
 
     #[test]
     fn an_error_does_not_repeat_all_of_a_huge_reply() {
         let string = Reply::Bytes(vec![7; 1_000_000].into());
         let array = Reply::Array(vec![Reply::Int(1); 1_000_000]);
-        for (reply, shown) in [(string, "Bytes("), (array, "Array([Int(1), Int(1)"), (Reply::Int(7), "Int(7),")] {
+        for (reply, shown) in [
+            (string, "Bytes("),
+            (array, "Array([Int(1), Int(1)"),
+            (Reply::Int(7), "Int(7),"),
+        ] {
             let odd = Outcome::Done(reply).and_then(&"redis://h".into(), |_| None::<()>);
-            let Outcome::Unknown(failure) = odd else { panic!("{odd:?}") };
-            assert!(failure.reason.contains(shown) && failure.reason.len() < 400, "{}", failure.reason.len());
+            let Outcome::Unknown(failure) = odd else {
+                panic!("{odd:?}")
+            };
+            assert!(
+                failure.reason.contains(shown) && failure.reason.len() < 400,
+                "{}",
+                failure.reason.len()
+            );
         }
     }
 
@@ -426,16 +571,34 @@ mod tests {
     fn only_an_error_that_just_a_ping_gets_replaces_its_echo() {
         let explains = |echo: &str, said: &str| explains(&error(echo).map(|_| ()), &error(said));
         let noscript = "NOSCRIPT No matching script.";
-        assert!(explains("NOPERM this user has no permissions to run the 'ping' command", noscript));
-        assert!(explains("MISCONF Redis is configured to save RDB snapshots", noscript));
-        assert!(explains("LOADING Redis is loading the dataset", "LOADING Redis is loading the dataset"));
+        assert!(explains(
+            "NOPERM this user has no permissions to run the 'ping' command",
+            noscript
+        ));
+        assert!(explains(
+            "MISCONF Redis is configured to save RDB snapshots",
+            noscript
+        ));
+        assert!(explains(
+            "LOADING Redis is loading the dataset",
+            "LOADING Redis is loading the dataset"
+        ));
         assert!(!explains("LOADING Redis is loading the dataset", noscript));
         assert!(!explains(noscript, noscript), "no PING is answered this");
-        assert!(!explains("NOPERM this user has no permissions to run the 'evalsha' command", noscript));
+        assert!(!explains(
+            "NOPERM this user has no permissions to run the 'evalsha' command",
+            noscript
+        ));
         let count = Outcome::Done(Reply::Int(1));
         let echo = |message: &str| error(message).map(|_| ());
-        assert!(super::explains(&echo("NOPERM this user has no permissions to run the 'ping' command"), &count));
-        assert!(!super::explains(&echo("LOADING Redis is loading the dataset"), &count));
+        assert!(super::explains(
+            &echo("NOPERM this user has no permissions to run the 'ping' command"),
+            &count
+        ));
+        assert!(!super::explains(
+            &echo("LOADING Redis is loading the dataset"),
+            &count
+        ));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The schemes of addresses: which are supported, which may be shown, and what to write instead of the others.
+//! The schemes of addresses: which are supported, which may be shown, and what to write instead of
+//! the others.
 
 use std::borrow::Cow;
 use std::str::Utf8Error;
@@ -105,7 +106,11 @@ pub(super) fn meant(scheme: &str) -> Option<String> {
     match kind {
         "sentinel" | "cluster" => Some(format!("{scheme}:// is written {server}-{kind}://")),
         "tls" | "ssl" => {
-            let right = if server.starts_with("redis") { "rediss" } else { "valkeys" };
+            let right = if server.starts_with("redis") {
+                "rediss"
+            } else {
+                "valkeys"
+            };
             Some(format!("{scheme}:// is written {right}://"))
         }
         "unix" if encrypted => Some(format!(
@@ -134,7 +139,11 @@ impl<'a> Several<'a> {
             _ => return None,
         };
         let (server, query) = rest.split_once('?').unwrap_or((rest, ""));
-        Some(Self { first: format!("{base}://{server}"), scheme, query })
+        Some(Self {
+            first: format!("{base}://{server}"),
+            scheme,
+            query,
+        })
     }
 
     /// Returns the names and the values of the parameters.
@@ -146,11 +155,17 @@ impl<'a> Several<'a> {
             let text = text.replace('+', " ");
             percent_decode_str(&text).decode_utf8().map(Cow::into_owned)
         };
-        let parameters = self.query.split('&').filter(|parameter| !parameter.is_empty()).map(|parameter| {
-            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            Ok((decoded(name)?, decoded(value)?))
-        });
-        parameters.collect::<Result<_, Utf8Error>>().map_err(|_| self.refuse(&format!("a parameter {NO_TEXT}")))
+        let parameters = self
+            .query
+            .split('&')
+            .filter(|parameter| !parameter.is_empty())
+            .map(|parameter| {
+                let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+                Ok((decoded(name)?, decoded(value)?))
+            });
+        parameters
+            .collect::<Result<_, Utf8Error>>()
+            .map_err(|_| self.refuse(&format!("a parameter {NO_TEXT}")))
     }
 
     /// Refuses an address with a parameter that is not known. `known` says which are.
@@ -170,12 +185,20 @@ impl<'a> Several<'a> {
     }
 
     pub(super) fn refuse(&self, reason: &str) -> Error {
-        Error::config("node", format!("the address {}://*** cannot be used: {reason}", self.scheme))
+        Error::config(
+            "node",
+            format!("the address {}://*** cannot be used: {reason}", self.scheme),
+        )
     }
 
-    /// Returns how the address is shown, without its parameters. `first` is how that of the first server is shown.
+    /// Returns how the address is shown, without its parameters. `first` is how that of the first
+    /// server is shown.
     pub(super) fn shown(&self, first: &str) -> String {
-        format!("{}://{}", self.scheme, first.split_once("://").map_or("", |(_, rest)| rest))
+        format!(
+            "{}://{}",
+            self.scheme,
+            first.split_once("://").map_or("", |(_, rest)| rest)
+        )
     }
 }
 
@@ -187,10 +210,18 @@ mod tests {
     fn each_scheme_is_plain_encrypted_or_a_socket() {
         for (schemes, way) in [
             (&["redis", "valkey"][..], Transport::Plain),
-            (&["rediss", "valkeys", "redis+tls", "valkey+tls"], Transport::Encrypted),
+            (
+                &["rediss", "valkeys", "redis+tls", "valkey+tls"],
+                Transport::Encrypted,
+            ),
             (&["redis+unix", "valkey+unix", "unix"], Transport::Socket),
         ] {
-            assert!(schemes.iter().all(|scheme| Transport::of(scheme) == Some(way) && is_known(scheme)), "{way:?}");
+            assert!(
+                schemes
+                    .iter()
+                    .all(|scheme| Transport::of(scheme) == Some(way) && is_known(scheme)),
+                "{way:?}"
+            );
         }
     }
 
@@ -204,10 +235,16 @@ mod tests {
             ("valkeys+cluster", "is written valkeys-cluster://"),
         ] {
             let meant = meant(scheme).expect(scheme);
-            assert!(meant.starts_with(&format!("{scheme}:// ")) && meant.contains(words), "{meant}");
+            assert!(
+                meant.starts_with(&format!("{scheme}:// ")) && meant.contains(words),
+                "{meant}"
+            );
             assert_eq!(Transport::of(scheme), None);
         }
-        assert_eq!((meant("redis"), meant("secret"), meant("redis-secret")), (None, None, None));
+        assert_eq!(
+            (meant("redis"), meant("secret"), meant("redis-secret")),
+            (None, None, None)
+        );
         assert!(!is_known("secret") && !is_known("redis-secret"));
     }
 }

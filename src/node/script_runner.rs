@@ -31,24 +31,36 @@ pub(super) struct ScriptRunner {
     /// The connection for messages: it leaves a demoted server together with this one.
     subscriber: Arc<Link>,
     replica_acks: Option<Arc<ReplicaAcks>>,
-    /// When the connection was last given up because of an answer of the server, in milliseconds since `origin`.
+    /// When the connection was last given up because of an answer of the server, in milliseconds
+    /// since `origin`.
     last_suspicion: AtomicU64,
     origin: Instant,
 }
 
 impl ScriptRunner {
-    pub(super) fn new(link: Arc<Link>, subscriber: Arc<Link>, replica_acks: Option<Arc<ReplicaAcks>>) -> Arc<Self> {
+    pub(super) fn new(
+        link: Arc<Link>,
+        subscriber: Arc<Link>,
+        replica_acks: Option<Arc<ReplicaAcks>>,
+    ) -> Arc<Self> {
         let origin = Instant::now().before(Duration::from_secs(60));
-        Arc::new(Self { link, subscriber, replica_acks, last_suspicion: AtomicU64::new(0), origin })
+        Arc::new(Self {
+            link,
+            subscriber,
+            replica_acks,
+            last_suspicion: AtomicU64::new(0),
+            origin,
+        })
     }
 
     pub(super) fn link(&self) -> &Arc<Link> {
         &self.link
     }
 
-    /// Runs a script once. A server that does not know it yet says so without running anything. It is then sent the
-    /// text, behind whatever was sent in the meantime. No script is loaded after a reconnect: a server may forget its
-    /// scripts at any time, so loading would save a round trip and nothing else.
+    /// Runs a script once. A server that does not know it yet says so without running anything. It
+    /// is then sent the text, behind whatever was sent in the meantime. No script is loaded after a
+    /// reconnect: a server may forget its scripts at any time, so loading would save a round trip
+    /// and nothing else.
     pub(super) async fn run(
         &self,
         acks: usize,
@@ -64,8 +76,8 @@ impl ScriptRunner {
         answer
     }
 
-    /// Runs a script once, named in this way. Returns as many acknowledgements as are asked for, which tell when enough
-    /// replicas have what the script wrote.
+    /// Runs a script once, named in this way. Returns as many acknowledgements as are asked for,
+    /// which tell when enough replicas have what the script wrote.
     pub(super) async fn run_by(
         &self,
         by: By,
@@ -89,16 +101,23 @@ impl ScriptRunner {
         }
     }
 
-    /// Reconnects if the answer says that the server has become a replica, or wants other credentials. The host name is
-    /// then resolved again, and the credentials are sent again. At most once a second.
+    /// Reconnects if the answer says that the server has become a replica, or wants other
+    /// credentials. The host name is then resolved again, and the credentials are sent again. At
+    /// most once a second.
     pub(super) fn suspect<T>(&self, outcome: &Outcome<T>) {
-        let Outcome::NotExecuted(NodeFailure { reason, .. }) = outcome else { return };
+        let Outcome::NotExecuted(NodeFailure { reason, .. }) = outcome else {
+            return;
+        };
         if !matches!(reply::code(reason), "READONLY" | "MASTERDOWN" | "NOAUTH") {
             return;
         }
         let now = u64::try_from(Instant::now().since(self.origin).as_millis()).unwrap_or(u64::MAX);
         let last = self.last_suspicion.load(Ordering::Relaxed);
-        let once = |last| self.last_suspicion.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let once = |last| {
+            self.last_suspicion
+                .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        };
         if now.saturating_sub(last) >= 1_000 && once(last) {
             let link = Arc::clone(&self.link);
             let subscriber = Arc::clone(&self.subscriber);
@@ -112,11 +131,17 @@ pub(super) fn is_not_known(outcome: &Outcome<Reply>) -> bool {
     matches!(outcome, Outcome::NotExecuted(failure) if reply::code(&failure.reason) == "NOSCRIPT")
 }
 
-/// Returns the arguments of EVALSHA or EVAL. The last one is the number of this send. All of them are slices of one
-/// buffer: fred copies each one again, and a batch of renewals would otherwise allocate twice per word.
+/// Returns the arguments of EVALSHA or EVAL. The last one is the number of this send. All of them
+/// are slices of one buffer: fred copies each one again, and a batch of renewals would otherwise
+/// allocate twice per word.
 fn words(script: &str, keys: &[&str], args: &[&str], number: &Number) -> Vec<Value> {
     let number = number.as_str();
-    let texts = || std::iter::once(&script).chain(keys).chain(args).chain([&number]);
+    let texts = || {
+        std::iter::once(&script)
+            .chain(keys)
+            .chain(args)
+            .chain([&number])
+    };
     let mut buffer = BytesMut::with_capacity(texts().map(|text| text.len()).sum());
     texts().for_each(|text| buffer.extend_from_slice(text.as_bytes()));
     let buffer = buffer.freeze();

@@ -1,6 +1,6 @@
 //! The address of a master that Sentinels name:
-//! `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port..]`, as fred writes it.
-//! Host and port are a Sentinel's, user and password those of the master.
+//! `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port..]`,
+//! as fred writes it. Host and port are a Sentinel's, user and password those of the master.
 
 use std::sync::Arc;
 
@@ -41,7 +41,8 @@ impl<'a> Named<'a> {
             match &*key {
                 "sentinelServiceName" if is_ordinary(&value) => service = Some(value),
                 "sentinelServiceName" => {
-                    return Err(several.refuse("a master's name has letters, digits and the characters - . _"));
+                    return Err(several
+                        .refuse("a master's name has letters, digits and the characters - . _"));
                 }
                 "node" => others.push(several.place(&value)?),
                 "sentinelUsername" => user = Some(value),
@@ -58,7 +59,13 @@ impl<'a> Named<'a> {
         };
         // As for a server: a user without a password has to name itself.
         let password = password.or_else(|| user.is_some().then(String::new));
-        Ok(Self { several, service, others, user, password })
+        Ok(Self {
+            several,
+            service,
+            others,
+            user,
+            password,
+        })
     }
 
     /// Returns the part before the parameters, as the address of one server.
@@ -66,17 +73,40 @@ impl<'a> Named<'a> {
         &self.several.first
     }
 
-    /// Returns the address as it is shown, and the Sentinels. In `config` the first one stands for the server.
+    /// Returns the address as it is shown, and the Sentinels. In `config` the first one stands for
+    /// the server.
     pub(super) fn complete(self, shown: &str, config: &Config) -> (Arc<str>, Group) {
-        let Self { several, service, others, user, password } = self;
+        let Self {
+            several,
+            service,
+            others,
+            user,
+            password,
+        } = self;
         let has_port = Url::parse(&several.first).is_ok_and(|url| url.port().is_some());
-        let nodes: String = others.iter().map(|place| format!("&node={place}")).collect();
-        let name = format!("{}?sentinelServiceName={service}{nodes}", several.shown(shown));
+        let nodes: String = others
+            .iter()
+            .map(|place| format!("&node={place}"))
+            .collect();
+        let name = format!(
+            "{}?sentinelServiceName={service}{nodes}",
+            several.shown(shown)
+        );
         let first = config.server.hosts().into_iter();
-        let first =
-            first.map(|host| HostPort { host: (&*host.host).into(), port: if has_port { host.port } else { PORT } });
+        let first = first.map(|host| HostPort {
+            host: (&*host.host).into(),
+            port: if has_port { host.port } else { PORT },
+        });
         let places = first.chain(others).collect();
-        (name.into(), Group { service, places, user, password })
+        (
+            name.into(),
+            Group {
+                service,
+                places,
+                user,
+                password,
+            },
+        )
     }
 }
 
@@ -102,20 +132,34 @@ mod tests {
 
     #[test]
     fn an_address_names_sentinels_the_master_and_the_credentials_of_both() {
-        let text =
-            "redis-sentinel://ann:secret@h/3?sentinelServiceName=locks&node=b:7&node=[::1]:8&sentinelPassword=hush";
+        let text = "redis-sentinel://ann:secret@h/3?sentinelServiceName=locks&node=b:7&node=[::1]:8&sentinelPassword=hush";
         let address = parse(text);
         let shown = "redis-sentinel://ann:***@h/3?sentinelServiceName=locks&node=b:7&node=[::1]:8";
         assert_eq!(&*address.name, shown);
         let config = address.config();
-        assert_eq!((config.username.as_deref(), config.password.as_deref()), (Some("ann"), Some("secret")));
+        assert_eq!(
+            (config.username.as_deref(), config.password.as_deref()),
+            (Some("ann"), Some("secret"))
+        );
         assert_eq!(config.database, Some(3));
         let (service, sentinels) = address.sentinels().expect("Sentinels");
-        let places: Vec<_> = sentinels.iter().map(|sentinel| sentinel.place().expect("a place")).collect();
-        let places: Vec<_> = places.iter().map(|place| (&*place.host, place.port)).collect();
-        assert_eq!((service, &*places), ("locks", &[("h", 26_379), ("b", 7), ("::1", 8)][..]));
+        let places: Vec<_> = sentinels
+            .iter()
+            .map(|sentinel| sentinel.place().expect("a place"))
+            .collect();
+        let places: Vec<_> = places
+            .iter()
+            .map(|place| (&*place.host, place.port))
+            .collect();
+        assert_eq!(
+            (service, &*places),
+            ("locks", &[("h", 26_379), ("b", 7), ("::1", 8)][..])
+        );
         let of_sentinel = sentinels[0].config();
-        assert_eq!((of_sentinel.username, of_sentinel.password.as_deref()), (None, Some("hush")));
+        assert_eq!(
+            (of_sentinel.username, of_sentinel.password.as_deref()),
+            (None, Some("hush"))
+        );
         assert_eq!(of_sentinel.database, None);
         assert!(parse("redis://h").sentinels().is_none());
     }
@@ -124,16 +168,36 @@ mod tests {
     fn what_is_no_such_address_is_refused_without_its_secrets() {
         for (text, why) in [
             ("redis-sentinel://h", "sentinelServiceName"),
-            ("redis-sentinel://h?sentinelServiceName=a@secret", "letters, digits"),
-            ("redis-sentinel://h?sentinelServiceName=a&node=secret", "host:port"),
-            ("redis-sentinel://h?sentinelServiceName=a&secret=1", "not known"),
+            (
+                "redis-sentinel://h?sentinelServiceName=a@secret",
+                "letters, digits",
+            ),
+            (
+                "redis-sentinel://h?sentinelServiceName=a&node=secret",
+                "host:port",
+            ),
+            (
+                "redis-sentinel://h?sentinelServiceName=a&secret=1",
+                "not known",
+            ),
             ("redis-sentinel://ann:1?secret@h", "percent-encode"),
-            ("redis-sentinel://ann:1#secret@h?sentinelServiceName=a", "percent-encode"),
-            ("redis-sentinel://h?sentinelServiceName=a&sentinelPassword=secret%FF", "not percent-encoded UTF-8"),
+            (
+                "redis-sentinel://ann:1#secret@h?sentinelServiceName=a",
+                "percent-encode",
+            ),
+            (
+                "redis-sentinel://h?sentinelServiceName=a&sentinelPassword=secret%FF",
+                "not percent-encoded UTF-8",
+            ),
             ("valkey-sentinel://secret@h", "sentinelServiceName"),
         ] {
-            let message = Address::parse(text, &Access::default()).expect_err(text).to_string();
-            assert!(message.contains(why) && !message.contains("secret"), "{text}: {message}");
+            let message = Address::parse(text, &Access::default())
+                .expect_err(text)
+                .to_string();
+            assert!(
+                message.contains(why) && !message.contains("secret"),
+                "{text}: {message}"
+            );
         }
     }
 }

@@ -1,26 +1,32 @@
 //! Asks all Sentinels of a master who it is, for as long as the locker lives.
 //!
-//! fred's own Sentinel mode asks the first Sentinel that accepts a connection and believes it, as the *Guidelines for
-//! Redis clients with support for Redis Sentinel* say: also one that hangs, lags behind or was set up again. So fred
-//! gets the address of a plain server, and this crate asks:
+//! fred's own Sentinel mode asks the first Sentinel that accepts a connection and believes it, as
+//! the *Guidelines for Redis clients with support for Redis Sentinel* say: also one that hangs,
+//! lags behind or was set up again. So fred gets the address of a plain server, and this crate
+//! asks:
 //!
-//! 1. Each configured Sentinel has a connection, which looks its name up again at each connect, and so has each that
-//!    they tell of. All are asked when they connect, when one of them announces a change, and every second or two.
-//! 2. [`Naming`] decides, purely, what follows from the last answers. The verdict is a watch channel: a place, or why
-//!    there is none.
-//! 3. Each connection to the master follows it (`link/current.rs`): its client is replaced by one for the new place. A
-//!    client leads to one place for its life, so a queued command cannot reach another server.
-//! 4. `Link::run` compares the client's place with the verdict before it sends a script and after its answer. An answer
-//!    from a place that is no longer named is unknown, and is undone like any other.
+//! 1. Each configured Sentinel has a connection, which looks its name up again at each connect, and
+//!    so has each that they tell of. All are asked when they connect, when one of them announces a
+//!    change, and every second or two.
+//! 2. [`Naming`] decides, purely, what follows from the last answers. The verdict is a watch
+//!    channel: a place, or why there is none.
+//! 3. Each connection to the master follows it (`link/current.rs`): its client is replaced by one
+//!    for the new place. A client leads to one place for its life, so a queued command cannot reach
+//!    another server.
+//! 4. `Link::run` compares the client's place with the verdict before it sends a script and after
+//!    its answer. An answer from a place that is no longer named is unknown, and is undone like any
+//!    other.
 //! 5. `check::get_to_know` asks each new server whether it is a master before its first script.
 //!
-//! A majority of *all* known Sentinels is no condition for a locker that starts: two of three may be down, and then no
-//! program could start. A Sentinel that lags behind and is the only one to answer for four seconds is believed instead.
+//! A majority of *all* known Sentinels is no condition for a locker that starts: two of three may
+//! be down, and then no program could start. A Sentinel that lags behind and is the only one to
+//! answer for four seconds is believed instead.
 //!
 //! # Invariants
 //! - A Sentinel that does not answer delays nothing: each has a task and a connection of its own.
-//! - Only the configured Sentinels tell of others, and such a one has a say only while its id is the one that was told:
-//!   its address may have been given to a Sentinel of another deployment, with a master of the same name.
+//! - Only the configured Sentinels tell of others, and such a one has a say only while its id is
+//!   the one that was told: its address may have been given to a Sentinel of another deployment,
+//!   with a master of the same name.
 //! - There is a task per connection. It ends with the connection.
 
 mod changes;
@@ -54,15 +60,16 @@ const CHANNEL: &str = "+switch-master";
 /// How often a Sentinel is asked, unless the commands of this locker may take longer.
 const POLL: Duration = Duration::from_secs(1);
 
-/// The shortest command timeout of these connections: that of a locker with a short lease would take a Sentinel that is
-/// far away for a dead one.
+/// The shortest command timeout of these connections: that of a locker with a short lease would
+/// take a Sentinel that is far away for a dead one.
 const SHORTEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many times a Sentinel is asked who is the master for each time that it is asked for the rest. A Sentinel is in
-/// TILT mode for 30 seconds.
+/// How many times a Sentinel is asked who is the master for each time that it is asked for the
+/// rest. A Sentinel is in TILT mode for 30 seconds.
 const DETAILS: u64 = 8;
 
-/// The most Sentinels that are asked because others tell of them: a Sentinel never forgets one by itself.
+/// The most Sentinels that are asked because others tell of them: a Sentinel never forgets one by
+/// itself.
 const MOST_TOLD: usize = 32;
 
 /// The connections to the Sentinels of a master. They last until [`Sentinels::quit`].
@@ -71,7 +78,9 @@ pub(super) struct Sentinels(Option<Arc<Watches>>);
 impl Sentinels {
     /// Starts to ask the Sentinels that this address names, if any.
     pub(super) fn watch(address: &Arc<Address>, wiring: &Wiring<'_>) -> Self {
-        let Some((service, sentinels)) = address.sentinels() else { return Self(None) };
+        let Some((service, sentinels)) = address.sentinels() else {
+            return Self(None);
+        };
         let watches = Arc::new(Watches {
             address: Arc::clone(address),
             service: service.into(),
@@ -95,20 +104,33 @@ impl Sentinels {
 
     /// Waits until a server is named as the master; does not wait if Sentinels do not name it.
     pub(super) async fn named(&self) {
-        let Some(naming) = self.0.as_deref().and_then(Watches::naming) else { return };
+        let Some(naming) = self.0.as_deref().and_then(Watches::naming) else {
+            return;
+        };
         let mut verdict = naming.verdict();
-        while timeout(GRACE / 8, verdict.wait_for(Verdict::is_a_master)).await.is_err() {
+        while timeout(GRACE / 8, verdict.wait_for(Verdict::is_a_master))
+            .await
+            .is_err()
+        {
             naming.reconsider(Instant::now());
         }
     }
 
     /// Returns where tools can ask the Sentinels that the user names.
     pub(super) fn doors(&self) -> Vec<Door> {
-        let Some(watches) = &self.0 else { return Vec::new() };
-        let is_configured = |place: &HostPort| watches.naming().is_some_and(|naming| naming.is_configured(place));
+        let Some(watches) = &self.0 else {
+            return Vec::new();
+        };
+        let is_configured = |place: &HostPort| {
+            watches
+                .naming()
+                .is_some_and(|naming| naming.is_configured(place))
+        };
         let links = watches.links.lock();
         let configured = links.iter().filter(|(place, _)| is_configured(place));
-        let mut doors: Vec<_> = configured.map(|(_, link)| Door::to_sentinel(link, &watches.service)).collect();
+        let mut doors: Vec<_> = configured
+            .map(|(_, link)| Door::to_sentinel(link, &watches.service))
+            .collect();
         doors.sort_by(|a, b| a.name.cmp(&b.name));
         doors
     }
@@ -116,7 +138,11 @@ impl Sentinels {
     /// Ends the connections.
     pub(super) fn quit(&self) {
         if let Some(watches) = &self.0 {
-            watches.links.lock().drain().for_each(|(_, link)| link.abandon());
+            watches
+                .links
+                .lock()
+                .drain()
+                .for_each(|(_, link)| link.abandon());
         }
     }
 }
@@ -141,31 +167,55 @@ struct Watches {
 }
 
 impl Watches {
-    /// Starts to ask one more Sentinel, which the user names or another Sentinel tells of, with its id.
+    /// Starts to ask one more Sentinel, which the user names or another Sentinel tells of, with its
+    /// id.
     fn add(self: &Arc<Self>, sentinel: Address, told_id: Option<String>) {
-        let (Some(naming), Some(place)) = (self.address.naming(), sentinel.place()) else { return };
+        let (Some(naming), Some(place)) = (self.address.naming(), sentinel.place()) else {
+            return;
+        };
         let mut links = self.links.lock();
         if links.contains_key(&place) {
             return;
         }
         naming.add(place.clone(), told_id.is_none());
         let (told, mut events) = unbounded_channel();
-        let link = Link::await_server(Arc::new(sentinel), Role::Sentinel, &self.locker, &self.settings, told);
+        let link = Link::await_server(
+            Arc::new(sentinel),
+            Role::Sentinel,
+            &self.locker,
+            &self.settings,
+            told,
+        );
         // It runs no script.
         link.set_fitness(Fitness::Fit);
         links.insert(place.clone(), Arc::clone(&link));
-        let watch = Watch { watches: Arc::clone(self), link, place, told_id };
-        tokio::spawn(foreign::restarted(async move |_| watch.keep(&mut events).await));
+        let watch = Watch {
+            watches: Arc::clone(self),
+            link,
+            place,
+            told_id,
+        };
+        tokio::spawn(foreign::restarted(async move |_| {
+            watch.keep(&mut events).await
+        }));
     }
 
-    /// Takes in which other Sentinels one of them tells of: asks those that are new, and forgets those that nobody
-    /// tells of any more.
+    /// Takes in which other Sentinels one of them tells of: asks those that are new, and forgets
+    /// those that nobody tells of any more.
     fn learn(self: &Arc<Self>, teller: &HostPort, others: Vec<(HostPort, String)>) {
         let Some(naming) = self.naming() else { return };
         let mut told = self.told.lock();
-        let missed: Vec<_> = told.insert(teller.clone(), others.clone()).into_iter().flatten().collect();
+        let missed: Vec<_> = told
+            .insert(teller.clone(), others.clone())
+            .into_iter()
+            .flatten()
+            .collect();
         let is_told = |place: &HostPort| told.values().flatten().any(|(other, _)| other == place);
-        let gone: Vec<_> = missed.into_iter().map(|(place, _)| place).filter(|place| !is_told(place)).collect();
+        let gone: Vec<_> = missed
+            .into_iter()
+            .map(|(place, _)| place)
+            .filter(|place| !is_told(place))
+            .collect();
         drop(told);
         for place in gone.iter().filter(|place| !naming.is_configured(place)) {
             if let Some(link) = self.links.lock().remove(place) {
@@ -243,7 +293,11 @@ impl Watch {
                 if is_stranger && matches!(said, Said::Names { .. }) {
                     said = Said::Fails("is not the Sentinel that another one told of".to_owned());
                 }
-                turn = if matches!(said, Said::Names { .. }) { turn + 1 } else { 0 };
+                turn = if matches!(said, Said::Names { .. }) {
+                    turn + 1
+                } else {
+                    0
+                };
                 self.take_in(said, details, &mut warned);
             }
             let event = tokio::select! {
@@ -269,7 +323,9 @@ impl Watch {
 
     /// Notes what the Sentinel says, and warns if that is news.
     fn take_in(&self, said: Said, details: Details, warned: &mut SentinelWarnings) {
-        let Some(naming) = self.watches.naming() else { return };
+        let Some(naming) = self.watches.naming() else {
+            return;
+        };
         if let Some(others) = details.others.filter(|_| self.told_id.is_none()) {
             self.watches.learn(&self.place, others);
         }
@@ -295,7 +351,10 @@ impl Watch {
                 }
             }
         }
-        if details.in_tilt.is_some_and(|in_tilt| warned.tilted(in_tilt)) {
+        if details
+            .in_tilt
+            .is_some_and(|in_tilt| warned.tilted(in_tilt))
+        {
             log!(warn, %node, "this Sentinel is in TILT mode: its clock or its machine stood still");
         }
     }
@@ -305,10 +364,14 @@ impl Watch {
         let service = &*self.watches.service;
         // The epoch first: the master that is named after it is no older.
         let epoch = match self.call(&["MASTER", service]).await {
-            Outcome::Done(told) => check::value(&told, "config-epoch").and_then(|epoch| epoch.parse().ok()),
+            Outcome::Done(told) => {
+                check::value(&told, "config-epoch").and_then(|epoch| epoch.parse().ok())
+            }
             // Its user may not ask for that.
             Outcome::Refused(_) => None,
-            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => return Said::Fails(why_silent(failure)),
+            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
+                return Said::Fails(why_silent(failure));
+            }
         };
         let answer = self.call(&["GET-MASTER-ADDR-BY-NAME", service]).await;
         match self.read_master(answer) {
@@ -324,17 +387,26 @@ impl Watch {
             _ => None,
         };
         let others = match self.call(&["SENTINELS", service]).await {
-            Outcome::Done(Reply::Array(others)) => Some(others.iter().filter_map(read_other).collect()),
+            Outcome::Done(Reply::Array(others)) => {
+                Some(others.iter().filter_map(read_other).collect())
+            }
             _ => None,
         };
-        let info = self.link.call_in_step("INFO", vec!["sentinel".into()]).await;
+        let info = self
+            .link
+            .call_in_step("INFO", vec!["sentinel".into()])
+            .await;
         let in_tilt = match info {
             Outcome::Done(Reply::Bytes(info)) => {
                 field(&String::from_utf8_lossy(&info), "sentinel_tilt").map(|tilt| tilt == "1")
             }
             _ => None,
         };
-        Details { id, others, in_tilt }
+        Details {
+            id,
+            others,
+            in_tilt,
+        }
     }
 
     async fn call(&self, words: &[&str]) -> Outcome<Reply> {
@@ -351,9 +423,10 @@ impl Watch {
             Outcome::Done(Reply::Array(place)) => {
                 read_place(&place).ok_or_else(|| "names a master without an address".to_owned())
             }
-            Outcome::Done(_) => {
-                Err(format!("knows no master named {}: correct sentinelServiceName", self.watches.service))
-            }
+            Outcome::Done(_) => Err(format!(
+                "knows no master named {}: correct sentinelServiceName",
+                self.watches.service
+            )),
             Outcome::Refused(Error::Server { source, .. }) => Err(match &*source.message {
                 said if said.contains("unknown command") => format!("is no Sentinel: {said}"),
                 said => format!("refuses to name the master: {said}"),
@@ -366,22 +439,38 @@ impl Watch {
 
 /// Returns why a Sentinel gave no answer.
 fn why_silent(failure: NodeFailure) -> String {
-    let reason = failure.reason.strip_prefix(NOT_CONNECTED).unwrap_or(&failure.reason);
+    let reason = failure
+        .reason
+        .strip_prefix(NOT_CONNECTED)
+        .unwrap_or(&failure.reason);
     if reply::is_about_credentials(reason) {
-        return format!("refuses the credentials: correct sentinelUsername or sentinelPassword ({reason})");
+        return format!(
+            "refuses the credentials: correct sentinelUsername or sentinelPassword ({reason})"
+        );
     }
     failure.reason
 }
 
 /// Reads a host and a port.
 fn read_place(words: &[Reply]) -> Option<HostPort> {
-    let [Reply::Bytes(host), Reply::Bytes(port)] = words else { return None };
+    let [Reply::Bytes(host), Reply::Bytes(port)] = words else {
+        return None;
+    };
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
-    Some(HostPort { host: text(host)?.into(), port: text(port)?.parse().ok()? })
+    Some(HostPort {
+        host: text(host)?.into(),
+        port: text(port)?.parse().ok()?,
+    })
 }
 
 /// Reads where another Sentinel is, and its id, from an entry of SENTINELS.
 fn read_other(entry: &Reply) -> Option<(HostPort, String)> {
     let [host, port, id] = ["ip", "port", "runid"].map(|name| check::value(entry, name));
-    Some((HostPort { host: host?.into(), port: port?.parse().ok()? }, id.filter(|id| !id.is_empty())?))
+    Some((
+        HostPort {
+            host: host?.into(),
+            port: port?.parse().ok()?,
+        },
+        id.filter(|id| !id.is_empty())?,
+    ))
 }

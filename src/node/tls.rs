@@ -17,17 +17,18 @@ use fred::types::config::{TlsConfig, TlsConnector};
 pub(super) use self::failures::cause;
 use crate::error::Error;
 
-/// How a locker recognises servers at encrypted addresses (`rediss://`), and which certificate it shows them.
-/// [`LockerBuilder::tls`](crate::LockerBuilder::tls) takes it.
+/// How a locker recognises servers at encrypted addresses (`rediss://`), and which certificate it
+/// shows them. [`LockerBuilder::tls`](crate::LockerBuilder::tls) takes it.
 ///
-/// Without it a server's certificate has to be signed by a CA that the system trusts, or that `SSL_CERT_FILE` or
-/// `SSL_CERT_DIR` names. The certificate always has to be for the host of the address; no option disables the check.
+/// Without it a server's certificate has to be signed by a CA that the system trusts, or that
+/// `SSL_CERT_FILE` or `SSL_CERT_DIR` names. The certificate always has to be for the host of the
+/// address; no option disables the check.
 ///
-/// [`connect`](crate::LockerBuilder::connect) reads the files once. If they are replaced while the program runs, use a
-/// [`rustls::ClientConfig`] whose resolver reads them again.
+/// [`connect`](crate::LockerBuilder::connect) reads the files once. If they are replaced while the
+/// program runs, use a [`rustls::ClientConfig`] whose resolver reads them again.
 ///
-/// The locker speaks TLS 1.2 and 1.3, by rustls with the cryptography of ring, which needs a C compiler to build. A
-/// `ClientConfig` may bring another one.
+/// The locker speaks TLS 1.2 and 1.3, by rustls with the cryptography of ring, which needs a C
+/// compiler to build. A `ClientConfig` may bring another one.
 ///
 /// # Examples
 /// ```no_run
@@ -55,8 +56,8 @@ impl Tls {
         Self::default()
     }
 
-    /// Trusts the CAs whose certificates are in this PEM file, and no longer those of the system. Called again, it adds
-    /// the CAs of a further file.
+    /// Trusts the CAs whose certificates are in this PEM file, and no longer those of the system.
+    /// Called again, it adds the CAs of a further file.
     ///
     /// Defaults to the CAs of the system.
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
@@ -64,11 +65,16 @@ impl Tls {
         self
     }
 
-    /// Shows the certificate in the first PEM file to servers that ask for one (`tls-auth-clients`). Behind it the file
-    /// has the intermediate CAs. The second PEM file has the private key, which must not be encrypted.
+    /// Shows the certificate in the first PEM file to servers that ask for one
+    /// (`tls-auth-clients`). Behind it the file has the intermediate CAs. The second PEM file has
+    /// the private key, which must not be encrypted.
     ///
     /// Defaults to none.
-    pub fn client_files(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+    pub fn client_files(
+        mut self,
+        certificate: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+    ) -> Self {
         self.client_files = Some((certificate.into(), key.into()));
         self
     }
@@ -84,11 +90,16 @@ impl Tls {
             }
             return Ok(TlsConnector::from(ClientConfig::clone(ready)).into());
         }
-        // Named, and not the process's default, of which there is none if two libraries bring one each.
+        // Named, and not the process's default, of which there is none if two libraries bring one
+        // each.
         let versions = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let versions = versions.with_safe_default_protocol_versions();
         let versions = versions.map_err(|e| refuse(format!("ring cannot be used: {e}")))?;
-        let roots = if self.ca_files.is_empty() { system_roots()? } else { self.own_roots()? };
+        let roots = if self.ca_files.is_empty() {
+            system_roots()?
+        } else {
+            self.own_roots()?
+        };
         let config = self.with_client(versions.with_root_certificates(roots))?;
         Ok(TlsConnector::from(config).into())
     }
@@ -97,26 +108,47 @@ impl Tls {
         let mut roots = RootCertStore::empty();
         for path in &self.ca_files {
             for certificate in certificates(path)? {
-                roots
-                    .add(certificate)
-                    .map_err(|e| of_file(path, &format!("has a certificate that is not that of a CA: {e}")))?;
+                roots.add(certificate).map_err(|e| {
+                    of_file(
+                        path,
+                        &format!("has a certificate that is not that of a CA: {e}"),
+                    )
+                })?;
             }
         }
         Ok(roots)
     }
 
-    fn with_client(&self, config: ConfigBuilder<ClientConfig, WantsClientCert>) -> Result<ClientConfig, Error> {
-        let Some((certificate, key)) = &self.client_files else { return Ok(config.with_no_client_auth()) };
+    fn with_client(
+        &self,
+        config: ConfigBuilder<ClientConfig, WantsClientCert>,
+    ) -> Result<ClientConfig, Error> {
+        let Some((certificate, key)) = &self.client_files else {
+            return Ok(config.with_no_client_auth());
+        };
         let chain = certificates(certificate)?;
         let secret = PrivateKeyDer::from_pem_file(path_of(key)?).map_err(|e| {
-            pem_problem(key, &e, "no private key in PEM form that is not encrypted (PKCS#8, PKCS#1 or SEC1)")
+            pem_problem(
+                key,
+                &e,
+                "no private key in PEM form that is not encrypted (PKCS#8, PKCS#1 or SEC1)",
+            )
         })?;
-        config.with_client_auth_cert(chain, secret).map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => {
-                of_file(key, &format!("has a key that does not belong to the certificate in {}", certificate.display()))
-            }
-            error => of_file(certificate, &format!("cannot be used with the key in {}: {error}", key.display())),
-        })
+        config
+            .with_client_auth_cert(chain, secret)
+            .map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => of_file(
+                    key,
+                    &format!(
+                        "has a key that does not belong to the certificate in {}",
+                        certificate.display()
+                    ),
+                ),
+                error => of_file(
+                    certificate,
+                    &format!("cannot be used with the key in {}: {error}", key.display()),
+                ),
+            })
     }
 }
 
@@ -130,18 +162,29 @@ impl From<ClientConfig> for Tls {
 impl From<Arc<ClientConfig>> for Tls {
     /// Uses this configuration as it is.
     fn from(config: Arc<ClientConfig>) -> Self {
-        Self { ready: Some(config), ..Self::default() }
+        Self {
+            ready: Some(config),
+            ..Self::default()
+        }
     }
 }
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |path: &PathBuf| path_of(path).map_or_else(|_| "***".to_owned(), |path| path.display().to_string());
+        let shown = |path: &PathBuf| {
+            path_of(path).map_or_else(|_| "***".to_owned(), |path| path.display().to_string())
+        };
         f.debug_struct("Tls")
-            .field("ca_files", &self.ca_files.iter().map(shown).collect::<Vec<_>>())
+            .field(
+                "ca_files",
+                &self.ca_files.iter().map(shown).collect::<Vec<_>>(),
+            )
             .field(
                 "client_files",
-                &self.client_files.as_ref().map(|(certificate, key)| [shown(certificate), shown(key)]),
+                &self
+                    .client_files
+                    .as_ref()
+                    .map(|(certificate, key)| [shown(certificate), shown(key)]),
             )
             .field("ready", &self.ready.is_some())
             .finish()
@@ -187,7 +230,8 @@ fn path_of(path: &Path) -> Result<&Path, Error> {
 /// Returns the certificates in a PEM file, at least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     const NONE: &str = "no certificate in PEM form (-----BEGIN CERTIFICATE-----)";
-    let found = CertificateDer::pem_file_iter(path_of(path)?).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let found = CertificateDer::pem_file_iter(path_of(path)?)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match found {
         Ok(found) if found.is_empty() => Err(of_file(path, &format!("has {NONE}"))),
         Ok(found) => Ok(found),
@@ -200,7 +244,10 @@ fn pem_problem(path: &Path, error: &pem::Error, none: &str) -> Error {
     match error {
         pem::Error::Io(error) => of_file(path, &format!("cannot be read: {error}")),
         pem::Error::NoItemsFound => of_file(path, &format!("has {none}")),
-        _ => of_file(path, "is damaged: it begins like a PEM file but does not continue like one"),
+        _ => of_file(
+            path,
+            "is damaged: it begins like a PEM file but does not continue like one",
+        ),
     }
 }
 
@@ -209,7 +256,11 @@ fn system_roots() -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
-        let why = found.errors.first().map(|error| format!(" ({error})")).unwrap_or_default();
+        let why = found
+            .errors
+            .first()
+            .map(|error| format!(" ({error})"))
+            .unwrap_or_default();
         return Err(refuse(format!(
             "the system has no CA certificates{why}: install them, or name a CA with Tls::ca_file"
         )));
@@ -235,21 +286,33 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_used_is_named_with_the_reason() {
         let missing = Tls::new().ca_file("/nowhere/ca.pem");
-        assert!(refusal(&missing).contains("tls: the file /nowhere/ca.pem cannot be read: No such file"));
+        assert!(
+            refusal(&missing)
+                .contains("tls: the file /nowhere/ca.pem cannot be read: No such file")
+        );
         let empty = file("empty", "nothing\n");
         assert!(refusal(&Tls::new().ca_file(&empty)).contains("no certificate in PEM form"));
         let damaged = file("damaged", "-----BEGIN CERTIFICATE-----\nAAAA secret\n");
         let said = refusal(&Tls::new().ca_file(&damaged));
-        assert!(said.contains("is damaged") && !said.contains("secret"), "{said}");
-        let other = file("other", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+        assert!(
+            said.contains("is damaged") && !said.contains("secret"),
+            "{said}"
+        );
+        let other = file(
+            "other",
+            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        );
         assert!(refusal(&Tls::new().ca_file(&other)).contains("not that of a CA"));
-        [empty, damaged, other].iter().for_each(|path| std::fs::remove_file(path).expect("it is there"));
+        [empty, damaged, other]
+            .iter()
+            .for_each(|path| std::fs::remove_file(path).expect("it is there"));
     }
 
     #[test]
     fn a_client_certificate_belongs_to_its_key() {
         let own = || {
-            let signed = rcgen::generate_simple_self_signed(["h".to_owned()]).expect("a certificate");
+            let signed =
+                rcgen::generate_simple_self_signed(["h".to_owned()]).expect("a certificate");
             (signed.cert.pem(), signed.signing_key.serialize_pem())
         };
         let (ca, (certificate, key), (_, other)) = (own(), own(), own());
@@ -258,18 +321,35 @@ mod tests {
         let tls = |key: &PathBuf| Tls::new().ca_file(ca).client_files(certificate, key);
         assert!(tls(key).connector().is_ok());
         let said = refusal(&tls(other));
-        assert!(said.contains("has a key that does not belong to the certificate in"), "{said}");
+        assert!(
+            said.contains("has a key that does not belong to the certificate in"),
+            "{said}"
+        );
         assert!(refusal(&tls(certificate)).contains("no private key in PEM form"));
-        paths.iter().for_each(|path| std::fs::remove_file(path).expect("it is there"));
+        paths
+            .iter()
+            .for_each(|path| std::fs::remove_file(path).expect("it is there"));
     }
 
     #[test]
     fn a_key_instead_of_its_path_is_not_shown() {
         let text = "-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n";
-        let ca = file("ca", &rcgen::generate_simple_self_signed(["h".to_owned()]).expect("a certificate").cert.pem());
-        for tls in [Tls::new().ca_file(text), Tls::new().ca_file(&ca).client_files(&ca, text)] {
+        let ca = file(
+            "ca",
+            &rcgen::generate_simple_self_signed(["h".to_owned()])
+                .expect("a certificate")
+                .cert
+                .pem(),
+        );
+        for tls in [
+            Tls::new().ca_file(text),
+            Tls::new().ca_file(&ca).client_files(&ca, text),
+        ] {
             let shown = format!("{} {tls:?}", refusal(&tls));
-            assert!(shown.contains("path of a PEM file") && !shown.contains("secret"), "{shown}");
+            assert!(
+                shown.contains("path of a PEM file") && !shown.contains("secret"),
+                "{shown}"
+            );
         }
         std::fs::remove_file(ca).expect("it is there");
     }
@@ -277,10 +357,16 @@ mod tests {
     #[test]
     fn files_in_addition_to_a_ready_configuration_are_refused() {
         let provider = Arc::new(ring::default_provider());
-        let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let config = versions.expect("ring").with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        let versions =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = versions
+            .expect("ring")
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
         assert!(Tls::from(config.clone()).connector().is_ok());
-        assert!(refusal(&Tls::from(config).ca_file("ca.pem")).contains("as well as a ClientConfig"));
+        assert!(
+            refusal(&Tls::from(config).ca_file("ca.pem")).contains("as well as a ClientConfig")
+        );
     }
 
     #[test]
@@ -288,7 +374,12 @@ mod tests {
         for host in ["redis.internal", "127.0.0.1", "::1"] {
             assert!(check_host("rediss://***", host).is_ok(), "{host}");
         }
-        let said = check_host("rediss://a..b", "a..b").expect_err("two dots").to_string();
-        assert!(said.contains("rediss://a..b") && said.contains("certificate"), "{said}");
+        let said = check_host("rediss://a..b", "a..b")
+            .expect_err("two dots")
+            .to_string();
+        assert!(
+            said.contains("rediss://a..b") && said.contains("certificate"),
+            "{said}"
+        );
     }
 }

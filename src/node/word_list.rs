@@ -6,8 +6,8 @@ pub(crate) trait Spell {
     fn spell(&self, text: &mut String);
 }
 
-/// The keys of a script and its arguments. They take two allocations, however many there are: they go from task to task
-/// for each lock.
+/// The keys of a script and its arguments. They take two allocations, however many there are: they
+/// go from task to task for each lock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct WordList {
     buffer: String,
@@ -17,9 +17,16 @@ pub(crate) struct WordList {
 }
 
 impl WordList {
-    pub(crate) fn new<W: Spell>(keys: impl IntoIterator<Item = W>, args: impl IntoIterator<Item = W>) -> Self {
+    pub(crate) fn new<W: Spell>(
+        keys: impl IntoIterator<Item = W>,
+        args: impl IntoIterator<Item = W>,
+    ) -> Self {
         // As much as the words of one lock take.
-        let mut words = Self { buffer: String::with_capacity(192), ends: Vec::with_capacity(8), keys: 0 };
+        let mut words = Self {
+            buffer: String::with_capacity(192),
+            ends: Vec::with_capacity(8),
+            keys: 0,
+        };
         keys.into_iter().for_each(|key| words.push(&key));
         words.keys = words.ends.len();
         args.into_iter().for_each(|arg| words.push(&arg));
@@ -46,7 +53,9 @@ impl WordList {
 
     fn words(&self) -> impl Iterator<Item = &str> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts.zip(&self.ends).map(|(start, &end)| &self.buffer[start..end])
+        starts
+            .zip(&self.ends)
+            .map(|(start, &end)| &self.buffer[start..end])
     }
 }
 
@@ -62,7 +71,12 @@ mod tests {
 
     #[test]
     fn words_come_out_as_they_were_put_in() {
-        for (keys, args) in [(&[][..], &[][..]), (&["", "ü{x}"], &["", "a", ""]), (&[], &["1"; 100]), (&["k"], &[])] {
+        for (keys, args) in [
+            (&[][..], &[][..]),
+            (&["", "ü{x}"], &["", "a", ""]),
+            (&[], &["1"; 100]),
+            (&["k"], &[]),
+        ] {
             let words = WordList::new(keys.iter().copied(), args.iter().copied());
             assert_eq!(words.keys().collect::<Vec<_>>(), keys);
             assert_eq!(words.args().collect::<Vec<_>>(), args);

@@ -1,35 +1,40 @@
 //! Unlock messages: a channel's message becomes an event of this locker's lines.
 //!
-//! A message is a hint. SUBSCRIBE returns before the server has processed it, a connection can fall silent, and
-//! messages can be dropped. So a subscription is confirmed only behind a barrier, all lines that listen are told after
-//! a reconnect or a lag (behind the barrier too), and a line checks the lock by itself after a sixth of its lease in
-//! any case. `line/wake_state.rs` has what messages mean to a line.
+//! A message is a hint. SUBSCRIBE returns before the server has processed it, a connection can fall
+//! silent, and messages can be dropped. So a subscription is confirmed only behind a barrier, all
+//! lines that listen are told after a reconnect or a lag (behind the barrier too), and a line
+//! checks the lock by itself after a sixth of its lease in any case. `line/wake_state.rs` has what
+//! messages mean to a line.
 //!
 //! # From a release to the next attempt
-//! On one server, a release wakes one of the waiting lockers, whose line has a place in the lock's list
-//! (`quorum/waiting.rs`). Passing the lock on costs two scripts then, however many wait.
-//! 1. A line that was refused subscribes to the lock's channel, and with its locker's first wait to the locker's own
-//!    channel, `lockhound_wake:<uuid>`, which serves all locks. Once both are confirmed, it asks with `enlist.lua`. A
-//!    refusal puts its locker into the list and returns its place; a grant takes it off.
-//! 2. A release (`wake.lua`) finds the first locker of the list that is subscribed. It sends *go* to that one and
-//!    *watch* to the next. If the releasing locker has other waiters, the same script puts it at the end of the list,
-//!    and its line asks for nothing until it is woken.
-//! 3. *Go*: the line asks, since a wake-up is no grant. *Watch*: it asks if it hears nothing for 20 ms. If that is
-//!    granted, the script drops the lockers before it from the list and has them ask, so a locker that stands still
-//!    costs one such wait and not one for each release. If both stand still, they cost one re-check.
-//! 4. A line without waiters has its locker taken off (`pass.lua`), which wakes the next one if the lock is free; while
-//!    the locker closes, too.
-//! 5. Over several servers, in a cluster, and without a list, a release publishes on the lock's channel. Over several
-//!    servers, the messages of a majority are a reason to ask.
+//! On one server, a release wakes one of the waiting lockers, whose line has a place in the lock's
+//! list (`quorum/waiting.rs`). Passing the lock on costs two scripts then, however many wait.
+//! 1. A line that was refused subscribes to the lock's channel, and with its locker's first wait to
+//!    the locker's own channel, `lockhound_wake:<uuid>`, which serves all locks. Once both are
+//!    confirmed, it asks with `enlist.lua`. A refusal puts its locker into the list and returns its
+//!    place; a grant takes it off.
+//! 2. A release (`wake.lua`) finds the first locker of the list that is subscribed. It sends *go*
+//!    to that one and *watch* to the next. If the releasing locker has other waiters, the same
+//!    script puts it at the end of the list, and its line asks for nothing until it is woken.
+//! 3. *Go*: the line asks, since a wake-up is no grant. *Watch*: it asks if it hears nothing for 20
+//!    ms. If that is granted, the script drops the lockers before it from the list and has them
+//!    ask, so a locker that stands still costs one such wait and not one for each release. If both
+//!    stand still, they cost one re-check.
+//! 4. A line without waiters has its locker taken off (`pass.lua`), which wakes the next one if the
+//!    lock is free; while the locker closes, too.
+//! 5. Over several servers, in a cluster, and without a list, a release publishes on the lock's
+//!    channel. Over several servers, the messages of a majority are a reason to ask.
 //!
-//! Consecutive hand-overs within a locker change no list, since the lock is never free; the release that ends them
-//! wakes the next. A lock that a `min_hold` keeps wakes nobody. Only the first send of a release speaks for its locker:
-//! a repeated one and an undo may be late, and wake the next without a word about the locker that sends them.
+//! Consecutive hand-overs within a locker change no list, since the lock is never free; the release
+//! that ends them wakes the next. A lock that a `min_hold` keeps wakes nobody. Only the first send
+//! of a release speaks for its locker: a repeated one and an undo may be late, and wake the next
+//! without a word about the locker that sends them.
 //!
 //! # Invariants
-//! - One task for each node sends all changes, one batch at a time, so that replies cannot be mixed up.
-//! - A channel that is subscribed on a node is in use, or was within [`LINGER`](table::LINGER), a [`SWEEP`] and the
-//!   time of two batches, no matter how many other changes there are.
+//! - One task for each node sends all changes, one batch at a time, so that replies cannot be mixed
+//!   up.
+//! - A channel that is subscribed on a node is in use, or was within [`LINGER`](table::LINGER), a
+//!   [`SWEEP`] and the time of two batches, no matter how many other changes there are.
 //! - The table's mutex is never held across an await, or while a hook runs.
 
 mod subscriber;
@@ -49,7 +54,8 @@ use crate::lease::NodeIndex;
 use crate::line::{Event, WakeSources, WakeUp};
 use crate::sync::{Arc, Mutex};
 
-/// How long channels that have lingered wait to be unsubscribed together with others, if there is no other change.
+/// How long channels that have lingered wait to be unsubscribed together with others, if there is
+/// no other change.
 const SWEEP: Duration = Duration::from_millis(100);
 
 /// Called for everything that the line of this lock has to know, if there is one.
@@ -75,14 +81,27 @@ pub(crate) struct Channels {
 }
 
 impl Channels {
-    /// Creates the channels of a locker that has locks of this family, and may be in lists under this name.
-    pub(crate) fn new(nodes: usize, family: &'static Family, locker: Option<&Arc<str>>, hooks: Hooks) -> Arc<Self> {
+    /// Creates the channels of a locker that has locks of this family, and may be in lists under
+    /// this name.
+    pub(crate) fn new(
+        nodes: usize,
+        family: &'static Family,
+        locker: Option<&Arc<str>>,
+        hooks: Hooks,
+    ) -> Arc<Self> {
         let changed = (0..nodes).map(|_| Notify::new()).collect();
         let wake = locker.map(|locker| WakeChannel::of(locker, nodes));
-        Arc::new(Self { table: Mutex::new(Table::new(nodes)), changed, wake, family, hooks })
+        Arc::new(Self {
+            table: Mutex::new(Table::new(nodes)),
+            changed,
+            wake,
+            family,
+            hooks,
+        })
     }
 
-    /// Listens to the unlock messages of a lock, if it does not yet. Returns whether a majority has confirmed that.
+    /// Listens to the unlock messages of a lock, if it does not yet. Returns whether a majority has
+    /// confirmed that.
     pub(crate) fn listen(&self, key: &Key) -> bool {
         let mut table = self.table.lock();
         let asks = table.listen(key);
@@ -94,8 +113,8 @@ impl Channels {
         is_confirmed
     }
 
-    /// Stops listening to a lock, if it does. The channel `lingers` if a caller got the lock: the next one often comes
-    /// at once.
+    /// Stops listening to a lock, if it does. The channel `lingers` if a caller got the lock: the
+    /// next one often comes at once.
     pub(crate) fn stop_listening(&self, key: &Key, lingers: bool) {
         if self.table.lock().leave(key, lingers, Instant::now()) {
             // The tasks may sleep for longer than that, since there was nothing to remove before.
@@ -110,7 +129,12 @@ impl Channels {
         let name = key.channel();
         let asked = table.is_asked_for(name);
         let confirmed = table.is_confirmed(name);
-        WakeSources { asked, confirmed, owed: table.owes_message(name), named }
+        WakeSources {
+            asked,
+            confirmed,
+            owed: table.owes_message(name),
+            named,
+        }
     }
 
     /// Called when this locker is about to release a lock, whose message it may hear.
@@ -134,28 +158,34 @@ impl Channels {
             return;
         }
         let mut table = self.table.lock();
-        let Some(told) = table.message(name) else { return };
+        let Some(told) = table.message(name) else {
+            return;
+        };
         let hurries = told.is_empty() && table.hurry(name, Instant::now());
         drop(table);
         if hurries {
             self.tell();
         }
-        told.iter().for_each(|key| (self.hooks.line)(key, Event::Heard(node)));
+        told.iter()
+            .for_each(|key| (self.hooks.line)(key, Event::Heard(node)));
         Key::of_channel(name, self.family).for_each(|key| (self.hooks.message)(&key));
     }
 
     /// Has all lines that listen ask, since they may have missed messages.
     fn miss_all(&self) {
         let keys = self.table.lock().keys();
-        keys.iter().for_each(|key| (self.hooks.line)(key, Event::Missed));
+        keys.iter()
+            .for_each(|key| (self.hooks.line)(key, Event::Missed));
     }
 
     fn confirm(&self, node: usize, batch: &SubscriptionChanges) {
         let keys = self.table.lock().confirm(node, batch);
-        keys.iter().for_each(|key| (self.hooks.line)(key, Event::Subscribed));
+        keys.iter()
+            .for_each(|key| (self.hooks.line)(key, Event::Subscribed));
     }
 
-    /// Returns what a node has to be asked for now, and how long it is until a channel has to be removed.
+    /// Returns what a node has to be asked for now, and how long it is until a channel has to be
+    /// removed.
     fn batch(&self, node: usize, now: Instant) -> (SubscriptionChanges, Option<Duration>) {
         let mut table = self.table.lock();
         let asks = table.sweep(now);
@@ -171,6 +201,8 @@ impl Channels {
 
 impl std::fmt::Debug for Channels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Channels").field("channels", &self.table.lock().len()).finish()
+        f.debug_struct("Channels")
+            .field("channels", &self.table.lock().len())
+            .finish()
     }
 }

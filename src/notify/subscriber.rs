@@ -16,15 +16,21 @@ use crate::node::{LinkEvent, Node, Outcome, hear_during};
 /// The pause before a batch that the connection did not take is tried again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Keeps one node's subscriptions as the table has them. Starts with the locker; ends when the node's connection is
-/// closed, or with the engine.
+/// Keeps one node's subscriptions as the table has them. Starts with the locker; ends when the
+/// node's connection is closed, or with the engine.
 pub(crate) async fn listen(
     channels: Arc<Channels>,
     index: usize,
     node: Arc<Node>,
     mut events: UnboundedReceiver<LinkEvent>,
 ) {
-    let mut subscriber = NodeSubscriber { channels, index, node, wake: false, deaf: false };
+    let mut subscriber = NodeSubscriber {
+        channels,
+        index,
+        node,
+        wake: false,
+        deaf: false,
+    };
     foreign::restarted(async move |again| {
         if again {
             // A batch may be half sent, and its replies would be taken for those of the next one.
@@ -36,9 +42,17 @@ pub(crate) async fn listen(
     .await;
 }
 
-async fn keep_listening(subscriber: &mut NodeSubscriber, events: &mut UnboundedReceiver<LinkEvent>) {
+async fn keep_listening(
+    subscriber: &mut NodeSubscriber,
+    events: &mut UnboundedReceiver<LinkEvent>,
+) {
     loop {
-        if let Some(wake) = subscriber.channels.wake.as_ref().and_then(|wake| wake.ask(subscriber.index)) {
+        if let Some(wake) = subscriber
+            .channels
+            .wake
+            .as_ref()
+            .and_then(|wake| wake.ask(subscriber.index))
+        {
             if !subscriber.send_wake(wake, events).await {
                 return;
             }
@@ -76,17 +90,25 @@ struct NodeSubscriber {
     channels: Arc<Channels>,
     index: usize,
     node: Arc<Node>,
-    /// Set if all lines have to be told that they may have missed messages, after the next batch is confirmed.
+    /// Set if all lines have to be told that they may have missed messages, after the next batch is
+    /// confirmed.
     wake: bool,
     /// Set once a refused subscription has been logged.
     deaf: bool,
 }
 
 impl NodeSubscriber {
-    /// Sends a batch, and handles events meanwhile. Returns false once there will be no more events.
-    async fn send(&mut self, batch: SubscriptionChanges, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
+    /// Sends a batch, and handles events meanwhile. Returns false once there will be no more
+    /// events.
+    async fn send(
+        &mut self,
+        batch: SubscriptionChanges,
+        events: &mut UnboundedReceiver<LinkEvent>,
+    ) -> bool {
         let woken = std::mem::take(&mut self.wake);
-        let Some((outcome, reconnected)) = self.resubscribe(&batch, events).await else { return false };
+        let Some((outcome, reconnected)) = self.resubscribe(&batch, events).await else {
+            return false;
+        };
         match outcome {
             // Subscriptions of a connection that is gone do not exist on the new one.
             _ if reconnected => return true,
@@ -115,8 +137,8 @@ impl NodeSubscriber {
         true
     }
 
-    /// Sends a batch, and handles events meanwhile. Returns the outcome, and whether the connection is a new one by
-    /// now, or `None` once there will be no more events.
+    /// Sends a batch, and handles events meanwhile. Returns the outcome, and whether the connection
+    /// is a new one by now, or `None` once there will be no more events.
     async fn resubscribe(
         &mut self,
         batch: &SubscriptionChanges,
@@ -130,13 +152,21 @@ impl NodeSubscriber {
         Some((outcome, reconnected))
     }
 
-    /// Subscribes to the locker's own channel, in a batch of its own, so that a user without the right to it gets the
-    /// other messages all the same. Returns false once there will be no more events.
+    /// Subscribes to the locker's own channel, in a batch of its own, so that a user without the
+    /// right to it gets the other messages all the same. Returns false once there will be no more
+    /// events.
     async fn send_wake(&mut self, name: Name, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
-        let batch = SubscriptionChanges { add: vec![name], remove: Vec::new() };
-        let Some((outcome, reconnected)) = self.resubscribe(&batch, events).await else { return false };
+        let batch = SubscriptionChanges {
+            add: vec![name],
+            remove: Vec::new(),
+        };
+        let Some((outcome, reconnected)) = self.resubscribe(&batch, events).await else {
+            return false;
+        };
         let channels = Arc::clone(&self.channels);
-        let Some(wake) = &channels.wake else { return true };
+        let Some(wake) = &channels.wake else {
+            return true;
+        };
         match outcome {
             _ if reconnected => wake.again(self.index),
             Outcome::Done(()) => wake.confirm(self.index),
@@ -154,15 +184,20 @@ impl NodeSubscriber {
         true
     }
 
-    /// Handles events for a while before the next batch. Returns false once there will be no more events.
+    /// Handles events for a while before the next batch. Returns false once there will be no more
+    /// events.
     async fn pause(&mut self, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
-        hear_during(sleep(RETRY), events, |event| _ = self.hear(event)).await.is_some()
+        hear_during(sleep(RETRY), events, |event| _ = self.hear(event))
+            .await
+            .is_some()
     }
 
     /// Handles an event of the connection. Returns true if it is a new connection.
     fn hear(&mut self, event: LinkEvent) -> bool {
         match event {
-            LinkEvent::Message { channel, text } => self.channels.message(self.index, &channel, &text),
+            LinkEvent::Message { channel, text } => {
+                self.channels.message(self.index, &channel, &text)
+            }
             LinkEvent::Lagged => self.wake = true,
             LinkEvent::Up => {
                 self.forget();
@@ -175,7 +210,10 @@ impl NodeSubscriber {
     /// Records that nothing is subscribed, and that messages may have been missed.
     fn forget(&mut self) {
         self.channels.table.lock().forget(self.index);
-        self.channels.wake.iter().for_each(|wake| wake.again(self.index));
+        self.channels
+            .wake
+            .iter()
+            .for_each(|wake| wake.again(self.index));
         self.wake = true;
     }
 }

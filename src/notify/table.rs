@@ -1,11 +1,12 @@
-//! The channels of a locker as plain data: the locks that are listened to at each, the subscriptions of each node, and
-//! pending changes.
+//! The channels of a locker as plain data: the locks that are listened to at each, the
+//! subscriptions of each node, and pending changes.
 //!
 //! # Invariants
-//! - A channel is in the table while it has listeners, and for [`LINGER`] after the last of them if that got the lock.
-//!   `idle` has exactly the channels without listeners. A listener is a lock whose line listens.
-//! - `changes` of a node has every channel that only the node or only the table has, and none that neither has: it does
-//!   not grow while a node is away.
+//! - A channel is in the table while it has listeners, and for [`LINGER`] after the last of them if
+//!   that got the lock. `idle` has exactly the channels without listeners. A listener is a lock
+//!   whose line listens.
+//! - `changes` of a node has every channel that only the node or only the table has, and none that
+//!   neither has: it does not grow while a node is away.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -15,7 +16,8 @@ use crate::key::Key;
 use crate::lease::majority;
 use crate::sync::Arc;
 
-/// How long a channel stays subscribed without listeners, since the next waiter often comes at once.
+/// How long a channel stays subscribed without listeners, since the next waiter often comes at
+/// once.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 pub(super) type Name = Arc<str>;
@@ -89,7 +91,11 @@ impl SubscriptionChanges {
 impl Table {
     pub(super) fn new(nodes: usize) -> Self {
         let nodes = (0..nodes).map(|_| NodeSubscriptions::default()).collect();
-        Self { channels: HashMap::new(), idle: BTreeSet::new(), nodes }
+        Self {
+            channels: HashMap::new(),
+            idle: BTreeSet::new(),
+            nodes,
+        }
     }
 
     /// Adds a listener. Returns whether a node has to be asked for its channel.
@@ -103,16 +109,23 @@ impl Table {
             self.idle.remove(&(since, Arc::clone(name)));
         }
         let mut asks = false;
-        for node in self.nodes.iter_mut().filter(|node| !node.has.contains_key(name)) {
+        for node in self
+            .nodes
+            .iter_mut()
+            .filter(|node| !node.has.contains_key(name))
+        {
             asks |= node.changes.insert(Arc::clone(name));
         }
         asks
     }
 
-    /// Removes a listener. Returns whether its channel is now the first to be removed, of those without listeners.
+    /// Removes a listener. Returns whether its channel is now the first to be removed, of those
+    /// without listeners.
     pub(super) fn leave(&mut self, key: &Key, lingers: bool, now: Instant) -> bool {
         let name = key.channel();
-        let Some(channel) = self.channels.get_mut(name) else { return false };
+        let Some(channel) = self.channels.get_mut(name) else {
+            return false;
+        };
         channel.listeners.retain(|listener| listener != key);
         if !channel.listeners.is_empty() || channel.idle_since.is_some() {
             return false;
@@ -131,13 +144,23 @@ impl Table {
         Some(channel.listeners.clone())
     }
 
-    /// Called after a message. A channel without listeners no longer lingers if that is another locker's: whoever
-    /// releases a lock leaves it to its subscribers for a moment. Returns whether there is one to be removed.
+    /// Called after a message. A channel without listeners no longer lingers if that is another
+    /// locker's: whoever releases a lock leaves it to its subscribers for a moment. Returns whether
+    /// there is one to be removed.
     pub(super) fn hurry(&mut self, name: &str, now: Instant) -> bool {
-        let Some((name, _)) = self.channels.get_key_value(name) else { return false };
+        let Some((name, _)) = self.channels.get_key_value(name) else {
+            return false;
+        };
         let name = Arc::clone(name);
-        let Some(channel) = self.channels.get_mut(&name) else { return false };
-        let Some(since) = channel.idle_since.filter(|_| channel.last == LastMessage::Another) else { return false };
+        let Some(channel) = self.channels.get_mut(&name) else {
+            return false;
+        };
+        let Some(since) = channel
+            .idle_since
+            .filter(|_| channel.last == LastMessage::Another)
+        else {
+            return false;
+        };
         self.idle.remove(&(since, Arc::clone(&name)));
         let since = now.before(LINGER);
         channel.idle_since = Some(since);
@@ -148,13 +171,19 @@ impl Table {
     pub(super) fn release(&mut self, name: &str) {
         let is_confirmed = self.is_confirmed(name);
         if let Some(channel) = self.channels.get_mut(name) {
-            channel.last = if is_confirmed { LastMessage::None } else { LastMessage::Unknown };
+            channel.last = if is_confirmed {
+                LastMessage::None
+            } else {
+                LastMessage::Unknown
+            };
         }
     }
 
     /// Returns whether the message of the last release may be yet to come.
     pub(super) fn owes_message(&self, name: &str) -> bool {
-        self.channels.get(name).is_some_and(|channel| channel.last == LastMessage::None)
+        self.channels
+            .get(name)
+            .is_some_and(|channel| channel.last == LastMessage::None)
     }
 
     /// Returns whether a node has a channel, or has been asked for it.
@@ -164,19 +193,26 @@ impl Table {
 
     /// Returns whether a majority of the nodes has confirmed a channel.
     pub(super) fn is_confirmed(&self, name: &str) -> bool {
-        let confirmed = self.nodes.iter().filter(|node| node.has.get(name) == Some(&SubscriptionState::Confirmed));
+        let confirmed = self
+            .nodes
+            .iter()
+            .filter(|node| node.has.get(name) == Some(&SubscriptionState::Confirmed));
         confirmed.count() >= majority(self.nodes.len())
     }
 
-    /// Returns all listeners in the order of their channels' names, since a simulation has to tell them in the same
-    /// order each time.
+    /// Returns all listeners in the order of their channels' names, since a simulation has to tell
+    /// them in the same order each time.
     pub(super) fn keys(&self) -> Vec<Key> {
         let mut channels: Vec<_> = self.channels.iter().collect();
         channels.sort_unstable_by_key(|(name, _)| *name);
-        channels.into_iter().flat_map(|(_, channel)| channel.listeners.clone()).collect()
+        channels
+            .into_iter()
+            .flat_map(|(_, channel)| channel.listeners.clone())
+            .collect()
     }
 
-    /// Removes the channels that have had no listeners for a while. Returns whether a node has one of them.
+    /// Removes the channels that have had no listeners for a while. Returns whether a node has one
+    /// of them.
     pub(super) fn sweep(&mut self, now: Instant) -> bool {
         let mut asks = false;
         while let Some((since, _)) = self.idle.first()
@@ -221,10 +257,14 @@ impl Table {
     /// Records that a node has confirmed a batch. Returns the listeners that wait for that.
     pub(super) fn confirm(&mut self, node: usize, batch: &SubscriptionChanges) -> Vec<Key> {
         for name in &batch.add {
-            self.nodes[node].has.insert(Arc::clone(name), SubscriptionState::Confirmed);
+            self.nodes[node]
+                .has
+                .insert(Arc::clone(name), SubscriptionState::Confirmed);
         }
         let channels = batch.add.iter().filter_map(|name| self.channels.get(name));
-        channels.flat_map(|channel| channel.listeners.clone()).collect()
+        channels
+            .flat_map(|channel| channel.listeners.clone())
+            .collect()
     }
 
     /// Records that a node may or may not have executed a batch, so that it is asked once more.
@@ -236,7 +276,8 @@ impl Table {
         }
     }
 
-    /// Records that a node was reconnected and has no subscriptions, so that it is asked for all channels.
+    /// Records that a node was reconnected and has no subscriptions, so that it is asked for all
+    /// channels.
     pub(super) fn forget(&mut self, node: usize) {
         let NodeSubscriptions { has, changes } = &mut self.nodes[node];
         has.clear();
@@ -298,7 +339,10 @@ mod tests {
         served(&mut table, &x, start);
         table.release(&name("x"));
         table.message(x.channel());
-        assert!(!table.hurry(&name("x"), start) && !table.sweep(start), "it was its own");
+        assert!(
+            !table.hurry(&name("x"), start) && !table.sweep(start),
+            "it was its own"
+        );
         table.message(x.channel());
         assert!(table.hurry(&name("x"), start) && table.sweep(start));
         assert_eq!(settle(&mut table, 0), batch(&[], &["x"]));
@@ -334,7 +378,10 @@ mod tests {
         served(&mut table, &key("y"), start);
         table.listen(&x);
         settle(&mut table, 0);
-        assert!(table.leave(&x, false, start), "it comes before the other one");
+        assert!(
+            table.leave(&x, false, start),
+            "it comes before the other one"
+        );
         assert!(table.sweep(start) && table.len() == 1);
         assert_eq!(settle(&mut table, 0), batch(&[], &["x"]));
     }
@@ -344,7 +391,10 @@ mod tests {
     fn a_channel_in_use_is_never_removed() {
         let (mut table, start, x, other) = (Table::new(1), Instant::now(), key("x"), key("{x}"));
         assert!(table.listen(&other));
-        assert!(!table.listen(&x) && !table.listen(&x), "one subscription for both");
+        assert!(
+            !table.listen(&x) && !table.listen(&x),
+            "one subscription for both"
+        );
         served(&mut table, &x, start);
         assert!(!table.sweep(start + ms(60_000)) && table.len() == 1);
         served(&mut table, &other, start + ms(60_000));
@@ -404,12 +454,25 @@ mod tests {
             now = now + ms(10);
             table.sweep(now);
             let NodeSubscriptions { has, changes } = &table.nodes[2];
-            assert!(has.is_empty() && changes.len() <= 100 && table.idle.len() <= 100 && table.len() <= 100);
+            assert!(
+                has.is_empty()
+                    && changes.len() <= 100
+                    && table.idle.len() <= 100
+                    && table.len() <= 100
+            );
         }
         table.sweep(now + LINGER);
         assert!(table.batch(2).is_empty());
-        assert_eq!(settle(&mut table, 0).remove.len(), settle(&mut table, 1).remove.len());
-        assert!(table.nodes.iter().all(|node| node.has.is_empty() && node.changes.is_empty()));
+        assert_eq!(
+            settle(&mut table, 0).remove.len(),
+            settle(&mut table, 1).remove.len()
+        );
+        assert!(
+            table
+                .nodes
+                .iter()
+                .all(|node| node.has.is_empty() && node.changes.is_empty())
+        );
     }
 
     #[test]
@@ -453,7 +516,10 @@ mod tests {
         let (mut table, x, other) = (Table::new(1), key("x"), key("{x}"));
         table.listen(&x);
         table.listen(&other);
-        assert_eq!(table.message(x.channel()), Some(vec![x.clone(), other.clone()]));
+        assert_eq!(
+            table.message(x.channel()),
+            Some(vec![x.clone(), other.clone()])
+        );
         served(&mut table, &x, Instant::now());
         assert_eq!(table.message(x.channel()), Some(vec![other.clone()]));
         served(&mut table, &other, Instant::now());

@@ -28,11 +28,16 @@ const REFUSED: u8 = 4;
 impl WakeChannel {
     pub(super) fn of(locker: &Arc<str>, nodes: usize) -> Self {
         let states = (0..nodes).map(|_| AtomicU8::new(UNUSED)).collect();
-        Self { name: format!("{WAKE}{locker}").into(), states }
+        Self {
+            name: format!("{WAKE}{locker}").into(),
+            states,
+        }
     }
 
     fn change(&self, node: NodeIndex, from: u8, to: u8) -> bool {
-        self.states[node].compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.states[node]
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
     }
 
     /// Records that a caller waits. Returns whether a server has to be asked for the channel.
@@ -41,9 +46,11 @@ impl WakeChannel {
         (0..self.states.len()).filter(asks).count() > 0
     }
 
-    /// Returns the channel if this server has to be asked for it now. From here on it counts as asked.
+    /// Returns the channel if this server has to be asked for it now. From here on it counts as
+    /// asked.
     pub(super) fn ask(&self, node: NodeIndex) -> Option<Name> {
-        self.change(node, WANTED, ASKED).then(|| Arc::clone(&self.name))
+        self.change(node, WANTED, ASKED)
+            .then(|| Arc::clone(&self.name))
     }
 
     pub(super) fn confirm(&self, node: NodeIndex) {
@@ -63,12 +70,16 @@ impl WakeChannel {
     /// Records that this server has to be asked again, if it was asked before.
     pub(super) fn again(&self, node: NodeIndex) {
         let used = |state| (state != UNUSED).then_some(WANTED);
-        let _: Result<_, _> = self.states[node].fetch_update(Ordering::AcqRel, Ordering::Acquire, used);
+        let _: Result<_, _> =
+            self.states[node].fetch_update(Ordering::AcqRel, Ordering::Acquire, used);
     }
 
     /// Returns whether a majority of the servers has confirmed it.
     pub(super) fn is_confirmed(&self) -> bool {
-        let confirmed = self.states.iter().filter(|state| state.load(Ordering::Acquire) == CONFIRMED);
+        let confirmed = self
+            .states
+            .iter()
+            .filter(|state| state.load(Ordering::Acquire) == CONFIRMED);
         confirmed.count() >= majority(self.states.len())
     }
 }
@@ -80,15 +91,25 @@ mod tests {
     #[test]
     fn a_locker_is_woken_by_its_name_once_a_majority_has_confirmed_its_channel() {
         let wake = WakeChannel::of(&"locker".into(), 3);
-        assert!((0..3).all(|node| wake.ask(node).is_none()), "nobody waits yet");
+        assert!(
+            (0..3).all(|node| wake.ask(node).is_none()),
+            "nobody waits yet"
+        );
         assert!(wake.want() && !wake.want());
         for (node, confirmed) in [(0, false), (2, true)] {
-            assert!(wake.ask(node).is_some_and(|name| &*name == "lockhound_wake:locker") && wake.ask(node).is_none());
+            assert!(
+                wake.ask(node)
+                    .is_some_and(|name| &*name == "lockhound_wake:locker")
+                    && wake.ask(node).is_none()
+            );
             wake.confirm(node);
             assert_eq!(wake.is_confirmed(), confirmed, "{node}");
         }
         assert!(wake.ask(1).is_some());
-        let source = crate::error::NodeFailure { node: "one".into(), reason: "NOPERM".into() };
+        let source = crate::error::NodeFailure {
+            node: "one".into(),
+            reason: "NOPERM".into(),
+        };
         wake.refuse(
             1,
             &Error::Unavailable {
@@ -100,7 +121,10 @@ mod tests {
         );
         assert!(wake.is_confirmed() && wake.ask(1).is_none());
         wake.again(0);
-        assert!(!wake.is_confirmed() && wake.ask(0).is_some(), "it was reconnected");
+        assert!(
+            !wake.is_confirmed() && wake.ask(0).is_some(),
+            "it was reconnected"
+        );
         wake.again(1);
         assert!(wake.ask(1).is_some(), "it is asked again after a refusal");
     }

@@ -19,8 +19,9 @@ use crate::fence::{Fence, Source};
 use crate::lua::Topology;
 use crate::node::{Call, Outcome, Reply, Step, WordList};
 
-/// Takes all of these locks, which are of one kind, or none. If the answer is to be a vote, `vote` is the id of the
-/// memory that the server has to have, the one that it had when it was vetted; without that memory it does nothing.
+/// Takes all of these locks, which are of one kind, or none. If the answer is to be a vote, `vote`
+/// is the id of the memory that the server has to have, the one that it had when it was vetted;
+/// without that memory it does nothing.
 #[derive(Debug, Clone)]
 pub(crate) struct Acquire {
     pub(crate) claims: Arc<[Claim]>,
@@ -36,7 +37,8 @@ pub(crate) struct Acquire {
 pub(crate) enum AcquireAnswer {
     /// All requested locks are granted, with one fence for each.
     Granted(Vec<Fence>),
-    /// One is held by another, for at most this long if its lease is not renewed, or without a lease if `None`.
+    /// One is held by another, for at most this long if its lease is not renewed, or without a
+    /// lease if `None`.
     Held(Option<Duration>),
     /// The same, for a locker that goes into the list.
     Listed(Option<Duration>, ListPlace),
@@ -56,7 +58,13 @@ impl Op for Acquire {
     type Output = Option<AcquireAnswer>;
 
     fn call(&self, topology: Topology) -> Call {
-        let Self { claims, lease, fences, vote, listing } = self;
+        let Self {
+            claims,
+            lease,
+            fences,
+            vote,
+            listing,
+        } = self;
         let scripts = scripts_of(claims);
         let (script, name) = match (&**claims, listing) {
             ([_], Some(_)) => (&scripts.enlist, Some("enlist")),
@@ -64,9 +72,17 @@ impl Op for Acquire {
             _ => (&scripts.acquire_all, None),
         };
         let listing = listing.as_ref().filter(|_| claims.len() == 1);
-        let keys = claims.iter().flat_map(|claim| [lock(&claim.key), counter(claim, *fences, topology)]);
-        let args = once(millis(*lease)).chain(fields(claims)).chain(once(number(fences.clock())));
-        let args = args.chain(listing.into_iter().flat_map(|listing| listed(&claims[0], listing)));
+        let keys = claims
+            .iter()
+            .flat_map(|claim| [lock(&claim.key), counter(claim, *fences, topology)]);
+        let args = once(millis(*lease))
+            .chain(fields(claims))
+            .chain(once(number(fences.clock())));
+        let args = args.chain(
+            listing
+                .into_iter()
+                .flat_map(|listing| listed(&claims[0], listing)),
+        );
         Call::Step(Step {
             alone: script.for_vote(topology, vote),
             batched: name.map(|name| batched(scripts, topology, name)),
@@ -80,7 +96,11 @@ impl Op for Acquire {
     }
 
     fn read(&self, reply: &Reply) -> Option<Option<AcquireAnswer>> {
-        if is_forgotten(reply) { Some(None) } else { answer(reply, self.claims.len()).map(Some) }
+        if is_forgotten(reply) {
+            Some(None)
+        } else {
+            answer(reply, self.claims.len()).map(Some)
+        }
     }
 
     fn wrote(answer: &Option<AcquireAnswer>) -> bool {
@@ -95,24 +115,46 @@ impl Op for Acquire {
         if let Some(error) = self.claims.iter().find_map(|claim| torn(&claim.key)) {
             return Outcome::Refused(error);
         }
-        debug_assert_eq!(self.vote, None, "a cluster stands alone, and remembers nothing");
+        debug_assert_eq!(
+            self.vote, None,
+            "a cluster stands alone, and remembers nothing"
+        );
         let slots = by_slot(&self.claims);
-        if slots.len() > 1 { self.acquire_slots(&slots, route).await } else { route.ask(self).await }
+        if slots.len() > 1 {
+            self.acquire_slots(&slots, route).await
+        } else {
+            route.ask(self).await
+        }
     }
 }
 
 impl Acquire {
-    /// Takes the locks of one slot after the other: of two callers that want the same locks, the one that gets the
-    /// first slot gets the others. If a slot is refused, the locks taken before are released before the refusal is
-    /// returned. If they cannot be released, the outcome is unknown, and the caller undoes all of it.
-    async fn acquire_slots(&self, slots: &[Vec<usize>], route: &ClusterRoute<'_>) -> Outcome<Option<AcquireAnswer>> {
+    /// Takes the locks of one slot after the other: of two callers that want the same locks, the
+    /// one that gets the first slot gets the others. If a slot is refused, the locks taken before
+    /// are released before the refusal is returned. If they cannot be released, the outcome is
+    /// unknown, and the caller undoes all of it.
+    async fn acquire_slots(
+        &self,
+        slots: &[Vec<usize>],
+        route: &ClusterRoute<'_>,
+    ) -> Outcome<Option<AcquireAnswer>> {
         let mut fences = vec![None; self.claims.len()];
         let mut taken: Vec<usize> = Vec::new();
         for members in slots {
-            let acquire = Self { claims: chosen(&self.claims, members), vote: None, listing: None, ..*self };
+            let acquire = Self {
+                claims: chosen(&self.claims, members),
+                vote: None,
+                listing: None,
+                ..*self
+            };
             match route.ask(&acquire).await {
-                Outcome::Done(Some(AcquireAnswer::Granted(given))) if given.len() == members.len() => {
-                    members.iter().zip(given).for_each(|(&at, fence)| fences[at] = Some(fence));
+                Outcome::Done(Some(AcquireAnswer::Granted(given)))
+                    if given.len() == members.len() =>
+                {
+                    members
+                        .iter()
+                        .zip(given)
+                        .for_each(|(&at, fence)| fences[at] = Some(fence));
                     taken.extend(members);
                 }
                 unknown @ Outcome::Unknown(_) => return unknown,
@@ -134,35 +176,60 @@ impl Acquire {
     ///
     /// # Errors
     /// Why a lock may still be held.
-    async fn give_back(&self, taken: &[usize], route: &ClusterRoute<'_>) -> Result<(), NodeFailure> {
+    async fn give_back(
+        &self,
+        taken: &[usize],
+        route: &ClusterRoute<'_>,
+    ) -> Result<(), NodeFailure> {
         let released = join_all(taken.iter().map(|&at| {
-            let release = Release { claim: self.claims[at].clone(), rest: None, wakes: Wakes::All };
+            let release = Release {
+                claim: self.claims[at].clone(),
+                rest: None,
+                wakes: Wakes::All,
+            };
             async move { route.ask(&release).await }
         }));
-        released.await.into_iter().try_for_each(|outcome| match outcome {
-            Outcome::Done(_) => Ok(()),
-            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Err(failure),
-            Outcome::Refused(error) => Err(failure(route, error)),
-        })
+        released
+            .await
+            .into_iter()
+            .try_for_each(|outcome| match outcome {
+                Outcome::Done(_) => Ok(()),
+                Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Err(failure),
+                Outcome::Refused(error) => Err(failure(route, error)),
+            })
     }
 }
 
 fn failure(route: &ClusterRoute<'_>, reason: impl fmt::Display) -> NodeFailure {
-    NodeFailure { node: Arc::clone(route.node.name()), reason: reason.to_string() }
+    NodeFailure {
+        node: Arc::clone(route.node.name()),
+        reason: reason.to_string(),
+    }
 }
 
 /// Returns what an acquire says about the locker that goes into the list.
 fn listed<'a>(claim: &'a Claim, listing: &'a Listing) -> [Word<'a>; 4] {
-    let Listing { locker, looked, lifetime } = listing;
+    let Listing {
+        locker,
+        looked,
+        lifetime,
+    } = listing;
     let looked = if *looked { "1" } else { "" };
-    [Word::List(&claim.key), text(&**locker), text(looked), millis(*lifetime)]
+    [
+        Word::List(&claim.key),
+        text(&**locker),
+        text(looked),
+        millis(*lifetime),
+    ]
 }
 
 fn answer(reply: &Reply, locks: usize) -> Option<AcquireAnswer> {
     match array(reply)? {
-        [Reply::Int(1), given @ ..] if given.len() == locks => {
-            given.iter().map(fence).collect::<Option<_>>().map(AcquireAnswer::Granted)
-        }
+        [Reply::Int(1), given @ ..] if given.len() == locks => given
+            .iter()
+            .map(fence)
+            .collect::<Option<_>>()
+            .map(AcquireAnswer::Granted),
         [Reply::Int(0), Reply::Int(ttl), Reply::Int(place)] => {
             let place = ListPlace::Behind(u64::try_from(*place).ok()?);
             Some(AcquireAnswer::Listed(remaining(*ttl), place))

@@ -12,7 +12,8 @@ use crate::fence::{Fence, Source};
 use crate::lua::Topology;
 use crate::node::{Call, Reply, Step, WordList};
 
-/// Releases a lock and takes it for the next claim, if it is still held under the first. It is never a vote.
+/// Releases a lock and takes it for the next claim, if it is still held under the first. It is
+/// never a vote.
 pub(crate) struct HandOver {
     pub(crate) from: Claim,
     pub(crate) to: Claim,
@@ -33,9 +34,19 @@ impl Op for HandOver {
     type Output = HandOverAnswer;
 
     fn call(&self, topology: Topology) -> Call {
-        let Self { from, to, lease, fences } = self;
+        let Self {
+            from,
+            to,
+            lease,
+            fences,
+        } = self;
         let scripts = &to.kind.scripts;
-        let args = [millis(*lease), field(to), number(fences.clock()), field(from)];
+        let args = [
+            millis(*lease),
+            field(to),
+            number(fences.clock()),
+            field(from),
+        ];
         Call::Step(Step {
             alone: scripts.hand_over.on(topology),
             batched: Some(batched(scripts, topology, "hand_over")),

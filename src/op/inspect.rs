@@ -85,7 +85,10 @@ impl Op for Force {
     fn call(&self, topology: Topology) -> Call {
         static FORCE: Script = Script::shared("force");
         let args = self.holders.iter().map(text);
-        alone(FORCE.on(topology), WordList::new([lock(&self.key), channel(&self.key)], args))
+        alone(
+            FORCE.on(topology),
+            WordList::new([lock(&self.key), channel(&self.key)], args),
+        )
     }
 
     fn read(&self, reply: &Reply) -> Option<bool> {
@@ -102,9 +105,15 @@ impl Op for Force {
 
 /// Makes an error of a reply that names a type: the key is not a lock.
 fn no_lock(key: &Key, node: &Arc<str>, reply: &Reply) -> Option<Error> {
-    let Reply::Bytes(key_type) = reply else { return None };
+    let Reply::Bytes(key_type) = reply else {
+        return None;
+    };
     let key_type = cut(key_type);
-    let what = if key_type == "hash" { "hash that is no lock's" } else { &*key_type };
+    let what = if key_type == "hash" {
+        "hash that is no lock's"
+    } else {
+        &*key_type
+    };
     let message = format!("WRONGTYPE {:?} holds a {what}", key.stored());
     Some(Error::refused(ServerErrorKind::WrongType, node, message))
 }

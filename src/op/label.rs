@@ -28,7 +28,10 @@ impl Op for WriteLabel {
     fn call(&self, topology: Topology) -> Call {
         static LABEL: Script = Script::shared("label");
         let label = self.label.as_deref().unwrap_or_default();
-        alone(LABEL.on(topology), WordList::new([of(&self.locker)], [text(label), millis(label::LIFETIME)]))
+        alone(
+            LABEL.on(topology),
+            WordList::new([of(&self.locker)], [text(label), millis(label::LIFETIME)]),
+        )
     }
 
     fn read(&self, reply: &Reply) -> Option<()> {

@@ -1,4 +1,5 @@
-//! What a server that votes has to remember: asks for it, asks another server about it, and lets it vote.
+//! What a server that votes has to remember: asks for it, asks another server about it, and lets it
+//! vote.
 
 use std::iter::once;
 use std::sync::Arc;
@@ -56,25 +57,55 @@ impl Op for Vet {
         static VET: Script = Script::shared("vet");
         let words = match &self.0 {
             None => WordList::new([], ["", "0", "", "0"].map(word::text)),
-            Some(Announced { id, lease, servers, rank }) => {
+            Some(Announced {
+                id,
+                lease,
+                servers,
+                rank,
+            }) => {
                 let [servers, rank] = [*servers, *rank].map(|count| number(count as u64));
-                WordList::new([word::text(MEMORY)], [word::text(&**id), millis(*lease), servers, rank])
+                WordList::new(
+                    [word::text(MEMORY)],
+                    [word::text(&**id), millis(*lease), servers, rank],
+                )
             }
         };
         alone(VET.on(topology), words)
     }
 
     fn read(&self, reply: &Reply) -> Option<ServerIdentity> {
-        let [run_id, role, master, rest @ ..] = array(reply)? else { return None };
-        let memory = if rest.is_empty() { None } else { Some(remembrance(rest)?) };
-        Some(ServerIdentity { run_id: text(run_id)?, role: text(role)?, master: text(master)?, memory })
+        let [run_id, role, master, rest @ ..] = array(reply)? else {
+            return None;
+        };
+        let memory = if rest.is_empty() {
+            None
+        } else {
+            Some(remembrance(rest)?)
+        };
+        Some(ServerIdentity {
+            run_id: text(run_id)?,
+            role: text(role)?,
+            master: text(master)?,
+            memory,
+        })
     }
 }
 
 fn remembrance(items: &[Reply]) -> Option<Remembrance> {
-    let [id, servers, lease, waited] = items else { return None };
-    let waited = if int(waited)? == -1 { None } else { Some(duration(waited)?) };
-    Some(Remembrance { id: text(id)?, servers: text(servers)?.parse().ok()?, lease: duration(lease)?, waited })
+    let [id, servers, lease, waited] = items else {
+        return None;
+    };
+    let waited = if int(waited)? == -1 {
+        None
+    } else {
+        Some(duration(waited)?)
+    };
+    Some(Remembrance {
+        id: text(id)?,
+        servers: text(servers)?.parse().ok()?,
+        lease: duration(lease)?,
+        waited,
+    })
 }
 
 /// Asks what the server with this id has to know before it votes.
@@ -112,8 +143,14 @@ impl Op for AskAbout {
         if is_forgotten(reply) {
             return Some(None);
         }
-        let [votes, lease, mark] = array(reply)? else { return None };
-        Some(Some(Testimony { votes: yes_or_no(votes)?, lease: duration(lease)?, mark: text(mark)? }))
+        let [votes, lease, mark] = array(reply)? else {
+            return None;
+        };
+        Some(Some(Testimony {
+            votes: yes_or_no(votes)?,
+            lease: duration(lease)?,
+            mark: text(mark)?,
+        }))
     }
 }
 
@@ -141,7 +178,8 @@ impl Op for Opening {
 
     fn call(&self, topology: Topology) -> Call {
         static OPEN: Script = Script::shared("open");
-        // A server that stands alone is told nothing, and its user may have no right to marks (tokens).
+        // A server that stands alone is told nothing, and its user may have no right to marks
+        // (tokens).
         let raised = marks().filter(|_| !self.marks.is_empty());
         let args = [
             word::text(&*self.from),
@@ -153,7 +191,10 @@ impl Op for Opening {
             number(self.servers as u64),
             number(self.named as u64),
         ];
-        alone(OPEN.on(topology), WordList::new(once(word::text(MEMORY)).chain(raised), args))
+        alone(
+            OPEN.on(topology),
+            WordList::new(once(word::text(MEMORY)).chain(raised), args),
+        )
     }
 
     fn read(&self, reply: &Reply) -> Option<bool> {

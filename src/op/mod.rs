@@ -1,10 +1,11 @@
-//! What a server is asked for. An operation is one file: its values, its script with keys and arguments, how the reply
-//! reads, what replicas have to acknowledge, and what is different on a cluster.
+//! What a server is asked for. An operation is one file: its values, its script with keys and
+//! arguments, how the reply reads, what replicas have to acknowledge, and what is different on a
+//! cluster.
 //!
-//! A script that arrives twice or late does no harm. Scripts check whether a field exists, counts are absolute, and
-//! only two of them create a lock: an acquire, which is sent at most once per generation, and a hand-over, which finds
-//! its holder only once. All kinds of locks have the same operations with the same answers, so higher layers do not
-//! know how a kind is stored.
+//! A script that arrives twice or late does no harm. Scripts check whether a field exists, counts
+//! are absolute, and only two of them create a lock: an acquire, which is sent at most once per
+//! generation, and a hand-over, which finds its holder only once. All kinds of locks have the same
+//! operations with the same answers, so higher layers do not know how a kind is stored.
 
 mod acquire;
 mod count;
@@ -29,7 +30,9 @@ pub(crate) use self::extend::Extend;
 pub(crate) use self::hand_over::{HandOver, HandOverAnswer};
 pub(crate) use self::inspect::{Force, Inspect, KeyHolder, NameHolders};
 pub(crate) use self::label::{ReadLabel, WriteLabel};
-pub(crate) use self::memory::{Announced, AskAbout, Opening, Remembrance, ServerIdentity, Testimony, Vet};
+pub(crate) use self::memory::{
+    Announced, AskAbout, Opening, Remembrance, ServerIdentity, Testimony, Vet,
+};
 pub(crate) use self::raise::{Raise, RaiseAnswer};
 pub(crate) use self::release::{LeaveList, Release};
 pub(crate) use self::renew::{Renew, RenewAnswer};

@@ -29,7 +29,10 @@ impl Op for Raise {
     fn call(&self, topology: Topology) -> Call {
         let Self { claim, fence } = self;
         let keys = [lock(&claim.key), mark(&claim.key, topology)];
-        written(claim.kind.scripts.raise.on(topology), WordList::new(keys, [field(claim), number(fence.get())]))
+        written(
+            claim.kind.scripts.raise.on(topology),
+            WordList::new(keys, [field(claim), number(fence.get())]),
+        )
     }
 
     fn read(&self, reply: &Reply) -> Option<RaiseAnswer> {

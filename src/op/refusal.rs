@@ -1,5 +1,5 @@
-//! Finds out which key of an operation a server refused. Its error names none, so this asks once more, but only after
-//! an error.
+//! Finds out which key of an operation a server refused. Its error names none, so this asks once
+//! more, but only after an error.
 
 use std::iter::once;
 
@@ -22,35 +22,59 @@ pub(crate) struct Subject {
 }
 
 /// Returns the keys of these locks, and the counters of their fences if it counts them.
-pub(super) fn subjects(claims: &[Claim], fences: Option<Source>, topology: Topology) -> Vec<Subject> {
+pub(super) fn subjects(
+    claims: &[Claim],
+    fences: Option<Source>,
+    topology: Topology,
+) -> Vec<Subject> {
     let lock = |claim: &Claim| {
         let name = claim.key.stored().into_owned();
-        Subject { name, key_type: claim.kind.key_type, counts: false }
+        Subject {
+            name,
+            key_type: claim.kind.key_type,
+            counts: false,
+        }
     };
     let counter = |claim, fences| {
         let mut name = String::new();
         counter(claim, fences, topology).spell(&mut name);
-        Subject { name, key_type: "string", counts: true }
+        Subject {
+            name,
+            key_type: "string",
+            counts: true,
+        }
     };
-    claims.iter().flat_map(|claim| once(lock(claim)).chain(fences.map(|fences| counter(claim, fences)))).collect()
+    claims
+        .iter()
+        .flat_map(|claim| once(lock(claim)).chain(fences.map(|fences| counter(claim, fences))))
+        .collect()
 }
 
-/// Adds to a refusal which keys it may be about, or which one it is. `ask` sends a script to the server that refused.
+/// Adds to a refusal which keys it may be about, or which one it is. `ask` sends a script to the
+/// server that refused.
 pub(super) async fn explain<T>(
     refused: Outcome<T>,
     keys: Vec<Subject>,
     ask: impl AsyncFnOnce(Call) -> Outcome<Reply>,
 ) -> Outcome<T> {
-    let Outcome::Refused(Error::Server { kind, mut source }) = refused else { return refused };
+    let Outcome::Refused(Error::Server { kind, mut source }) = refused else {
+        return refused;
+    };
     if !keys.is_empty() {
         match kind {
             ServerErrorKind::NoPermission => {
-                source.found = keys.iter().map(Subject::quoted).collect::<Vec<_>>().join(", ");
+                source.found = keys
+                    .iter()
+                    .map(Subject::quoted)
+                    .collect::<Vec<_>>()
+                    .join(", ");
             }
             ServerErrorKind::WrongType => {
                 // If there is no answer, the error says what it said.
                 if let Outcome::Done(reply) = ask(types(&keys)).await {
-                    source.found = texts(&reply).and_then(|types| odd_one(&keys, &types)).unwrap_or_default();
+                    source.found = texts(&reply)
+                        .and_then(|types| odd_one(&keys, &types))
+                        .unwrap_or_default();
                 }
             }
             _ => {}
@@ -62,19 +86,35 @@ pub(super) async fn explain<T>(
 /// Asks for the types of these keys.
 fn types(keys: &[Subject]) -> Call {
     static TYPES: Script = Script::shared("types");
-    alone(TYPES.on(Topology::OneServer), WordList::new(keys.iter().map(|key| word::text(&*key.name)), []))
+    alone(
+        TYPES.on(Topology::OneServer),
+        WordList::new(keys.iter().map(|key| word::text(&*key.name)), []),
+    )
 }
 
 /// Returns whether a refusal may be about one of several keys.
 pub(super) fn is_vague<T>(answer: &Outcome<T>) -> bool {
-    let Outcome::Refused(Error::Server { kind, source }) = answer else { return false };
-    source.found.is_empty() && matches!(kind, ServerErrorKind::WrongType | ServerErrorKind::NoPermission)
+    let Outcome::Refused(Error::Server { kind, source }) = answer else {
+        return false;
+    };
+    source.found.is_empty()
+        && matches!(
+            kind,
+            ServerErrorKind::WrongType | ServerErrorKind::NoPermission
+        )
 }
 
 /// Names the first key that is there with another type than it should have.
 fn odd_one(keys: &[Subject], types: &[String]) -> Option<String> {
-    let (key, found) = keys.iter().zip(types).find(|(key, found)| *found != "none" && *found != key.key_type)?;
-    let role = if key.counts { ", which counts the fences of this lock," } else { "" };
+    let (key, found) = keys
+        .iter()
+        .zip(types)
+        .find(|(key, found)| *found != "none" && *found != key.key_type)?;
+    let role = if key.counts {
+        ", which counts the fences of this lock,"
+    } else {
+        ""
+    };
     Some(format!("{}{role} holds a {found}", key.quoted()))
 }
 
@@ -90,10 +130,20 @@ mod tests {
 
     #[test]
     fn the_key_that_has_another_type_is_named() {
-        let key = |name: &str, key_type, counts| Subject { name: name.to_owned(), key_type, counts };
-        let keys = [key("orders:42", "hash", false), key("lockhound_fence:{7}", "string", true)];
+        let key = |name: &str, key_type, counts| Subject {
+            name: name.to_owned(),
+            key_type,
+            counts,
+        };
+        let keys = [
+            key("orders:42", "hash", false),
+            key("lockhound_fence:{7}", "string", true),
+        ];
         let odd = |types: [&str; 2]| odd_one(&keys, &types.map(str::to_owned));
-        assert_eq!(odd(["list", "string"]).as_deref(), Some("\"orders:42\" holds a list"));
+        assert_eq!(
+            odd(["list", "string"]).as_deref(),
+            Some("\"orders:42\" holds a list")
+        );
         let mark = "\"lockhound_fence:{7}\", which counts the fences of this lock, holds a set";
         assert_eq!(odd(["none", "set"]).as_deref(), Some(mark));
         assert_eq!(odd(["hash", "none"]), None, "it has gone meanwhile");

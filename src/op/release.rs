@@ -13,8 +13,8 @@ use crate::key::Key;
 use crate::lua::{Script, Topology};
 use crate::node::{Call, Reply, Step, WordList};
 
-/// Releases a lock. With a `rest` the lock stays locked for that long, under a field that no operation names, and
-/// nobody is woken.
+/// Releases a lock. With a `rest` the lock stays locked for that long, under a field that no
+/// operation names, and nobody is woken.
 pub(crate) struct Release {
     pub(crate) claim: Claim,
     pub(crate) rest: Option<Duration>,
@@ -28,15 +28,27 @@ impl Op for Release {
         let Self { claim, rest, wakes } = self;
         let scripts = &claim.kind.scripts;
         let (script, shared, words) = match rest {
-            Some(rest) => (&scripts.keep, None, WordList::new([lock(&claim.key)], [millis(*rest), field(claim)])),
+            Some(rest) => (
+                &scripts.keep,
+                None,
+                WordList::new([lock(&claim.key)], [millis(*rest), field(claim)]),
+            ),
             None => {
                 let (list, releaser) = match wakes {
                     Wakes::All => (NOTHING, &None),
                     Wakes::Next(releaser) => (Word::List(&claim.key), releaser),
                 };
-                let args = [field(claim), list, releaser.as_ref().map_or(NOTHING, Word::Releaser)];
+                let args = [
+                    field(claim),
+                    list,
+                    releaser.as_ref().map_or(NOTHING, Word::Releaser),
+                ];
                 let words = WordList::new([lock(&claim.key), channel(&claim.key)], args);
-                (&scripts.release, Some(batched(scripts, topology, "release")), words)
+                (
+                    &scripts.release,
+                    Some(batched(scripts, topology, "release")),
+                    words,
+                )
             }
         };
         Call::Step(Step {
@@ -72,7 +84,10 @@ impl Op for LeaveList {
     fn call(&self, topology: Topology) -> Call {
         static PASS: Script = Script::shared("pass");
         let args = [text(&*self.locker), Word::List(&self.key), NOTHING];
-        alone(PASS.on(topology), WordList::new([lock(&self.key), channel(&self.key)], args))
+        alone(
+            PASS.on(topology),
+            WordList::new([lock(&self.key), channel(&self.key)], args),
+        )
     }
 
     fn read(&self, reply: &Reply) -> Option<ReleaseAnswer> {
@@ -85,11 +100,18 @@ fn answer(reply: &Reply) -> Option<ReleaseAnswer> {
         Reply::Int(-1) => Some(ReleaseAnswer::Gone),
         Reply::Int(told) => u64::try_from(*told).ok().map(ReleaseAnswer::Released),
         _ => match array(reply)? {
-            [Reply::Int(place), Reply::Int(turn), Reply::Int(others), Reply::Int(waiting)] => {
+            [
+                Reply::Int(place),
+                Reply::Int(turn),
+                Reply::Int(others),
+                Reply::Int(waiting),
+            ] => {
                 let turn = u64::try_from(*turn).ok()?;
                 Some(ReleaseAnswer::PassedOn {
                     place: u64::try_from(*place).ok(),
-                    turn: Some(turn).filter(|turn| *turn > 0).map(Duration::from_millis),
+                    turn: Some(turn)
+                        .filter(|turn| *turn > 0)
+                        .map(Duration::from_millis),
                     others: u64::try_from(*others).ok()?,
                     waiting: u64::try_from(*waiting).ok()?,
                 })

@@ -32,26 +32,35 @@ pub(crate) enum RenewAnswer {
 }
 
 impl Op for Renew {
-    /// One for each claim, in the order given. A lock that too few replicas have acknowledged does not count as
-    /// renewed.
+    /// One for each claim, in the order given. A lock that too few replicas have acknowledged does
+    /// not count as renewed.
     type Output = Vec<RenewAnswer>;
 
     fn call(&self, topology: Topology) -> Call {
         let keys = self.claims.iter().map(|claim| lock(&claim.key));
         let args = once(millis(self.lease)).chain(fields(&self.claims));
-        written(scripts_of(&self.claims).renew.on(topology), WordList::new(keys, args))
+        written(
+            scripts_of(&self.claims).renew.on(topology),
+            WordList::new(keys, args),
+        )
     }
 
     fn read(&self, reply: &Reply) -> Option<Vec<RenewAnswer>> {
         answers(reply, self.claims.len())
     }
 
-    async fn acknowledged(mut answer: Outcome<Vec<RenewAnswer>>, ack: ReplicaAck) -> Outcome<Vec<RenewAnswer>> {
+    async fn acknowledged(
+        mut answer: Outcome<Vec<RenewAnswer>>,
+        ack: ReplicaAck,
+    ) -> Outcome<Vec<RenewAnswer>> {
         if let Outcome::Done(answers) = &mut answer
             && answers.contains(&RenewAnswer::Renewed)
             && let Err(failure) = ack.confirm().await
         {
-            for answer in answers.iter_mut().filter(|answer| **answer == RenewAnswer::Renewed) {
+            for answer in answers
+                .iter_mut()
+                .filter(|answer| **answer == RenewAnswer::Renewed)
+            {
                 *answer = RenewAnswer::Failed(failure.reason.clone());
             }
         }
@@ -59,16 +68,24 @@ impl Op for Renew {
     }
 
     async fn on_cluster(&self, route: &ClusterRoute<'_>) -> Outcome<Vec<RenewAnswer>> {
-        if self.claims.len() > 1 { self.renew_slots(route).await } else { route.ask(self).await }
+        if self.claims.len() > 1 {
+            self.renew_slots(route).await
+        } else {
+            route.ask(self).await
+        }
     }
 }
 
 impl Renew {
-    /// Renews all slots at once, each in a script of its own: a slot without an answer delays no other. While a slot is
-    /// moving, a script with several of its keys is refused, and each key is renewed by itself.
+    /// Renews all slots at once, each in a script of its own: a slot without an answer delays no
+    /// other. While a slot is moving, a script with several of its keys is refused, and each key is
+    /// renewed by itself.
     async fn renew_slots(&self, route: &ClusterRoute<'_>) -> Outcome<Vec<RenewAnswer>> {
         let renew = |members: &[usize]| {
-            let part = Self { claims: chosen(&self.claims, members), lease: self.lease };
+            let part = Self {
+                claims: chosen(&self.claims, members),
+                lease: self.lease,
+            };
             async move { route.ask(&part).await }
         };
         let slots = by_slot(&self.claims);
@@ -76,11 +93,17 @@ impl Renew {
         let mut answers = vec![None; self.claims.len()];
         let mut alone: Vec<usize> = Vec::new();
         for (members, outcome) in slots.iter().zip(asked) {
-            let is_cut = members.len() > 1 && (is_moving(&outcome) || matches!(outcome, Outcome::Refused(_)));
+            let is_cut = members.len() > 1
+                && (is_moving(&outcome) || matches!(outcome, Outcome::Refused(_)));
             match said(outcome, members.len()) {
-                Ok(said) => members.iter().zip(said).for_each(|(&at, said)| answers[at] = Some(said)),
+                Ok(said) => members
+                    .iter()
+                    .zip(said)
+                    .for_each(|(&at, said)| answers[at] = Some(said)),
                 Err(_) if is_cut => alone.extend(members),
-                Err(reason) => members.iter().for_each(|&at| answers[at] = Some(RenewAnswer::Failed(reason.clone()))),
+                Err(reason) => members
+                    .iter()
+                    .for_each(|&at| answers[at] = Some(RenewAnswer::Failed(reason.clone()))),
             }
         }
         let asked = join_all(alone.iter().map(|at| renew(&[*at]))).await;
@@ -88,7 +111,8 @@ impl Renew {
             let said = said(outcome, 1).map(|mut said| said.remove(0));
             answers[at] = Some(said.unwrap_or_else(RenewAnswer::Failed));
         }
-        let asked = |said: Option<_>| said.unwrap_or_else(|| RenewAnswer::Failed("was not asked".into()));
+        let asked =
+            |said: Option<_>| said.unwrap_or_else(|| RenewAnswer::Failed("was not asked".into()));
         Outcome::Done(answers.into_iter().map(asked).collect())
     }
 }
@@ -108,23 +132,35 @@ fn said(outcome: Outcome<Vec<RenewAnswer>>, count: usize) -> Result<Vec<RenewAns
     }
 }
 
-/// Returns the answer for each lock. The reply names only the locks that were not renewed, and counts the others.
+/// Returns the answer for each lock. The reply names only the locks that were not renewed, and
+/// counts the others.
 fn answers(reply: &Reply, locks: usize) -> Option<Vec<RenewAnswer>> {
-    let [Reply::Int(renewed), odd @ ..] = array(reply)? else { return None };
+    let [Reply::Int(renewed), odd @ ..] = array(reply)? else {
+        return None;
+    };
     let mut answers = vec![RenewAnswer::Renewed; locks];
     for pair in odd.chunks(2) {
-        let [Reply::Int(position), said] = pair else { return None };
+        let [Reply::Int(position), said] = pair else {
+            return None;
+        };
         let answer = answers.get_mut(usize::try_from(*position).ok()?.checked_sub(1)?)?;
         *answer = match said {
             Reply::Int(0) => RenewAnswer::Gone,
             Reply::Bytes(error) => {
                 let error = cut(error);
-                if error.contains("WRONGTYPE") { RenewAnswer::Gone } else { RenewAnswer::Failed(error) }
+                if error.contains("WRONGTYPE") {
+                    RenewAnswer::Gone
+                } else {
+                    RenewAnswer::Failed(error)
+                }
             }
             _ => return None,
         };
     }
-    let counted = answers.iter().filter(|answer| **answer == RenewAnswer::Renewed).count();
+    let counted = answers
+        .iter()
+        .filter(|answer| **answer == RenewAnswer::Renewed)
+        .count();
     (usize::try_from(*renewed) == Ok(counted)).then_some(answers)
 }
 
@@ -138,21 +174,52 @@ mod tests {
         let read = |items: Vec<Reply>| answers(&Reply::Array(items), 3);
         let all = [Reply::Int(3)];
         assert_eq!(read(all.to_vec()), Some(vec![RenewAnswer::Renewed; 3]));
-        let odd = vec![Reply::Int(1), Reply::Int(1), Reply::Int(0), Reply::Int(3), bytes("WRONGTYPE Operation")];
-        assert_eq!(read(odd), Some(vec![RenewAnswer::Gone, RenewAnswer::Renewed, RenewAnswer::Gone]));
+        let odd = vec![
+            Reply::Int(1),
+            Reply::Int(1),
+            Reply::Int(0),
+            Reply::Int(3),
+            bytes("WRONGTYPE Operation"),
+        ];
+        assert_eq!(
+            read(odd),
+            Some(vec![
+                RenewAnswer::Gone,
+                RenewAnswer::Renewed,
+                RenewAnswer::Gone
+            ])
+        );
         let failed = vec![Reply::Int(2), Reply::Int(2), bytes("OOM")];
         assert_eq!(
             read(failed),
-            Some(vec![RenewAnswer::Renewed, RenewAnswer::Failed("OOM".into()), RenewAnswer::Renewed])
+            Some(vec![
+                RenewAnswer::Renewed,
+                RenewAnswer::Failed("OOM".into()),
+                RenewAnswer::Renewed
+            ])
         );
     }
 
     #[test]
     fn a_reply_that_does_not_account_for_every_lock_renews_none() {
-        let read = |items: &[i64]| answers(&Reply::Array(items.iter().map(|n| Reply::Int(*n)).collect()), 3);
-        for items in
-            [&[][..], &[2], &[4], &[-1], &[3, 1, 0], &[2, 4, 0], &[2, 0, 0], &[2, 1], &[2, 1, 1], &[1, 1, 0, 1, 0]]
-        {
+        let read = |items: &[i64]| {
+            answers(
+                &Reply::Array(items.iter().map(|n| Reply::Int(*n)).collect()),
+                3,
+            )
+        };
+        for items in [
+            &[][..],
+            &[2],
+            &[4],
+            &[-1],
+            &[3, 1, 0],
+            &[2, 4, 0],
+            &[2, 0, 0],
+            &[2, 1],
+            &[2, 1, 1],
+            &[1, 1, 0, 1, 0],
+        ] {
             assert_eq!(read(items), None, "{items:?}");
         }
         assert_eq!(answers(&Reply::Nil, 3), None);

@@ -16,8 +16,9 @@ pub(super) fn is_forgotten(reply: &Reply) -> bool {
     array(reply) == Some(&[Reply::Int(-1)])
 }
 
-/// Returns why the list cannot be used, if that lasts: the user has no right to it. Other errors (the server is out of
-/// memory, or the key of the list is something else) do not last; all subscribers were notified this time.
+/// Returns why the list cannot be used, if that lasts: the user has no right to it. Other errors
+/// (the server is out of memory, or the key of the list is something else) do not last; all
+/// subscribers were notified this time.
 pub(super) fn forbidden(error: &[u8]) -> Option<String> {
     let error = cut(error);
     is_forbidden(&error).then_some(error)
@@ -27,7 +28,8 @@ pub(super) fn fence(reply: &Reply) -> Option<Fence> {
     int(reply).and_then(Fence::read)
 }
 
-/// Converts the answer of PTTL, which is -1 for a key without a lease, and 0 for one with less than a millisecond left.
+/// Converts the answer of PTTL, which is -1 for a key without a lease, and 0 for one with less than
+/// a millisecond left.
 pub(super) fn remaining(ttl: i64) -> Option<Duration> {
     u64::try_from(ttl).ok().map(Duration::from_millis)
 }
@@ -44,15 +46,27 @@ pub(super) fn yes_or_no(reply: &Reply) -> Option<bool> {
 }
 
 pub(super) fn array(reply: &Reply) -> Option<&[Reply]> {
-    if let Reply::Array(items) = reply { Some(items) } else { None }
+    if let Reply::Array(items) = reply {
+        Some(items)
+    } else {
+        None
+    }
 }
 
 pub(super) fn int(reply: &Reply) -> Option<i64> {
-    if let Reply::Int(number) = reply { Some(*number) } else { None }
+    if let Reply::Int(number) = reply {
+        Some(*number)
+    } else {
+        None
+    }
 }
 
 pub(super) fn text(reply: &Reply) -> Option<String> {
-    if let Reply::Bytes(bytes) = reply { String::from_utf8(bytes.to_vec()).ok() } else { None }
+    if let Reply::Bytes(bytes) = reply {
+        String::from_utf8(bytes.to_vec()).ok()
+    } else {
+        None
+    }
 }
 
 pub(super) fn texts(reply: &Reply) -> Option<Vec<String>> {

@@ -12,7 +12,8 @@ use crate::claim::Claim;
 use crate::lua::Topology;
 use crate::node::{Call, Reply, WordList};
 
-/// Re-acquires a held lock on a server that lost it. A server without the memory for the vote does nothing.
+/// Re-acquires a held lock on a server that lost it. A server without the memory for the vote does
+/// nothing.
 pub(crate) struct Retake {
     pub(crate) claim: Claim,
     pub(crate) lease: Duration,
@@ -21,21 +22,34 @@ pub(crate) struct Retake {
 }
 
 impl Op for Retake {
-    /// True if the claim holds the lock again, false if another holds it there; `None` as for an acquire.
+    /// True if the claim holds the lock again, false if another holds it there; `None` as for an
+    /// acquire.
     type Output = Option<bool>;
 
     fn call(&self, topology: Topology) -> Call {
-        let Self { claim, lease, count, vote } = self;
+        let Self {
+            claim,
+            lease,
+            count,
+            vote,
+        } = self;
         Call::Script {
             lua: claim.kind.scripts.retake.for_vote(topology, vote),
-            words: WordList::new([lock(&claim.key)], [millis(*lease), field(claim), number(*count)]),
+            words: WordList::new(
+                [lock(&claim.key)],
+                [millis(*lease), field(claim), number(*count)],
+            ),
             vote: vote.clone(),
             acknowledged: true,
         }
     }
 
     fn read(&self, reply: &Reply) -> Option<Option<bool>> {
-        if is_forgotten(reply) { Some(None) } else { yes_or_no(reply).map(Some) }
+        if is_forgotten(reply) {
+            Some(None)
+        } else {
+            yes_or_no(reply).map(Some)
+        }
     }
 
     fn wrote(answer: &Option<bool>) -> bool {

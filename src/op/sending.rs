@@ -46,7 +46,10 @@ pub(crate) trait Op: Sync + Sized {
     }
 
     /// Sends it to a cluster, where a script may have keys of one slot only.
-    fn on_cluster(&self, route: &ClusterRoute<'_>) -> impl Future<Output = Outcome<Self::Output>> + Send {
+    fn on_cluster(
+        &self,
+        route: &ClusterRoute<'_>,
+    ) -> impl Future<Output = Outcome<Self::Output>> + Send {
         route.ask(self)
     }
 }
@@ -55,16 +58,28 @@ pub(crate) trait Op: Sync + Sized {
 pub(crate) async fn ask<O: Op>(node: &Node, lane: Lane, op: &O) -> Outcome<O::Output> {
     match node.server() {
         Backend::Redis(redis) => {
-            let answer = answer(node, op, redis.call(lane, op.call(Topology::OneServer)).await).await;
+            let answer = answer(
+                node,
+                op,
+                redis.call(lane, op.call(Topology::OneServer)).await,
+            )
+            .await;
             if !is_vague(&answer) {
                 return answer;
             }
             let ask = async |call| redis.call(lane, call).await.0;
             Box::pin(explain(answer, op.keys(Topology::OneServer), ask)).await
         }
-        // Boxed, like all that is larger than the way of a lock on one server: a future takes the space of its largest
-        // part, and each lock and each release moves one several times.
-        Backend::Cluster(cluster) => Box::pin(op.on_cluster(&ClusterRoute { cluster, node, lane })).await,
+        // Boxed, like all that is larger than the way of a lock on one server: a future takes the
+        // space of its largest part, and each lock and each release moves one several times.
+        Backend::Cluster(cluster) => {
+            Box::pin(op.on_cluster(&ClusterRoute {
+                cluster,
+                node,
+                lane,
+            }))
+            .await
+        }
         #[cfg(feature = "testing")]
         Backend::Memory(memory) => {
             let ask = async |call| memory.call(&call, O::IS_OF_LABEL).await;
@@ -92,14 +107,25 @@ impl ClusterRoute<'_> {
         if !is_vague(&answer) {
             return answer;
         }
-        Box::pin(explain(answer, op.keys(Topology::Cluster), async |call| send(call).await.0)).await
+        Box::pin(explain(answer, op.keys(Topology::Cluster), async |call| {
+            send(call).await.0
+        }))
+        .await
     }
 }
 
 /// Reads the answer, once enough replicas have what was written.
-async fn answer<O: Op>(node: &Node, op: &O, (reply, ack): (Outcome<Reply>, ReplicaAck)) -> Outcome<O::Output> {
+async fn answer<O: Op>(
+    node: &Node,
+    op: &O,
+    (reply, ack): (Outcome<Reply>, ReplicaAck),
+) -> Outcome<O::Output> {
     let answer = read(node, op, reply);
-    if ack.is_moot() { answer } else { Box::pin(O::acknowledged(answer, ack)).await }
+    if ack.is_moot() {
+        answer
+    } else {
+        Box::pin(O::acknowledged(answer, ack)).await
+    }
 }
 
 fn read<O: Op>(node: &Node, op: &O, reply: Outcome<Reply>) -> Outcome<O::Output> {

@@ -8,8 +8,8 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::node::slot_of;
 
-/// Returns the error for a lock that is in another slot than the channel of its messages: odd braces do that to
-/// Redisson's names.
+/// Returns the error for a lock that is in another slot than the channel of its messages: odd
+/// braces do that to Redisson's names.
 pub(super) fn torn(key: &Key) -> Option<Error> {
     if !is_torn(key) {
         return None;
@@ -25,12 +25,15 @@ fn is_torn(key: &Key) -> bool {
     slot_of(&key.stored()) != slot_of(key.channel())
 }
 
-/// Groups these claims by slot, in the order of the slots: callers that want the same locks take them in the same
-/// order.
+/// Groups these claims by slot, in the order of the slots: callers that want the same locks take
+/// them in the same order.
 pub(super) fn by_slot(claims: &[Claim]) -> Vec<Vec<usize>> {
     let mut slots: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (at, claim) in claims.iter().enumerate() {
-        slots.entry(slot_of(&claim.key.stored())).or_default().push(at);
+        slots
+            .entry(slot_of(&claim.key.stored()))
+            .or_default()
+            .push(at);
     }
     slots.into_values().collect()
 }
@@ -45,15 +48,25 @@ mod tests {
     use crate::kind::Format;
 
     fn claims(names: &[&str]) -> Vec<Claim> {
-        let claim = |name: &&str| Claim { kind: Format::Redisson.kind(), key: Key::from(*name), field: "f".into() };
+        let claim = |name: &&str| Claim {
+            kind: Format::Redisson.kind(),
+            key: Key::from(*name),
+            field: "f".into(),
+        };
         names.iter().map(claim).collect()
     }
 
     #[test]
     fn locks_are_grouped_by_slot_in_the_order_of_slots() {
         // Slots 3,300, 7,365 and 15,495.
-        assert_eq!(by_slot(&claims(&["{a}1", "{b}1", "{a}2", "{c}", "{b}2"])), [vec![1, 4], vec![3], vec![0, 2]]);
-        assert_eq!(by_slot(&claims(&["{c}", "{a}", "{b}"])), [vec![2], vec![0], vec![1]]);
+        assert_eq!(
+            by_slot(&claims(&["{a}1", "{b}1", "{a}2", "{c}", "{b}2"])),
+            [vec![1, 4], vec![3], vec![0, 2]]
+        );
+        assert_eq!(
+            by_slot(&claims(&["{c}", "{a}", "{b}"])),
+            [vec![2], vec![0], vec![1]]
+        );
         assert_eq!(by_slot(&[]), Vec::<Vec<usize>>::new());
     }
 

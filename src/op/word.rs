@@ -24,23 +24,47 @@ pub(super) const NOTHING: Word<'static> = Word::Text(Cow::Borrowed(""));
 
 /// Returns a script that is no step and no vote, and that no replica has to acknowledge.
 pub(super) fn alone(lua: &'static Lua, words: WordList) -> Call {
-    Call::Script { lua, words, vote: None, acknowledged: false }
+    Call::Script {
+        lua,
+        words,
+        vote: None,
+        acknowledged: false,
+    }
 }
 
 /// As [`alone`], for a script whose writes replicas have to acknowledge.
 pub(super) fn written(lua: &'static Lua, words: WordList) -> Call {
-    Call::Script { lua, words, vote: None, acknowledged: true }
+    Call::Script {
+        lua,
+        words,
+        vote: None,
+        acknowledged: true,
+    }
 }
 
 /// Returns the script that runs a step of this name together with others.
-pub(super) fn batched(scripts: &'static Scripts, topology: Topology, name: &'static str) -> Batched {
-    Batched { name, lua: scripts.batch.on(topology), voting: scripts.batch.voting_on(topology) }
+pub(super) fn batched(
+    scripts: &'static Scripts,
+    topology: Topology,
+    name: &'static str,
+) -> Batched {
+    Batched {
+        name,
+        lua: scripts.batch.on(topology),
+        voting: scripts.batch.voting_on(topology),
+    }
 }
 
 /// Returns the scripts for claims of one kind. Without claims any script will do.
 pub(super) fn scripts_of(claims: &[Claim]) -> &'static Scripts {
-    debug_assert!(claims.windows(2).all(|pair| pair[0].kind == pair[1].kind), "locks of several kinds");
-    &claims.first().map_or(Format::default().kind(), |claim| claim.kind).scripts
+    debug_assert!(
+        claims.windows(2).all(|pair| pair[0].kind == pair[1].kind),
+        "locks of several kinds"
+    );
+    &claims
+        .first()
+        .map_or(Format::default().kind(), |claim| claim.kind)
+        .scripts
 }
 
 pub(super) fn text<'a>(text: impl Into<Cow<'a, str>>) -> Word<'a> {
@@ -55,7 +79,8 @@ pub(super) fn channel(key: &Key) -> Word<'_> {
     text(&**key.channel())
 }
 
-/// Returns the mark of a lock. A cluster has one for each slot, since a script may have keys of one slot only.
+/// Returns the mark of a lock. A cluster has one for each slot, since a script may have keys of one
+/// slot only.
 pub(super) fn mark(key: &Key, topology: Topology) -> Word<'_> {
     match topology {
         Topology::OneServer => text(key.mark()),
@@ -98,10 +123,20 @@ impl Spell for Word<'_> {
             Self::Text(word) => text.write_str(word),
             Self::Number(number) => write!(text, "{number}"),
             Self::List(key) => write!(text, "{}", key.as_waiting()),
-            Self::Releaser(Releaser { locker, enlists, listens, offers, lifetime }) => {
+            Self::Releaser(Releaser {
+                locker,
+                enlists,
+                listens,
+                offers,
+                lifetime,
+            }) => {
                 let [enlists, listens] = [enlists, listens].map(|flag| u8::from(*flag));
                 let offers = offers.map_or(0, |turn| turn.as_millis());
-                write!(text, "{locker} {enlists} {listens} {offers} {}", lifetime.as_millis())
+                write!(
+                    text,
+                    "{locker} {enlists} {listens} {offers} {}",
+                    lifetime.as_millis()
+                )
             }
         };
     }
@@ -114,7 +149,10 @@ mod tests {
     #[test]
     fn numbers_are_spelled_out() {
         let words = WordList::new([number(0_u64), number(u64::MAX)], [number(7_u64)]);
-        assert_eq!(words.keys().collect::<Vec<_>>(), ["0", "18446744073709551615"]);
+        assert_eq!(
+            words.keys().collect::<Vec<_>>(),
+            ["0", "18446744073709551615"]
+        );
         assert_eq!(words.args().collect::<Vec<_>>(), ["7"]);
     }
 }

@@ -13,11 +13,13 @@ use crate::tasks;
 
 type PendingCall<T> = Pin<Box<dyn Future<Output = Outcome<T>> + Send>>;
 
-/// The calls that have no answer yet. A decision does not wait for all of them, and none is cut off: calls that are
-/// left when this is dropped go on as a task of the engine, which ignores their answers.
+/// The calls that have no answer yet. A decision does not wait for all of them, and none is cut
+/// off: calls that are left when this is dropped go on as a task of the engine, which ignores their
+/// answers.
 pub(crate) struct Calls<T: Send + 'static>(Waiting<T>);
 
-/// There are so few that all of them are polled on each wake-up: that is cheaper than tracking which one woke.
+/// There are so few that all of them are polled on each wake-up: that is cheaper than tracking
+/// which one woke.
 struct Waiting<T>(Vec<(NodeIndex, PendingCall<T>)>);
 
 impl<T> Waiting<T> {
@@ -31,7 +33,11 @@ impl<T> Waiting<T> {
                     return Poll::Ready(Some(answer));
                 }
             }
-            if self.0.is_empty() { Poll::Ready(None) } else { Poll::Pending }
+            if self.0.is_empty() {
+                Poll::Ready(None)
+            } else {
+                Poll::Pending
+            }
         })
         .await
     }
@@ -56,7 +62,9 @@ impl<T: Send + 'static> Calls<T> {
     where
         F: Future<Output = Outcome<T>> + Send + 'static,
     {
-        let boxed = |(node, call): (NodeIndex, F)| -> (NodeIndex, PendingCall<T>) { (node, Box::pin(call)) };
+        let boxed = |(node, call): (NodeIndex, F)| -> (NodeIndex, PendingCall<T>) {
+            (node, Box::pin(call))
+        };
         self.0.0.extend(calls.map(boxed));
     }
 
@@ -66,11 +74,16 @@ impl<T: Send + 'static> Calls<T> {
     }
 
     /// Returns the next answer, if it comes before the time that is given, if any.
-    pub(crate) async fn next_by(&mut self, until: Option<Instant>) -> Option<(NodeIndex, Outcome<T>)> {
+    pub(crate) async fn next_by(
+        &mut self,
+        until: Option<Instant>,
+    ) -> Option<(NodeIndex, Outcome<T>)> {
         match until {
             None => self.next().await,
             // Boxed: it is larger than all else, and one server never needs it.
-            Some(until) => Box::pin(timeout(Instant::now().until(until), self.next())).await.unwrap_or(None),
+            Some(until) => Box::pin(timeout(Instant::now().until(until), self.next()))
+                .await
+                .unwrap_or(None),
         }
     }
 
@@ -114,7 +127,10 @@ mod tests {
             Outcome::Done(())
         };
         let mut calls = Calls::new([(0, call)].into_iter());
-        assert!(calls.next_by(Some(Instant::now())).await.is_none(), "it has begun");
+        assert!(
+            calls.next_by(Some(Instant::now())).await.is_none(),
+            "it has begun"
+        );
         drop(calls);
         answer.send(()).expect("it is still under way");
         end.await.expect("it has gone on");

@@ -23,11 +23,12 @@ type Connected = (Quorum, LinkEventReceivers);
 /// The events of one connection of each server.
 type LinkEventReceivers = Vec<UnboundedReceiver<LinkEvent>>;
 
-/// Connects to all servers at once. If a majority answers, the others are connected in the background.
+/// Connects to all servers at once. If a majority answers, the others are connected in the
+/// background.
 ///
 /// # Errors
-/// See [`Node::connect`]. [`Error::Unavailable`] without a majority within `connect_timeout`; [`Error::Config`] for a
-/// server that can have no vote, even if the others are a majority.
+/// See [`Node::connect`]. [`Error::Unavailable`] without a majority within `connect_timeout`;
+/// [`Error::Config`] for a server that can have no vote, even if the others are a majority.
 pub(crate) async fn connect(
     settings: &Settings,
     targets: &[Target],
@@ -37,7 +38,9 @@ pub(crate) async fn connect(
     let roll = Arc::default();
     let wiring = || Wiring::new(locker, settings, reconnected.clone(), &roll);
     let bound = settings.connect_timeout;
-    let connect = |(place, target)| async move { (place, timeout(bound, Node::connect(target, wiring())).await) };
+    let connect = |(place, target)| async move {
+        (place, timeout(bound, Node::connect(target, wiring())).await)
+    };
     let mut connecting: FuturesUnordered<_> = targets.iter().enumerate().map(connect).collect();
     let mut slots: Vec<_> = targets.iter().map(|_| None).collect();
     let mut failures = Vec::new();
@@ -65,7 +68,9 @@ pub(crate) async fn connect(
         }
         if patience.is_none() && slots.iter().flatten().count() >= majority(targets.len()) {
             // A server that has failed once is known to be away.
-            let is_heard = |(target, slot): (&Target, &Option<_>)| slot.is_some() || target.last_failure().is_some();
+            let is_heard = |(target, slot): (&Target, &Option<_>)| {
+                slot.is_some() || target.last_failure().is_some()
+            };
             let is_over = targets.iter().zip(&slots).all(is_heard);
             patience = Some(Instant::now() + if is_over { Duration::ZERO } else { STRAGGLERS });
         }
@@ -79,17 +84,30 @@ pub(crate) async fn connect(
             waited: Duration::ZERO,
         });
     }
-    for (target, _) in targets.iter().zip(&slots).filter(|(_, slot)| slot.is_none()) {
-        let known = failures.iter().find(|failure| failure.node() == &**target.name()).cloned();
+    for (target, _) in targets
+        .iter()
+        .zip(&slots)
+        .filter(|(_, slot)| slot.is_none())
+    {
+        let known = failures
+            .iter()
+            .find(|failure| failure.node() == &**target.name())
+            .cloned();
         let failure = known.or_else(|| target.last_failure());
-        let reason = failure.as_ref().map_or("it has not answered yet", NodeFailure::reason);
+        let reason = failure
+            .as_ref()
+            .map_or("it has not answered yet", NodeFailure::reason);
         log!(warn, node = %target.name(), reason, "a server is away: it is connected once it is back");
     }
     let present: Vec<bool> = slots.iter().map(Option::is_some).collect();
-    let awaited = |(target, slot): (&Target, Option<_>)| slot.unwrap_or_else(|| Node::await_server(target, &wiring()));
+    let awaited = |(target, slot): (&Target, Option<_>)| {
+        slot.unwrap_or_else(|| Node::await_server(target, &wiring()))
+    };
     let nodes: Vec<(Arc<Node>, Events)> = targets.iter().zip(slots).map(awaited).collect();
     let absent = nodes.iter().zip(&present).filter(|(_, present)| !**present);
-    absent.filter_map(|((node, _), _)| node.presence()).for_each(|presence| presence.is_known_to_be_away());
+    absent
+        .filter_map(|((node, _), _)| node.presence())
+        .for_each(|presence| presence.is_known_to_be_away());
     let (quorum, subscribers, ups) = over(nodes, settings, locker, roll);
     quorum.begin(&present, ups).await?;
     Ok((quorum, subscribers))
@@ -104,13 +122,17 @@ pub(crate) fn connect_lazily(
 ) -> Connected {
     let roll = Arc::default();
     let wiring = Wiring::new(locker, settings, reconnected.clone(), &roll);
-    let nodes = targets.iter().map(|target| Node::await_server(target, &wiring)).collect();
+    let nodes = targets
+        .iter()
+        .map(|target| Node::await_server(target, &wiring))
+        .collect();
     let (quorum, subscribers, ups) = over(nodes, settings, locker, roll);
     quorum.begin_without_servers(ups);
     (quorum, subscribers)
 }
 
-/// Returns the quorum of these nodes, the events of their subscribers' connections, and those of their grants'.
+/// Returns the quorum of these nodes, the events of their subscribers' connections, and those of
+/// their grants'.
 fn over(
     nodes: Vec<(Arc<Node>, Events)>,
     settings: &Settings,
@@ -118,7 +140,11 @@ fn over(
     roll: Arc<Roll>,
 ) -> (Quorum, LinkEventReceivers, LinkEventReceivers) {
     let (nodes, events): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
-    let (subscribers, ups) = events.into_iter().map(|events| (events.subscriber, events.grants)).unzip();
-    let quorum = Quorum::new(nodes, settings.restart_quarantine, settings.connect_timeout).with_lists(locker);
+    let (subscribers, ups) = events
+        .into_iter()
+        .map(|events| (events.subscriber, events.grants))
+        .unzip();
+    let quorum = Quorum::new(nodes, settings.restart_quarantine, settings.connect_timeout)
+        .with_lists(locker);
     (quorum.with_roll(roll), subscribers, ups)
 }

@@ -9,7 +9,9 @@ impl Quorum {
     /// Returns the doors of all servers, each with the place of its node. A cluster has several.
     pub(crate) fn doors(&self) -> Vec<(NodeIndex, Door)> {
         let doors = self.nodes.iter().enumerate();
-        doors.flat_map(|(place, node)| Door::of(node).into_iter().map(move |door| (place, door))).collect()
+        doors
+            .flat_map(|(place, node)| Door::of(node).into_iter().map(move |door| (place, door)))
+            .collect()
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -23,7 +25,9 @@ impl Quorum {
         }
         match self.eligibility.status(place) {
             Status::Votes => None,
-            Status::Unknown(reason) => Some(format!("has no vote before it is known who it is: {reason}")),
+            Status::Unknown(reason) => Some(format!(
+                "has no vote before it is known who it is: {reason}"
+            )),
             Status::Unfit(reason) => Some(format!("has no vote: it {reason}")),
             Status::Abstains(reason) => Some(reason),
         }

@@ -1,24 +1,28 @@
 //! Decides whose vote counts, from what each server has shown on each connection.
 //!
-//! A server that lost its data has forgotten its locks. So each server keeps a *memory*, which is lost with its data: a
-//! server that begins a new one is *shut*, and has no vote before the longest lease is over and the others have told it
-//! what it may have forgotten (see [`super::vetting`]). These are the *delayed restarts* of the Redis documentation's
-//! page on distributed locks, without asking how long a process has run.
+//! A server that lost its data has forgotten its locks. So each server keeps a *memory*, which is
+//! lost with its data: a server that begins a new one is *shut*, and has no vote before the longest
+//! lease is over and the others have told it what it may have forgotten (see [`super::vetting`]).
+//! These are the *delayed restarts* of the Redis documentation's page on distributed locks, without
+//! asking how long a process has run.
 //!
 //! # Invariants
 //! - A vote counts if its connection was vetted before the request was sent, and is still the same.
-//! - A server grants or retakes a lock only if it has the memory then that it was vetted with, and votes. A lock that
-//!   is on a server that is shut was there before, so its renewal counts.
+//! - A server grants or retakes a lock only if it has the memory then that it was vetted with, and
+//!   votes. A lock that is on a server that is shut was there before, so its renewal counts.
 //! - All connections of a node show the same server; two nodes of a locker never do.
-//! - The servers that vote for a round are known before the first of them is asked. So at that moment a majority knows
-//!   this locker's leases; and a server that votes and does not know them is one of the others, at any later time.
+//! - The servers that vote for a round are known before the first of them is asked. So at that
+//!   moment a majority knows this locker's leases; and a server that votes and does not know them
+//!   is one of the others, at any later time.
 
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::node_record::{Memory, NodeRecord, Quarantine, other_number, rank, right_number, unfitness};
+use super::node_record::{
+    Memory, NodeRecord, Quarantine, other_number, rank, right_number, unfitness,
+};
 use crate::clock::Instant;
 use crate::error::NodeFailure;
 use crate::lease::{NodeIndex, drift, majority};
@@ -27,7 +31,8 @@ use crate::op::ServerIdentity;
 use crate::sync::{Arc, Mutex};
 
 /// Why an answer is no vote if the server's memory is not the one that was vetted.
-pub(super) const FORGOT: &str = "no longer has the memory that it was vetted with: it is vetted again";
+pub(super) const FORGOT: &str =
+    "no longer has the memory that it was vetted with: it is vetted again";
 
 /// What is known about a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,8 +79,17 @@ pub(crate) struct Eligibility {
 
 impl Eligibility {
     /// Makes it for nodes of which each is connected within `connect_timeout`, if it is there.
-    pub(super) fn new(nodes: &[Arc<Node>], quarantine: Duration, connect_timeout: Duration) -> Arc<Self> {
-        let places = Mutex::new(nodes.iter().map(|node| NodeRecord::new(Arc::clone(node.name()))).collect());
+    pub(super) fn new(
+        nodes: &[Arc<Node>],
+        quarantine: Duration,
+        connect_timeout: Duration,
+    ) -> Arc<Self> {
+        let places = Mutex::new(
+            nodes
+                .iter()
+                .map(|node| NodeRecord::new(Arc::clone(node.name())))
+                .collect(),
+        );
         Arc::new(Self {
             quarantine,
             connected_by: Instant::now() + connect_timeout,
@@ -85,7 +99,8 @@ impl Eligibility {
         })
     }
 
-    /// Returns whether there is nothing to find out: a single server without a memory cannot be mistaken for another.
+    /// Returns whether there is nothing to find out: a single server without a memory cannot be
+    /// mistaken for another.
     pub(super) fn is_moot(&self) -> bool {
         !self.remembers() && self.doubts.len() < 2
     }
@@ -131,10 +146,16 @@ impl Eligibility {
         }
     }
 
-    /// Waits until a majority can be asked for its vote. Returns by node the ticket, or why there is none. If there are
-    /// too few, a server that has waited is vetted once more: another locker may have opened it by now.
+    /// Waits until a majority can be asked for its vote. Returns by node the ticket, or why there
+    /// is none. If there are too few, a server that has waited is vetted once more: another locker
+    /// may have opened it by now.
     pub(super) async fn tickets(&self, nodes: &[Arc<Node>]) -> Vec<Result<Ticket, NodeFailure>> {
-        let deadline = Instant::now() + nodes.iter().map(|node| node.patience()).max().unwrap_or_default();
+        let deadline = Instant::now()
+            + nodes
+                .iter()
+                .map(|node| node.patience())
+                .max()
+                .unwrap_or_default();
         let looks: Vec<u64> = self.places.lock().iter().map(|at| at.looks).collect();
         let may_come = |(place, known): (NodeIndex, &Result<_, Missing>)| match known {
             Err(Missing::News(_)) => true,
@@ -143,24 +164,50 @@ impl Eligibility {
         };
         loop {
             let news = self.news.notified();
-            let look = |(place, node): (NodeIndex, &Arc<Node>)| self.look(place, node, Lane::Grants, Ask::Vote);
+            let look = |(place, node): (NodeIndex, &Arc<Node>)| {
+                self.look(place, node, Lane::Grants, Ask::Vote)
+            };
             let known: Vec<_> = nodes.iter().enumerate().map(look).collect();
-            let awaited: Vec<NodeIndex> =
-                known.iter().enumerate().filter(|&at| may_come(at)).map(|(place, _)| place).collect();
-            let enough = known.iter().filter(|known| known.is_ok()).count() >= majority(nodes.len());
-            for &place in awaited.iter().filter(|&&place| !enough || matches!(known[place], Err(Missing::News(_)))) {
+            let awaited: Vec<NodeIndex> = known
+                .iter()
+                .enumerate()
+                .filter(|&at| may_come(at))
+                .map(|(place, _)| place)
+                .collect();
+            let enough =
+                known.iter().filter(|known| known.is_ok()).count() >= majority(nodes.len());
+            for &place in awaited
+                .iter()
+                .filter(|&&place| !enough || matches!(known[place], Err(Missing::News(_))))
+            {
                 self.doubt(place);
             }
-            if enough || awaited.is_empty() || timeout(Instant::now().until(deadline), news).await.is_err() {
-                return known.into_iter().map(|known| known.map_err(Missing::reason)).collect();
+            if enough
+                || awaited.is_empty()
+                || timeout(Instant::now().until(deadline), news).await.is_err()
+            {
+                return known
+                    .into_iter()
+                    .map(|known| known.map_err(Missing::reason))
+                    .collect();
             }
         }
     }
 
     /// Returns the ticket, if it is known whether the vote on this connection counts.
-    pub(super) fn look(&self, place: NodeIndex, node: &Node, lane: Lane, ask: Ask) -> Result<Ticket, Missing> {
+    pub(super) fn look(
+        &self,
+        place: NodeIndex,
+        node: &Node,
+        lane: Lane,
+        ask: Ask,
+    ) -> Result<Ticket, Missing> {
         if self.is_moot() {
-            return Ok(Ticket { lane, epoch: None, vote: None });
+            return Ok(Ticket {
+                lane,
+                epoch: None,
+                vote: None,
+            });
         }
         let places = self.places.lock();
         let at = &places[place];
@@ -168,18 +215,35 @@ impl Eligibility {
         if let Some(reason) = &at.unfit {
             return Err(Missing::Unfit(at.failure(reason)));
         }
-        let vetted = if lane == Lane::Renewals { at.renewals } else { at.grants };
+        let vetted = if lane == Lane::Renewals {
+            at.renewals
+        } else {
+            at.grants
+        };
         if vetted != Some(epoch) {
-            let reason = at.unknown.as_deref().unwrap_or("it was connected anew a moment ago");
-            return Err(Missing::News(at.failure(format!("does not vote before it is known who it is: {reason}"))));
+            let reason = at
+                .unknown
+                .as_deref()
+                .unwrap_or("it was connected anew a moment ago");
+            return Err(Missing::News(at.failure(format!(
+                "does not vote before it is known who it is: {reason}"
+            ))));
         }
         if let (Some((memory, shut)), Ask::Vote) = (at.shut(), ask) {
             // Another locker may have heard a little sooner that the wait is over.
             let waits = Instant::now() + drift(memory.lease) < shut.until;
             let reason = at.failure(self.abstention(&places, memory, shut));
-            return Err(if waits { Missing::Unfit(reason) } else { Missing::Waited(reason) });
+            return Err(if waits {
+                Missing::Unfit(reason)
+            } else {
+                Missing::Waited(reason)
+            });
         }
-        Ok(Ticket { lane, epoch: Some(epoch), vote: at.memory.as_ref().map(|memory| Arc::clone(&memory.id)) })
+        Ok(Ticket {
+            lane,
+            epoch: Some(epoch),
+            vote: at.memory.as_ref().map(|memory| Arc::clone(&memory.id)),
+        })
     }
 
     /// Returns why a vetted server has no vote.
@@ -193,11 +257,18 @@ impl Eligibility {
             format!("for another {rest:.1?}")
         } else if !at_most.is_zero() {
             let asked = servers - majority(servers) + 1;
-            format!("until {asked} others that vote can be asked what it may have forgotten, at most for {at_most:.1?}")
+            format!(
+                "until {asked} others that vote can be asked what it may have forgotten, at most for {at_most:.1?}"
+            )
         } else if let Some(right) = right_number(places) {
-            format!("until a program lets it vote that names {right} servers, as one that voted did, and not {servers}")
+            format!(
+                "until a program lets it vote that names {right} servers, as one that voted did, and not {servers}"
+            )
         } else if memory.servers != servers {
-            format!("until no program names {} servers, where this one names {servers}", memory.servers)
+            format!(
+                "until no program names {} servers, where this one names {servers}",
+                memory.servers
+            )
         } else {
             "until a majority can be reached".to_owned()
         };
@@ -209,10 +280,13 @@ impl Eligibility {
 
     /// Returns whether an answer came on the connection that the ticket is for.
     pub(super) fn holds(&self, ticket: &Ticket, node: &Node) -> bool {
-        ticket.epoch.is_none_or(|epoch| epoch == node.epoch(ticket.lane))
+        ticket
+            .epoch
+            .is_none_or(|epoch| epoch == node.epoch(ticket.lane))
     }
 
-    /// Takes in that a server no longer has the memory that this ticket names. It is vetted before it is asked again.
+    /// Takes in that a server no longer has the memory that this ticket names. It is vetted before
+    /// it is asked again.
     pub(super) fn forgot(&self, place: NodeIndex, ticket: &Ticket) {
         let at = &mut self.places.lock()[place];
         if at.memory.as_ref().map(|memory| &memory.id) == ticket.vote.as_ref() {
@@ -231,7 +305,14 @@ impl Eligibility {
     }
 
     /// Takes in what a server showed on a connection.
-    pub(super) fn saw(&self, place: NodeIndex, lane: Lane, epoch: u64, identity: &ServerIdentity, now: Instant) {
+    pub(super) fn saw(
+        &self,
+        place: NodeIndex,
+        lane: Lane,
+        epoch: u64,
+        identity: &ServerIdentity,
+        now: Instant,
+    ) {
         let mut places = self.places.lock();
         let unfit = unfitness(&places, place, lane, identity);
         let servers = places.len();
@@ -242,8 +323,15 @@ impl Eligibility {
             at.renewals = vetted;
         } else {
             at.run_id = vetted.map(|_| identity.run_id.clone());
-            at.memory = identity.memory.as_ref().filter(|_| vetted.is_some()).map(|told| Memory::new(told, now));
-            at.met |= at.memory.as_ref().is_some_and(|memory| memory.shut.is_none());
+            at.memory = identity
+                .memory
+                .as_ref()
+                .filter(|_| vetted.is_some())
+                .map(|told| Memory::new(told, now));
+            at.met |= at
+                .memory
+                .as_ref()
+                .is_some_and(|memory| memory.shut.is_none());
             at.is_of = other_number(servers, identity.memory.as_ref()).or(at.is_of);
             at.looks += 1;
             (at.grants, at.unknown, at.unfit) = (vetted, None, unfit);
@@ -261,11 +349,13 @@ impl Eligibility {
         self.places.lock()[place].begun = true;
     }
 
-    /// Returns whether this locker has begun the memory of a server though most of the others vote: once for each one.
+    /// Returns whether this locker has begun the memory of a server though most of the others vote:
+    /// once for each one.
     pub(super) fn is_news(&self, place: NodeIndex) -> bool {
         let mut places = self.places.lock();
         let votes = |(at, other): &(NodeIndex, &NodeRecord)| *at != place && other.votes();
-        let is_news = places[place].begun && places.iter().enumerate().filter(votes).count() * 2 >= places.len();
+        let is_news = places[place].begun
+            && places.iter().enumerate().filter(votes).count() * 2 >= places.len();
         places[place].begun &= !is_news;
         is_news
     }
@@ -296,7 +386,9 @@ impl Eligibility {
 
     /// Returns what a server remembers that does not vote yet.
     pub(super) fn shut(&self, place: NodeIndex) -> Option<(Memory, Quarantine)> {
-        self.places.lock()[place].shut().map(|(memory, shut)| (memory.clone(), shut))
+        self.places.lock()[place]
+            .shut()
+            .map(|(memory, shut)| (memory.clone(), shut))
     }
 
     /// Returns whether a server that has not answered yet may still be on its way.
@@ -363,15 +455,29 @@ mod tests {
 
     /// Nodes whose servers cannot be reached.
     fn nodes(count: usize) -> Vec<Arc<Node>> {
-        let options = Options { command_timeout: Some(Duration::from_millis(50)), ..Options::default() };
+        let options = Options {
+            command_timeout: Some(Duration::from_millis(50)),
+            ..Options::default()
+        };
         let settings = options.validate(1).expect("valid");
         (0..count).map(|_| Node::of_nobody(&settings)).collect()
     }
 
-    /// What the server at this place shows. A connection that was never there is in its first epoch, 0.
+    /// What the server at this place shows. A connection that was never there is in its first
+    /// epoch, 0.
     fn identity(place: NodeIndex, servers: usize, waited: Option<Duration>) -> ServerIdentity {
-        let memory = Remembrance { id: format!("id{place}"), servers, lease: QUARANTINE, waited };
-        ServerIdentity { run_id: place.to_string(), role: "master".into(), master: String::new(), memory: Some(memory) }
+        let memory = Remembrance {
+            id: format!("id{place}"),
+            servers,
+            lease: QUARANTINE,
+            waited,
+        };
+        ServerIdentity {
+            run_id: place.to_string(),
+            role: "master".into(),
+            master: String::new(),
+            memory: Some(memory),
+        }
     }
 
     /// Three servers of which these have been shut for so long.
@@ -379,7 +485,13 @@ mod tests {
         let nodes = nodes(3);
         let eligibility = Eligibility::new(&nodes, QUARANTINE, SECOND);
         for (place, waited) in waited.into_iter().enumerate() {
-            eligibility.saw(place, Lane::Grants, 0, &identity(place, 3, waited), Instant::now());
+            eligibility.saw(
+                place,
+                Lane::Grants,
+                0,
+                &identity(place, 3, waited),
+                Instant::now(),
+            );
         }
         (nodes, eligibility)
     }
@@ -388,9 +500,16 @@ mod tests {
     async fn a_single_server_without_a_memory_needs_no_vetting() {
         let of = |servers, quarantine| Eligibility::new(&nodes(servers), quarantine, SECOND);
         assert!(of(1, Duration::ZERO).is_moot());
-        assert!(!of(1, QUARANTINE).is_moot() && !of(2, Duration::ZERO).is_moot() && !of(3, QUARANTINE).is_moot());
+        assert!(
+            !of(1, QUARANTINE).is_moot()
+                && !of(2, Duration::ZERO).is_moot()
+                && !of(3, QUARANTINE).is_moot()
+        );
         assert!(of(1, QUARANTINE).remembers() && !of(3, Duration::ZERO).remembers());
-        assert_eq!((of(3, QUARANTINE).servers(), of(3, QUARANTINE).quarantine()), (3, QUARANTINE));
+        assert_eq!(
+            (of(3, QUARANTINE).servers(), of(3, QUARANTINE).quarantine()),
+            (3, QUARANTINE)
+        );
     }
 
     #[tokio::test]
@@ -398,17 +517,41 @@ mod tests {
         let (nodes, eligibility) = seen([None; 3]);
         let look = |lane| eligibility.look(0, &nodes[0], lane, Ask::Vote);
         assert!(look(Lane::Grants).is_ok_and(|ticket| ticket.vote.as_deref() == Some("id0")));
-        assert!(matches!(look(Lane::Renewals), Err(Missing::News(_))), "another connection");
+        assert!(
+            matches!(look(Lane::Renewals), Err(Missing::News(_))),
+            "another connection"
+        );
         eligibility.saw(0, Lane::Renewals, 0, &identity(1, 3, None), Instant::now());
-        assert!(matches!(look(Lane::Renewals), Err(Missing::News(_))), "it shows another server");
+        assert!(
+            matches!(look(Lane::Renewals), Err(Missing::News(_))),
+            "it shows another server"
+        );
         eligibility.saw(0, Lane::Renewals, 0, &identity(0, 3, None), Instant::now());
         assert!(look(Lane::Renewals).is_ok());
         eligibility.saw(0, Lane::Grants, 1, &identity(0, 3, None), Instant::now());
-        assert!(matches!(look(Lane::Grants), Err(Missing::News(_))), "the vetted one is a later one");
+        assert!(
+            matches!(look(Lane::Grants), Err(Missing::News(_))),
+            "the vetted one is a later one"
+        );
         let ticket = look(Lane::Renewals).ok().expect("known");
         assert!(eligibility.holds(&ticket, &nodes[0]));
-        assert!(!eligibility.holds(&Ticket { epoch: Some(1), ..ticket.clone() }, &nodes[0]));
-        assert!(eligibility.holds(&Ticket { epoch: None, ..ticket }, &nodes[0]), "the ticket is for no connection");
+        assert!(!eligibility.holds(
+            &Ticket {
+                epoch: Some(1),
+                ..ticket.clone()
+            },
+            &nodes[0]
+        ));
+        assert!(
+            eligibility.holds(
+                &Ticket {
+                    epoch: None,
+                    ..ticket
+                },
+                &nodes[0]
+            ),
+            "the ticket is for no connection"
+        );
     }
 
     #[tokio::test]
@@ -427,46 +570,83 @@ mod tests {
             Status::Abstains(reason) => reason,
             status => panic!("{status:?}"),
         };
-        assert!(reason(SECOND).starts_with("abstains for another 9."), "{}", reason(SECOND));
+        assert!(
+            reason(SECOND).starts_with("abstains for another 9."),
+            "{}",
+            reason(SECOND)
+        );
         let ready = reason(SECOND * 12);
-        assert!(ready.contains("until 2 others that vote can be asked") && ready.contains("at most for 8."), "{ready}");
+        assert!(
+            ready.contains("until 2 others that vote can be asked")
+                && ready.contains("at most for 8."),
+            "{ready}"
+        );
         assert!(reason(SECOND * 30).starts_with("abstains until a majority can be reached:"));
     }
 
     #[tokio::test]
     async fn the_voters_of_a_round_are_known_before_it_begins() {
         let (nodes, eligibility) = seen([None, None, Some(SECOND)]);
-        let known = |tickets: Vec<Result<Ticket, _>>| tickets.iter().map(Result::is_ok).collect::<Vec<_>>();
-        assert_eq!(known(eligibility.tickets(&nodes).await), [true, true, false]);
+        let known =
+            |tickets: Vec<Result<Ticket, _>>| tickets.iter().map(Result::is_ok).collect::<Vec<_>>();
+        assert_eq!(
+            known(eligibility.tickets(&nodes).await),
+            [true, true, false]
+        );
         eligibility.failed(1, Lane::Grants, "silent", false);
         let mut waiting = pin!(eligibility.tickets(&nodes));
-        assert!(futures_util::poll!(waiting.as_mut()).is_pending(), "no majority");
-        assert!(futures_util::poll!(pin!(eligibility.doubted(1))).is_ready(), "it is vetted again");
+        assert!(
+            futures_util::poll!(waiting.as_mut()).is_pending(),
+            "no majority"
+        );
+        assert!(
+            futures_util::poll!(pin!(eligibility.doubted(1))).is_ready(),
+            "it is vetted again"
+        );
         eligibility.saw(1, Lane::Grants, 0, &identity(1, 3, None), Instant::now());
         assert_eq!(known(waiting.await), [true, true, false]);
         eligibility.failed(1, Lane::Grants, "silent", false);
-        assert_eq!(known(eligibility.tickets(&nodes).await), [true, false, false], "it does not wait for ever");
+        assert_eq!(
+            known(eligibility.tickets(&nodes).await),
+            [true, false, false],
+            "it does not wait for ever"
+        );
     }
 
     #[tokio::test]
     async fn a_server_that_has_waited_is_looked_at_once_more_if_too_few_vote() {
         let waits = Some(SECOND);
         let waited = Some(QUARANTINE * 2);
-        let known = |tickets: Vec<Result<_, _>>| tickets.iter().map(Result::is_ok).collect::<Vec<_>>();
+        let known =
+            |tickets: Vec<Result<_, _>>| tickets.iter().map(Result::is_ok).collect::<Vec<_>>();
         let (nodes, eligibility) = seen([None, waited, waits]);
         let mut waiting = pin!(eligibility.tickets(&nodes));
-        assert!(futures_util::poll!(waiting.as_mut()).is_pending(), "another locker may have opened one");
+        assert!(
+            futures_util::poll!(waiting.as_mut()).is_pending(),
+            "another locker may have opened one"
+        );
         assert!(futures_util::poll!(pin!(eligibility.doubted(1))).is_ready());
-        assert!(futures_util::poll!(pin!(eligibility.doubted(2))).is_pending(), "none can be open yet");
+        assert!(
+            futures_util::poll!(pin!(eligibility.doubted(2))).is_pending(),
+            "none can be open yet"
+        );
         eligibility.saw(1, Lane::Grants, 0, &identity(1, 3, None), Instant::now());
         assert_eq!(known(waiting.await), [true, true, false]);
         let (nodes, eligibility) = seen([None, waited, waits]);
         let mut waiting = pin!(eligibility.tickets(&nodes));
         assert!(futures_util::poll!(waiting.as_mut()).is_pending());
         eligibility.saw(1, Lane::Grants, 0, &identity(1, 3, waited), Instant::now());
-        assert_eq!(known(waiting.await), [true, false, false], "it is still shut: it is not waited for");
+        assert_eq!(
+            known(waiting.await),
+            [true, false, false],
+            "it is still shut: it is not waited for"
+        );
         let (nodes, eligibility) = seen([None, None, waited]);
-        assert_eq!(known(eligibility.tickets(&nodes).await), [true, true, false], "enough vote");
+        assert_eq!(
+            known(eligibility.tickets(&nodes).await),
+            [true, true, false],
+            "enough vote"
+        );
     }
 
     #[tokio::test]
@@ -478,9 +658,18 @@ mod tests {
         let (_, eligibility) = seen([Some(SECOND); 3]);
         (0..3).for_each(|place| eligibility.began(place));
         for place in 0..2 {
-            eligibility.saw(place, Lane::Grants, 0, &identity(place, 3, None), Instant::now());
+            eligibility.saw(
+                place,
+                Lane::Grants,
+                0,
+                &identity(place, 3, None),
+                Instant::now(),
+            );
         }
-        assert!((0..3).all(|place| !eligibility.is_news(place)), "a new deployment");
+        assert!(
+            (0..3).all(|place| !eligibility.is_news(place)),
+            "a new deployment"
+        );
     }
 
     #[tokio::test]
@@ -492,7 +681,13 @@ mod tests {
         assert_eq!(eligibility.rank(), 3);
         eligibility.saw(0, Lane::Grants, 0, &identity(0, 5, None), Instant::now());
         assert!(eligibility.is_misled() && matches!(eligibility.status(0), Status::Unfit(_)));
-        eligibility.saw(0, Lane::Grants, 0, &identity(0, 3, Some(Duration::MAX)), Instant::now());
+        eligibility.saw(
+            0,
+            Lane::Grants,
+            0,
+            &identity(0, 3, Some(Duration::MAX)),
+            Instant::now(),
+        );
         assert!(
             matches!(eligibility.status(0), Status::Abstains(reason) if reason.contains("names 5 servers, as one"))
         );

@@ -12,8 +12,8 @@ use crate::node::Lane;
 use crate::op::{self, Force, Inspect, KeyHolder, NameHolders};
 
 impl Quorum {
-    /// Returns who is in the key, unless a majority of the nodes says that it is free: a holder is on a majority, and
-    /// so are, together, several owners that keep each other out.
+    /// Returns who is in the key, unless a majority of the nodes says that it is free: a holder is
+    /// on a majority, and so are, together, several owners that keep each other out.
     ///
     /// # Errors
     /// [`Error::Unavailable`], or the refusal of a server.
@@ -27,35 +27,59 @@ impl Quorum {
         let free = |found: &[(NodeIndex, Option<KeyHolder>)]| {
             found.iter().filter(|(_, holder)| holder.is_none()).count() >= majority
         };
-        let certain = |found: &[_], _| free(found) || self.holder(found).is_some_and(|holder| holder.is_agreed());
+        let certain = |found: &[_], _| {
+            free(found) || self.holder(found).is_some_and(|holder| holder.is_agreed())
+        };
         let mut found = self.hear(asking, certain).await?;
         found.sort_by_key(|&(at, _)| at);
-        Ok(if free(&found) { None } else { self.holder(&found) })
+        Ok(if free(&found) {
+            None
+        } else {
+            self.holder(&found)
+        })
     }
 
     fn holder(&self, found: &[(NodeIndex, Option<KeyHolder>)]) -> Option<Holder> {
         let by_node = found.iter().filter_map(|(at, holder)| {
-            let (node, KeyHolder { owner, count, remaining }) = (&self.nodes[*at], holder.clone()?);
-            Some(NodeHolder { node: Arc::clone(node.name()), owner, hold_count: count, remaining })
+            let (
+                node,
+                KeyHolder {
+                    owner,
+                    count,
+                    remaining,
+                },
+            ) = (&self.nodes[*at], holder.clone()?);
+            Some(NodeHolder {
+                node: Arc::clone(node.name()),
+                owner,
+                hold_count: count,
+                remaining,
+            })
         });
         Holder::of(by_node.collect(), self.majority())
     }
 
-    /// Releases the key from the owners that the nodes name as its holders now. Returns whether any node did. The
-    /// command names them, so one that comes late deletes no later holder. `depose` is called before it is sent, with
-    /// these names, or with `None` if the nodes did not answer.
+    /// Releases the key from the owners that the nodes name as its holders now. Returns whether any
+    /// node did. The command names them, so one that comes late deletes no later holder. `depose`
+    /// is called before it is sent, with these names, or with `None` if the nodes did not answer.
     ///
     /// # Errors
     /// [`Error::Unavailable`], or the refusal of a server.
-    pub(crate) async fn force(&self, key: &Key, depose: impl FnOnce(Option<&BTreeSet<String>>)) -> Result<bool, Error> {
+    pub(crate) async fn force(
+        &self,
+        key: &Key,
+        depose: impl FnOnce(Option<&BTreeSet<String>>),
+    ) -> Result<bool, Error> {
         let asking = self.ask(|node| {
             let holders = NameHolders(key.clone());
             async move { op::ask(&node, Lane::Commands, &holders).await }
         });
-        // A holder has a majority, and any majority of answers shares a node with it. Fields on a minority only are
-        // left over from attempts, and are released too if the minority answers in time.
+        // A holder has a majority, and any majority of answers shares a node with it. Fields on a
+        // minority only are left over from attempts, and are released too if the minority answers
+        // in time.
         let answers = self.hear(asking, |_, missing| missing == 0).await;
-        let seen = answers.map(|answers| answers.into_iter().flatten().collect::<BTreeSet<String>>());
+        let seen =
+            answers.map(|answers| answers.into_iter().flatten().collect::<BTreeSet<String>>());
         depose(seen.as_ref().ok());
         let seen = seen?;
         if seen.is_empty() {
@@ -63,9 +87,17 @@ impl Quorum {
         }
         let holders: Arc<[String]> = seen.into_iter().collect();
         let forcing = self.ask(|node| {
-            let force = Force { key: key.clone(), holders: Arc::clone(&holders) };
+            let force = Force {
+                key: key.clone(),
+                holders: Arc::clone(&holders),
+            };
             async move { op::ask(&node, Lane::Commands, &force).await }
         });
-        Ok(self.hear(forcing, |forced, missing| missing == 0 || forced.contains(&true)).await?.contains(&true))
+        Ok(self
+            .hear(forcing, |forced, missing| {
+                missing == 0 || forced.contains(&true)
+            })
+            .await?
+            .contains(&true))
     }
 }

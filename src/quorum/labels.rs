@@ -1,7 +1,8 @@
 //! The labels of lockers on the servers, by which people find the process that holds a lock.
 //!
 //! # Invariants
-//! - Nothing depends on a label: why one cannot be written or read is logged at debug, and no caller gets an error.
+//! - Nothing depends on a label: why one cannot be written or read is logged at debug, and no
+//!   caller gets an error.
 //! - A server that refuses labels to the user is not asked again, and says so once.
 
 use std::sync::Arc;
@@ -29,31 +30,48 @@ impl Labels {
 }
 
 impl Quorum {
-    /// Writes the label of this locker on all servers, or deletes it. The first poll sends it to those that are there.
+    /// Writes the label of this locker on all servers, or deletes it. The first poll sends it to
+    /// those that are there.
     pub(crate) async fn label(&self, locker: Arc<str>, label: Option<&Label>) {
-        let change = WriteLabel { locker, label: label.map(|label| Arc::clone(label.as_str())) };
+        let change = WriteLabel {
+            locker,
+            label: label.map(|label| Arc::clone(label.as_str())),
+        };
         let mut asking = self.ask_for_labels(&change);
         while let Some((place, outcome)) = asking.next().await {
             self.heard_of_label(place, outcome);
         }
     }
 
-    /// Returns the same holder with the label of its locker, from the first server that has it. Does not wait for the
-    /// slowest.
+    /// Returns the same holder with the label of its locker, from the first server that has it.
+    /// Does not wait for the slowest.
     pub(crate) async fn labelled(&self, holder: Holder) -> Holder {
-        let Some(locker) = locker_of(holder.owner_bytes()) else { return holder };
+        let Some(locker) = locker_of(holder.owner_bytes()) else {
+            return holder;
+        };
         let mut asking = self.ask_for_labels(&ReadLabel(locker.into()));
         // Those that refuse labels have answered.
-        let refusing = self.labels.0.iter().filter(|off| off.load(Ordering::Relaxed)).count();
+        let refusing = self
+            .labels
+            .0
+            .iter()
+            .filter(|off| off.load(Ordering::Relaxed))
+            .count();
         let started = Instant::now();
         let mut answered = refusing;
         // In a cluster the master of the label may be away, while that of the lock is not.
-        let mut until = self.nodes.iter().map(|node| started + node.patience()).max();
+        let mut until = self
+            .nodes
+            .iter()
+            .map(|node| started + node.patience())
+            .max();
         loop {
             if answered >= self.majority() {
                 until = until.min(Some(patience_of(started)));
             }
-            let Some((place, outcome)) = asking.next_by(until).await else { return holder };
+            let Some((place, outcome)) = asking.next_by(until).await else {
+                return holder;
+            };
             answered += 1;
             if let Some(text) = self.heard_of_label(place, outcome).flatten() {
                 return holder.labelled(Some(shown(&text)));
@@ -62,12 +80,20 @@ impl Quorum {
     }
 
     /// Asks the servers that do not refuse it.
-    fn ask_for_labels<O: Op<Output: 'static> + Clone + Send + 'static>(&self, op: &O) -> Calls<O::Output> {
-        let places = self.everywhere().filter(|&place| !self.labels.0[place].load(Ordering::Relaxed));
+    fn ask_for_labels<O: Op<Output: 'static> + Clone + Send + 'static>(
+        &self,
+        op: &O,
+    ) -> Calls<O::Output> {
+        let places = self
+            .everywhere()
+            .filter(|&place| !self.labels.0[place].load(Ordering::Relaxed));
         Calls::new(places.map(|place| {
             let node = Arc::clone(&self.nodes[place]);
             let op = op.clone();
-            (place, async move { op::ask(&node, Lane::Commands, &op).await })
+            (
+                place,
+                async move { op::ask(&node, Lane::Commands, &op).await },
+            )
         }))
     }
 
@@ -75,7 +101,9 @@ impl Quorum {
     fn heard_of_label<T>(&self, place: NodeIndex, outcome: Outcome<T>) -> Option<T> {
         let (reason, is_final) = match outcome {
             Outcome::Done(answer) => return Some(answer),
-            Outcome::Refused(Error::Server { kind, source }) => (source.message, kind == ServerErrorKind::NoPermission),
+            Outcome::Refused(Error::Server { kind, source }) => {
+                (source.message, kind == ServerErrorKind::NoPermission)
+            }
             Outcome::Refused(error) => (error.to_string(), false),
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => (failure.reason, false),
         };

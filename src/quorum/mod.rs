@@ -1,35 +1,40 @@
-//! N independent nodes as one: their answers become one outcome. A single server is a quorum of one.
+//! N independent nodes as one: their answers become one outcome. A single server is a quorum of
+//! one.
 //!
-//! The algorithm is Redlock, from the Redis documentation's page on distributed locks: a lock is held while more than
-//! half of the nodes say so. All nodes are asked at once, and nobody waits for the slowest: a decision stands as soon
-//! as a majority makes it certain. Redlock lacks a number that grows, according to Martin Kleppmann's *How to do
-//! distributed locking*. Here the nodes agree on one: see [`Quorum::acquire`].
+//! The algorithm is Redlock, from the Redis documentation's page on distributed locks: a lock is
+//! held while more than half of the nodes say so. All nodes are asked at once, and nobody waits for
+//! the slowest: a decision stands as soon as a majority makes it certain. Redlock lacks a number
+//! that grows, according to Martin Kleppmann's *How to do distributed locking*. Here the nodes
+//! agree on one: see [`Quorum::acquire`].
 //!
 //! # A lock over several servers
-//! 1. A vote counts only if the locker knows the server (`eligibility.rs`). After every reconnect, and in case of
-//!    doubt, `vet.lua` reads who the server is and what it remembers, on each connection for votes. A replica, or a
-//!    server that is also there under another address, has no vote. A server that may have forgotten locks abstains,
-//!    which counts as *not executed*.
-//! 2. [`Quorum::acquire`] asks all nodes at once. After each answer, `votes.rs` says what is certain whatever the
-//!    others answer. If the outcome depends on servers that are slower than a majority, they get twice its time and 20
-//!    ms more. Waiters that have met contenders ask the first node alone ([`Order::FirstAlone`]).
-//! 3. The fences of the granting servers are compared. They are equal unless locks that share a mark crossed, or a
-//!    clock is wrong. Otherwise the highest is written to the other servers *that granted* before the lock counts as
-//!    granted.
-//! 4. The book follows the servers that have not answered yet. A late yes is one more vote, or is undone if the hold is
-//!    gone by then. A server that never answers is *uncertain* from then on.
-//! 5. Each vote has a validity of its own, and the hold's is that of the majority. The hold is lost when so many
-//!    servers say *gone* that no majority can be left.
-//! 6. If the lock is not granted, a server that said yes gets one undo, one that said *held* none, and one that has not
-//!    answered what its answer calls for. After a [`Split`](Acquired::Split) the line pauses for a random
-//!    `retry_delay`.
-//! 7. If a renewal finds the lock gone on a minority, the book asks for that vote again (`retake.lua`), with the same
-//!    field. The fence is raised there too: a rolling restart would otherwise forget it node by node.
-//! 8. A release goes to all servers until each has answered or the lease is over. The caller gets its answer when a
-//!    majority makes it certain. Uncertain votes are undone once more behind the release.
+//! 1. A vote counts only if the locker knows the server (`eligibility.rs`). After every reconnect,
+//!    and in case of doubt, `vet.lua` reads who the server is and what it remembers, on each
+//!    connection for votes. A replica, or a server that is also there under another address, has no
+//!    vote. A server that may have forgotten locks abstains, which counts as *not executed*.
+//! 2. [`Quorum::acquire`] asks all nodes at once. After each answer, `votes.rs` says what is
+//!    certain whatever the others answer. If the outcome depends on servers that are slower than a
+//!    majority, they get twice its time and 20 ms more. Waiters that have met contenders ask the
+//!    first node alone ([`Order::FirstAlone`]).
+//! 3. The fences of the granting servers are compared. They are equal unless locks that share a
+//!    mark crossed, or a clock is wrong. Otherwise the highest is written to the other servers
+//!    *that granted* before the lock counts as granted.
+//! 4. The book follows the servers that have not answered yet. A late yes is one more vote, or is
+//!    undone if the hold is gone by then. A server that never answers is *uncertain* from then on.
+//! 5. Each vote has a validity of its own, and the hold's is that of the majority. The hold is lost
+//!    when so many servers say *gone* that no majority can be left.
+//! 6. If the lock is not granted, a server that said yes gets one undo, one that said *held* none,
+//!    and one that has not answered what its answer calls for. After a [`Split`](Acquired::Split)
+//!    the line pauses for a random `retry_delay`.
+//! 7. If a renewal finds the lock gone on a minority, the book asks for that vote again
+//!    (`retake.lua`), with the same field. The fence is raised there too: a rolling restart would
+//!    otherwise forget it node by node.
+//! 8. A release goes to all servers until each has answered or the lease is over. The caller gets
+//!    its answer when a majority makes it certain. Uncertain votes are undone once more behind the
+//!    release.
 //!
-//! Nothing is handed over and no locker is woken by name here: a grant would need all servers that voted, and the
-//! waiting lists are those of single servers.
+//! Nothing is handed over and no locker is woken by name here: a grant would need all servers that
+//! voted, and the waiting lists are those of single servers.
 
 mod calls;
 mod connect;
@@ -79,19 +84,22 @@ use crate::foreign::log;
 use crate::key::Key;
 use crate::lease::{NodeIndex, majority};
 use crate::node::{Lane, LinkEvent, Node, Outcome};
-use crate::op::{self, AcquireAnswer, HandOver, HandOverAnswer, Raise, RaiseAnswer, RenewAnswer, WriteCount};
+use crate::op::{
+    self, AcquireAnswer, HandOver, HandOverAnswer, Raise, RaiseAnswer, RenewAnswer, WriteCount,
+};
 use crate::presence::Roll;
 
-/// How much longer than a majority the other nodes may take if nothing depends on them: to connect, and to close.
+/// How much longer than a majority the other nodes may take if nothing depends on them: to connect,
+/// and to close.
 pub(crate) const STRAGGLERS: Duration = Duration::from_millis(200);
 
 /// In which order the nodes are asked for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     AllAtOnce,
-    /// The first node alone, and the others once it has granted the lock, or is silent for longer than usual. If
-    /// several lockers do so at once, one of them gets past the first node, however far each is from which node. That
-    /// decides nothing: a lock is held by a majority, as always.
+    /// The first node alone, and the others once it has granted the lock, or is silent for longer
+    /// than usual. If several lockers do so at once, one of them gets past the first node, however
+    /// far each is from which node. That decides nothing: a lock is held by a majority, as always.
     FirstAlone,
 }
 
@@ -130,26 +138,48 @@ pub(crate) struct Quorum {
     lists: Option<Lists>,
     labels: Labels,
     roll: Arc<Roll>,
-    /// How long a majority took to answer the last time that all nodes were asked at once, in microseconds.
+    /// How long a majority took to answer the last time that all nodes were asked at once, in
+    /// microseconds.
     round_trip_us: AtomicU64,
 }
 
 impl Quorum {
-    /// Makes a quorum of servers that abstain for at least `quarantine` after they have lost their memory. Zero: they
-    /// have no memories. A server that is there is connected within `connect_timeout`.
-    pub(crate) fn new(nodes: Vec<Arc<Node>>, quarantine: Duration, connect_timeout: Duration) -> Self {
+    /// Makes a quorum of servers that abstain for at least `quarantine` after they have lost their
+    /// memory. Zero: they have no memories. A server that is there is connected within
+    /// `connect_timeout`.
+    pub(crate) fn new(
+        nodes: Vec<Arc<Node>>,
+        quarantine: Duration,
+        connect_timeout: Duration,
+    ) -> Self {
         let eligibility = Eligibility::new(&nodes, quarantine, connect_timeout);
         let labels = Labels::new(nodes.len());
-        Self { nodes, eligibility, lists: None, labels, roll: Arc::default(), round_trip_us: AtomicU64::new(0) }
+        Self {
+            nodes,
+            eligibility,
+            lists: None,
+            labels,
+            roll: Arc::default(),
+            round_trip_us: AtomicU64::new(0),
+        }
     }
 
     /// Vets the servers that are present, and starts the tasks that keep vetting them.
     ///
     /// # Errors
     /// [`Error::Config`] for a server whose vote can never count.
-    async fn begin(&self, present: &[bool], ups: Vec<UnboundedReceiver<LinkEvent>>) -> Result<(), Error> {
+    async fn begin(
+        &self,
+        present: &[bool],
+        ups: Vec<UnboundedReceiver<LinkEvent>>,
+    ) -> Result<(), Error> {
         if !self.eligibility.is_moot() {
-            for (place, node) in self.nodes.iter().enumerate().filter(|&(place, _)| present[place]) {
+            for (place, node) in self
+                .nodes
+                .iter()
+                .enumerate()
+                .filter(|&(place, _)| present[place])
+            {
                 vetting::vet(&self.eligibility, place, node).await;
                 if let Status::Unfit(reason) = self.eligibility.status(place) {
                     return Err(Error::config("node", format!("{} {reason}", node.name())));
@@ -186,14 +216,22 @@ impl Quorum {
 
     /// Returns the same failure for every node.
     pub(crate) fn failures(&self, reason: impl std::fmt::Display) -> Vec<NodeFailure> {
-        let failure = |node: &Arc<Node>| NodeFailure { node: Arc::clone(node.name()), reason: reason.to_string() };
+        let failure = |node: &Arc<Node>| NodeFailure {
+            node: Arc::clone(node.name()),
+            reason: reason.to_string(),
+        };
         self.nodes.iter().map(failure).collect()
     }
 
-    /// Returns the error of an operation to which these nodes gave no usable answer, and for how long they have given
-    /// none.
+    /// Returns the error of an operation to which these nodes gave no usable answer, and for how
+    /// long they have given none.
     pub(crate) fn unavailable(&self, nodes: Vec<NodeFailure>, waited: Duration) -> Error {
-        Error::Unavailable { keys: Vec::new(), servers: self.nodes.len(), nodes, waited }
+        Error::Unavailable {
+            keys: Vec::new(),
+            servers: self.nodes.len(),
+            nodes,
+            waited,
+        }
     }
 
     /// Returns how many nodes make a majority.
@@ -202,7 +240,11 @@ impl Quorum {
     }
 
     fn voter(&self, place: NodeIndex) -> Voter {
-        Voter { node: Arc::clone(&self.nodes[place]), place, eligibility: Arc::clone(&self.eligibility) }
+        Voter {
+            node: Arc::clone(&self.nodes[place]),
+            place,
+            eligibility: Arc::clone(&self.eligibility),
+        }
     }
 
     /// Asks every node at once.
@@ -211,16 +253,27 @@ impl Quorum {
         T: Send + 'static,
         F: Future<Output = Outcome<T>> + Send + 'static,
     {
-        Calls::new(self.nodes.iter().map(|node| call(Arc::clone(node))).enumerate())
+        Calls::new(
+            self.nodes
+                .iter()
+                .map(|node| call(Arc::clone(node)))
+                .enumerate(),
+        )
     }
 
-    /// Asks all nodes for a lock, or for several locks of which each node grants all or none. Decides as soon as the
-    /// answers that are missing cannot change the outcome. If the nodes that granted it gave different fences, the
-    /// highest one is written to a majority *of them* before this returns. A later majority shares a node with that
-    /// majority, and that node granted the later lock after ours: so the later fence is higher. For a node that has not
-    /// granted our lock this would not hold: it may have granted the next one before our fence was written. A yes with
-    /// a fence that another node does not accept does not count.
-    pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, terms: AcquireTerms, order: Order) -> Round {
+    /// Asks all nodes for a lock, or for several locks of which each node grants all or none.
+    /// Decides as soon as the answers that are missing cannot change the outcome. If the nodes that
+    /// granted it gave different fences, the highest one is written to a majority *of them* before
+    /// this returns. A later majority shares a node with that majority, and that node granted the
+    /// later lock after ours: so the later fence is higher. For a node that has not granted our
+    /// lock this would not hold: it may have granted the next one before our fence was written. A
+    /// yes with a fence that another node does not accept does not count.
+    pub(crate) async fn acquire(
+        &self,
+        claims: &Arc<[Claim]>,
+        terms: AcquireTerms,
+        order: Order,
+    ) -> Round {
         let tickets = self.eligibility.tickets(&self.nodes).await;
         let ask = |at: NodeIndex| {
             let voter = self.voter(at);
@@ -244,7 +297,13 @@ impl Quorum {
             if let Some((node, answer)) = late.next_by(Some(patience)).await {
                 if matches!(answer, Outcome::Done(AcquireAnswer::Held(_))) {
                     let (acquired, taken, uncertain) = (Acquired::Outrun, Vec::new(), Vec::new());
-                    return Round { acquired, taken, uncertain, late, forgot: false };
+                    return Round {
+                        acquired,
+                        taken,
+                        uncertain,
+                        late,
+                        forgot: false,
+                    };
                 }
                 round.add(node, answer);
             }
@@ -269,7 +328,9 @@ impl Quorum {
                     None => round.close(),
                 },
             };
-            let Acquired::Granted(majority) = acquired else { break acquired };
+            let Acquired::Granted(majority) = acquired else {
+                break acquired;
+            };
             match self.agree_on_all(claims, &majority.fences, &round).await {
                 Ok(()) => break Acquired::Granted(majority),
                 Err(Disagreement::Unbelieved(nodes, reason)) => {
@@ -279,26 +340,56 @@ impl Quorum {
                 Err(Disagreement::Unheard(nodes)) => break Acquired::Unavailable(nodes),
             }
         };
-        Round { acquired, taken: round.taken(), forgot: round.forgot, uncertain: round.uncertain, late }
+        Round {
+            acquired,
+            taken: round.taken(),
+            forgot: round.forgot,
+            uncertain: round.uncertain,
+            late,
+        }
     }
 
     /// Makes a majority have the fence of each of these locks.
-    async fn agree_on_all(&self, claims: &[Claim], fences: &[Fence], votes: &RoundVotes) -> Result<(), Disagreement> {
+    async fn agree_on_all(
+        &self,
+        claims: &[Claim],
+        fences: &[Fence],
+        votes: &RoundVotes,
+    ) -> Result<(), Disagreement> {
         let majority = self.majority();
-        let agree = |at: usize| votes.granted.iter().filter(|(_, given)| given[at] == fences[at]).count() >= majority;
+        let agree = |at: usize| {
+            votes
+                .granted
+                .iter()
+                .filter(|(_, given)| given[at] == fences[at])
+                .count()
+                >= majority
+        };
         if (0..fences.len()).all(agree) {
             return Ok(());
         }
         let agree = |(at, claim)| {
-            let given = votes.granted.iter().map(|(node, given)| (*node, given[at])).collect();
+            let given = votes
+                .granted
+                .iter()
+                .map(|(node, given)| (*node, given[at]))
+                .collect();
             self.agree(claim, fences[at], given)
         };
-        try_join_all(claims.iter().enumerate().map(agree)).await.map(|_| ())
+        try_join_all(claims.iter().enumerate().map(agree))
+            .await
+            .map(|_| ())
     }
 
     /// Makes a majority have this fence, out of the nodes that gave it or a lower one.
-    async fn agree(&self, claim: &Claim, fence: Fence, given: Vec<(NodeIndex, Fence)>) -> Result<(), Disagreement> {
-        let (ahead, behind): (Vec<_>, Vec<_>) = given.into_iter().partition(|&(_, gave)| gave == fence);
+    async fn agree(
+        &self,
+        claim: &Claim,
+        fence: Fence,
+        given: Vec<(NodeIndex, Fence)>,
+    ) -> Result<(), Disagreement> {
+        let (ahead, behind): (Vec<_>, Vec<_>) =
+            given.into_iter().partition(|&(_, gave)| gave == fence);
         let mut agreed = ahead.len();
         if agreed >= self.majority() {
             return Ok(());
@@ -310,18 +401,27 @@ impl Quorum {
         }));
         let mut failures = Vec::new();
         while let Some((index, answer)) = raising.next().await {
-            let failure =
-                |reason: &str| NodeFailure { node: Arc::clone(self.nodes[index].name()), reason: reason.into() };
+            let failure = |reason: &str| NodeFailure {
+                node: Arc::clone(self.nodes[index].name()),
+                reason: reason.into(),
+            };
             match answer {
                 Outcome::Done(RaiseAnswer::Raised) => agreed += 1,
-                Outcome::Done(RaiseAnswer::Gone) => failures.push(failure("the lock is gone again")),
+                Outcome::Done(RaiseAnswer::Gone) => {
+                    failures.push(failure("the lock is gone again"))
+                }
                 Outcome::Done(RaiseAnswer::TooHigh) => {
                     let ahead = ahead.into_iter().map(|(node, _)| node).collect();
-                    let reason = format!("the fence {fence} of another server is more than 30 days ahead of its clock");
+                    let reason = format!(
+                        "the fence {fence} of another server is more than 30 days ahead of its clock"
+                    );
                     return Err(Disagreement::Unbelieved(ahead, failure(&reason)));
                 }
                 Outcome::Refused(Error::Server { source, .. }) => {
-                    failures.push(NodeFailure { node: Arc::clone(&source.node), reason: source.to_string() });
+                    failures.push(NodeFailure {
+                        node: Arc::clone(&source.node),
+                        reason: source.to_string(),
+                    });
                 }
                 Outcome::Refused(_) => {}
                 Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => failures.push(failure),
@@ -333,14 +433,18 @@ impl Quorum {
         Err(Disagreement::Unheard(failures))
     }
 
-    /// Re-acquires a held lock on one node that lost it; true if that succeeded. A node that forgot the lock may have
-    /// forgotten its fence too, and one by one all nodes may, so this raises the mark as well.
+    /// Re-acquires a held lock on one node that lost it; true if that succeeded. A node that forgot
+    /// the lock may have forgotten its fence too, and one by one all nodes may, so this raises the
+    /// mark as well.
     pub(crate) async fn retake(&self, node: NodeIndex, vote: Vote) -> Outcome<bool> {
         let answer = self.voter(node).retake(&vote).await;
         let node = &self.nodes[node];
         if let Outcome::Done(true) = answer {
             let Vote { claim, fence, .. } = vote;
-            let raise = Raise { claim: claim.clone(), fence };
+            let raise = Raise {
+                claim: claim.clone(),
+                fence,
+            };
             let raised = op::ask(node, Lane::Grants, &raise).await;
             log!(trace, key = %claim.key.shown(), %fence, ?raised, "the fence is remembered again");
         }
@@ -350,7 +454,10 @@ impl Quorum {
     /// Writes the hold count. Does not wait for the slowest node.
     pub(crate) async fn count(&self, claim: &Claim, count: u32) -> Settled {
         let mut writing = self.ask(|node| {
-            let count = WriteCount { claim: claim.clone(), count };
+            let count = WriteCount {
+                claim: claim.clone(),
+                count,
+            };
             async move { op::ask(&node, Lane::Commands, &count).await }
         });
         let mut confirmations = Confirmations::new(self.nodes.len());
@@ -363,13 +470,15 @@ impl Quorum {
         Settled::Unanswered(Vec::new())
     }
 
-    /// Returns whether a lock can be handed over: only on a single server without a memory, whose answer alone decides.
+    /// Returns whether a lock can be handed over: only on a single server without a memory, whose
+    /// answer alone decides.
     pub(crate) fn hands_over(&self) -> bool {
         self.eligibility.is_moot()
     }
 
-    /// Releases a lock and takes it for the next holder in one step, if [`hands_over`](Self::hands_over) allows it. An
-    /// undo of the next hold is behind it on the same connection.
+    /// Releases a lock and takes it for the next holder in one step, if
+    /// [`hands_over`](Self::hands_over) allows it. An undo of the next hold is behind it on the
+    /// same connection.
     pub(crate) async fn hand_over(
         &self,
         from: &Claim,
@@ -377,7 +486,12 @@ impl Quorum {
         lease: Duration,
         fences: Source,
     ) -> Outcome<HandOverAnswer> {
-        let hand_over = HandOver { from: from.clone(), to: to.clone(), lease, fences };
+        let hand_over = HandOver {
+            from: from.clone(),
+            to: to.clone(),
+            lease,
+            fences,
+        };
         op::ask(&self.nodes[0], Lane::Grants, &hand_over).await
     }
 
@@ -391,7 +505,8 @@ impl Quorum {
         self.voter(node).renew(claims, lease).await
     }
 
-    /// Waits for the answers of a majority, and for more until they are certain or a while has passed.
+    /// Waits for the answers of a majority, and for more until they are certain or a while has
+    /// passed.
     async fn hear<T: Send + 'static>(
         &self,
         mut asking: Calls<T>,
@@ -406,9 +521,15 @@ impl Quorum {
             match asking.next_by(patience).await {
                 Some((_, Outcome::Done(value))) => done.push(value),
                 Some((_, Outcome::Refused(error))) => refusal = Some(error),
-                Some((_, Outcome::NotExecuted(failure) | Outcome::Unknown(failure))) => failures.push(failure),
+                Some((_, Outcome::NotExecuted(failure) | Outcome::Unknown(failure))) => {
+                    failures.push(failure)
+                }
                 None if done.len() >= self.majority() => return Ok(done),
-                None => return Err(refusal.unwrap_or_else(|| self.unavailable(failures, Duration::ZERO))),
+                None => {
+                    return Err(
+                        refusal.unwrap_or_else(|| self.unavailable(failures, Duration::ZERO))
+                    );
+                }
             }
             if done.len() >= self.majority() {
                 if certain(&done, asking.missing().count()) {
@@ -419,7 +540,8 @@ impl Quorum {
         }
     }
 
-    /// Ends all connections. The sockets of a minority that does not answer are closed with the engine.
+    /// Ends all connections. The sockets of a minority that does not answer are closed with the
+    /// engine.
     pub(crate) async fn quit(&self) {
         let mut quitting: FuturesUnordered<_> = self.nodes.iter().map(|node| node.quit()).collect();
         for _ in 0..self.majority() {

@@ -36,7 +36,15 @@ impl<G> Acquired<G> {
     pub(crate) fn and_then<H>(self, make: impl FnOnce(G) -> Acquired<H>) -> Acquired<H> {
         match self {
             Self::Granted(granted) => make(granted),
-            Self::Held { ttl, contested, place } => Acquired::Held { ttl, contested, place },
+            Self::Held {
+                ttl,
+                contested,
+                place,
+            } => Acquired::Held {
+                ttl,
+                contested,
+                place,
+            },
             Self::Split => Acquired::Split,
             Self::Outrun => Acquired::Outrun,
             Self::Refused(error) => Acquired::Refused(error),
@@ -60,7 +68,8 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// Returns whether another round may have another outcome, because a node voted under a new memory by then.
+    /// Returns whether another round may have another outcome, because a node voted under a new
+    /// memory by then.
     pub(crate) fn is_outdated(&self) -> bool {
         self.forgot && matches!(self.acquired, Acquired::Unavailable(_) | Acquired::Split)
     }

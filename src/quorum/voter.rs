@@ -10,7 +10,9 @@ use crate::error::NodeFailure;
 use crate::fence::Fence;
 use crate::lease::NodeIndex;
 use crate::node::{Lane, Node, Outcome};
-use crate::op::{self, Acquire, AcquireAnswer, Extend, Raise, RaiseAnswer, Renew, RenewAnswer, Retake};
+use crate::op::{
+    self, Acquire, AcquireAnswer, Extend, Raise, RaiseAnswer, Renew, RenewAnswer, Retake,
+};
 
 /// A node whose answers count as votes, if they may.
 pub(super) struct Voter {
@@ -27,10 +29,20 @@ impl Voter {
         terms: &AcquireTerms,
         ticket: &Ticket,
     ) -> Outcome<AcquireAnswer> {
-        let AcquireTerms { lease, fences, listing } = terms.clone();
+        let AcquireTerms {
+            lease,
+            fences,
+            listing,
+        } = terms.clone();
         let claims = Arc::clone(claims);
         let vote = ticket.vote.clone();
-        let acquire = Acquire { claims, lease, fences, vote, listing };
+        let acquire = Acquire {
+            claims,
+            lease,
+            fences,
+            vote,
+            listing,
+        };
         self.vouch(ticket, op::ask(&self.node, Lane::Grants, &acquire).await)
     }
 
@@ -40,8 +52,18 @@ impl Voter {
             Ok(ticket) => ticket,
             Err(failure) => return Outcome::NotExecuted(failure),
         };
-        let Vote { claim, lease, count, .. } = vote.clone();
-        let retake = Retake { claim, lease, count, vote: ticket.vote.clone() };
+        let Vote {
+            claim,
+            lease,
+            count,
+            ..
+        } = vote.clone();
+        let retake = Retake {
+            claim,
+            lease,
+            count,
+            vote: ticket.vote.clone(),
+        };
         self.vouch(&ticket, op::ask(&self.node, Lane::Grants, &retake).await)
     }
 
@@ -55,8 +77,9 @@ impl Voter {
         self.vouch(&ticket, answer.map(Some))
     }
 
-    /// Raises the mark of a lock that was granted there to this fence. If the address led to another of the servers by
-    /// now, which has the lock too, one server would be counted twice: so the connection has to be the same.
+    /// Raises the mark of a lock that was granted there to this fence. If the address led to
+    /// another of the servers by now, which has the lock too, one server would be counted twice: so
+    /// the connection has to be the same.
     pub(super) async fn raise(&self, claim: Claim, fence: Fence) -> Outcome<RaiseAnswer> {
         let ticket = match self.ticket(Lane::Grants, Ask::Keep).await {
             Ok(ticket) => ticket,
@@ -67,7 +90,11 @@ impl Voter {
     }
 
     /// Renews locks. If the answer is no vote, none counts as renewed.
-    pub(super) async fn renew(&self, claims: Arc<[Claim]>, lease: Duration) -> Outcome<Vec<RenewAnswer>> {
+    pub(super) async fn renew(
+        &self,
+        claims: Arc<[Claim]>,
+        lease: Duration,
+    ) -> Outcome<Vec<RenewAnswer>> {
         let ticket = match self.ticket(Lane::Renewals, Ask::Keep).await {
             Ok(ticket) => ticket,
             Err(failure) => return Outcome::NotExecuted(failure),
@@ -77,7 +104,9 @@ impl Voter {
     }
 
     async fn ticket(&self, lane: Lane, ask: Ask) -> Result<Ticket, NodeFailure> {
-        self.eligibility.ticket(self.place, &self.node, lane, ask).await
+        self.eligibility
+            .ticket(self.place, &self.node, lane, ask)
+            .await
     }
 
     /// Checks that an answer is a vote.
@@ -87,9 +116,9 @@ impl Voter {
                 self.eligibility.forgot(self.place, ticket);
                 Outcome::NotExecuted(self.failure(FORGOT))
             }
-            Outcome::Done(_) if !self.eligibility.holds(ticket, &self.node) => {
-                Outcome::Unknown(self.failure("it was reconnected, and may have restarted, while it was asked"))
-            }
+            Outcome::Done(_) if !self.eligibility.holds(ticket, &self.node) => Outcome::Unknown(
+                self.failure("it was reconnected, and may have restarted, while it was asked"),
+            ),
             Outcome::Done(Some(answer)) => Outcome::Done(answer),
             Outcome::NotExecuted(failure) => Outcome::NotExecuted(failure),
             Outcome::Refused(error) => Outcome::Refused(error),
@@ -98,7 +127,10 @@ impl Voter {
     }
 
     fn failure(&self, reason: &str) -> NodeFailure {
-        NodeFailure { node: Arc::clone(self.node.name()), reason: reason.to_owned() }
+        NodeFailure {
+            node: Arc::clone(self.node.name()),
+            reason: reason.to_owned(),
+        }
     }
 }
 
@@ -115,27 +147,54 @@ mod tests {
 
     /// Asks the server at this place for a lock.
     async fn acquire(test: &TestQuorum, place: NodeIndex) -> Outcome<AcquireAnswer> {
-        let terms = AcquireTerms { lease: LEASE, fences: Source::Tokens, listing: None };
-        let ticket = test.voter(place).ticket(Lane::Grants, Ask::Vote).await.expect("it votes");
-        test.voter(place).acquire(&[claim("k")].into(), &terms, &ticket).await
+        let terms = AcquireTerms {
+            lease: LEASE,
+            fences: Source::Tokens,
+            listing: None,
+        };
+        let ticket = test
+            .voter(place)
+            .ticket(Lane::Grants, Ask::Vote)
+            .await
+            .expect("it votes");
+        test.voter(place)
+            .acquire(&[claim("k")].into(), &terms, &ticket)
+            .await
     }
 
     fn retaken() -> Vote {
-        Vote { claim: claim("k"), lease: LEASE, count: 1, fence: Fence::new(7) }
+        Vote {
+            claim: claim("k"),
+            lease: LEASE,
+            count: 1,
+            fence: Fence::new(7),
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_has_forgotten_grants_and_retakes_nothing() {
         let test = TestQuorum::voting().await;
-        assert!(matches!(acquire(&test, 1).await, Outcome::Done(AcquireAnswer::Granted(_))));
+        assert!(matches!(
+            acquire(&test, 1).await,
+            Outcome::Done(AcquireAnswer::Granted(_))
+        ));
         for place in 0..2 {
             test.servers[place].flush();
         }
         let answer = acquire(&test, 0).await;
-        assert!(matches!(&answer, Outcome::NotExecuted(failure) if failure.reason == FORGOT), "{answer:?}");
-        assert!(futures_util::poll!(pin!(test.eligibility.doubted(0))).is_ready(), "it is vetted again");
+        assert!(
+            matches!(&answer, Outcome::NotExecuted(failure) if failure.reason == FORGOT),
+            "{answer:?}"
+        );
+        assert!(
+            futures_util::poll!(pin!(test.eligibility.doubted(0))).is_ready(),
+            "it is vetted again"
+        );
         let answer = test.voter(1).retake(&retaken()).await;
-        assert!(matches!(&answer, Outcome::NotExecuted(failure) if failure.reason == FORGOT), "{answer:?}");
+        assert!(
+            matches!(&answer, Outcome::NotExecuted(failure) if failure.reason == FORGOT),
+            "{answer:?}"
+        );
         for place in 0..2 {
             assert_eq!(test.servers[place].holder("k"), None);
         }
@@ -151,12 +210,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_renewal_counts_on_a_server_that_is_shut() {
         let test = TestQuorum::voting().await;
-        assert!(matches!(acquire(&test, 0).await, Outcome::Done(AcquireAnswer::Granted(_))));
+        assert!(matches!(
+            acquire(&test, 0).await,
+            Outcome::Done(AcquireAnswer::Granted(_))
+        ));
         test.servers[0].delete(crate::key::MEMORY);
         test.look().await;
         assert!(test.eligibility.shut(0).is_some());
         let answer = test.voter(0).renew([claim("k")].into(), LEASE).await;
-        assert!(matches!(&answer, Outcome::Done(said) if *said == [RenewAnswer::Renewed]), "{answer:?}");
+        assert!(
+            matches!(&answer, Outcome::Done(said) if *said == [RenewAnswer::Renewed]),
+            "{answer:?}"
+        );
         let answer = test.voter(0).extend(claim("k"), LEASE * 2).await;
         assert!(matches!(answer, Outcome::Done(true)), "{answer:?}");
     }
@@ -166,18 +231,35 @@ mod tests {
     async fn an_answer_from_a_server_that_the_address_no_longer_leads_to_does_not_count() {
         let test = TestQuorum::new();
         test.look().await;
-        assert!(matches!(acquire(&test, 0).await, Outcome::Done(AcquireAnswer::Granted(_))));
+        assert!(matches!(
+            acquire(&test, 0).await,
+            Outcome::Done(AcquireAnswer::Granted(_))
+        ));
         let voter = test.voter(0);
-        assert!(matches!(voter.raise(claim("k"), Fence::new(7)).await, Outcome::Done(RaiseAnswer::Raised)));
-        let (mut raising, mut renewing) =
-            (pin!(voter.raise(claim("k"), Fence::new(8))), pin!(voter.renew([claim("k")].into(), LEASE)));
+        assert!(matches!(
+            voter.raise(claim("k"), Fence::new(7)).await,
+            Outcome::Done(RaiseAnswer::Raised)
+        ));
+        let (mut raising, mut renewing) = (
+            pin!(voter.raise(claim("k"), Fence::new(8))),
+            pin!(voter.renew([claim("k")].into(), LEASE)),
+        );
         test.servers[0].stop();
-        assert!(futures_util::poll!(raising.as_mut()).is_pending(), "it was sent");
-        assert!(futures_util::poll!(renewing.as_mut()).is_pending(), "it was sent");
+        assert!(
+            futures_util::poll!(raising.as_mut()).is_pending(),
+            "it was sent"
+        );
+        assert!(
+            futures_util::poll!(renewing.as_mut()).is_pending(),
+            "it was sent"
+        );
         test.servers[0].go_on();
         test.servers[0].lead_to(&crate::testing::Server::new());
         let answer = raising.await;
-        assert!(matches!(&answer, Outcome::Unknown(failure) if failure.reason.contains("reconnected")), "{answer:?}");
+        assert!(
+            matches!(&answer, Outcome::Unknown(failure) if failure.reason.contains("reconnected")),
+            "{answer:?}"
+        );
         let answer = renewing.await;
         assert!(matches!(answer, Outcome::Unknown(_)), "{answer:?}");
     }

@@ -40,7 +40,18 @@ impl RoundVotes {
         let place = None;
         let refusal = None;
         let failures = Vec::new();
-        Self { nodes, granted, held, place, uncertain, disregarded, refusal, failures, forgot: false, answers: 0 }
+        Self {
+            nodes,
+            granted,
+            held,
+            place,
+            uncertain,
+            disregarded,
+            refusal,
+            failures,
+            forgot: false,
+            answers: 0,
+        }
     }
 
     pub(super) fn add(&mut self, node: NodeIndex, answer: Outcome<AcquireAnswer>) {
@@ -73,15 +84,21 @@ impl RoundVotes {
 
     /// Returns the nodes that said yes, also those whose yes does not count.
     pub(super) fn taken(&self) -> Vec<NodeIndex> {
-        self.granted.iter().map(|(node, _)| *node).chain(self.disregarded.iter().copied()).collect()
+        self.granted
+            .iter()
+            .map(|(node, _)| *node)
+            .chain(self.disregarded.iter().copied())
+            .collect()
     }
 
-    /// Returns whether a majority has said yes or no, so that the others are waited for only a little longer.
+    /// Returns whether a majority has said yes or no, so that the others are waited for only a
+    /// little longer.
     pub(super) fn is_heard(&self) -> bool {
         self.granted.len() + self.held.len() >= majority(self.nodes)
     }
 
-    /// Returns what is certain by now, whatever the others say; `None` as long as it depends on them.
+    /// Returns what is certain by now, whatever the others say; `None` as long as it depends on
+    /// them.
     pub(super) fn verdict(&self) -> Option<Acquired> {
         let majority = majority(self.nodes);
         let missing = self.nodes - self.answers;
@@ -89,7 +106,10 @@ impl RoundVotes {
             let mut given = self.granted.iter().map(|(_, fences)| fences);
             let mut fences = given.next()?.clone();
             for others in given {
-                fences.iter_mut().zip(others).for_each(|(fence, other)| *fence = (*fence).max(*other));
+                fences
+                    .iter_mut()
+                    .zip(others)
+                    .for_each(|(fence, other)| *fence = (*fence).max(*other));
             }
             let votes = self.granted.iter().map(|&(node, _)| node).collect();
             return Some(Acquired::Granted(Majority { fences, votes }));
@@ -113,7 +133,8 @@ impl RoundVotes {
     pub(super) fn close(&mut self) -> Acquired {
         // Nodes that have not answered count as silent.
         self.answers = self.nodes;
-        self.verdict().unwrap_or_else(|| Acquired::Unavailable(self.failures.clone()))
+        self.verdict()
+            .unwrap_or_else(|| Acquired::Unavailable(self.failures.clone()))
     }
 
     /// Returns the outcome if a majority answered and the lock was not granted.
@@ -122,13 +143,21 @@ impl RoundVotes {
         if self.held.len() < majority {
             return Acquired::Split;
         }
-        // What this attempt took is free as soon as it is undone, and a node that has not answered may be free. The
-        // others may have reported attempts that are being undone at this moment, whose leases mean nothing.
+        // What this attempt took is free as soon as it is undone, and a node that has not answered
+        // may be free. The others may have reported attempts that are being undone at this moment,
+        // whose leases mean nothing.
         let mut free: Vec<Duration> = self.held.iter().flatten().copied().collect();
-        free.extend(std::iter::repeat_n(Duration::ZERO, self.granted.len() + self.nodes - self.answers));
+        free.extend(std::iter::repeat_n(
+            Duration::ZERO,
+            self.granted.len() + self.nodes - self.answers,
+        ));
         free.sort_unstable();
         let contested = self.granted.len() + self.disregarded.len() > 0;
-        Acquired::Held { ttl: free.get(majority - 1).copied(), contested, place: self.place.clone() }
+        Acquired::Held {
+            ttl: free.get(majority - 1).copied(),
+            contested,
+            place: self.place.clone(),
+        }
     }
 }
 
@@ -145,7 +174,14 @@ pub(crate) struct Confirmations {
 
 impl Confirmations {
     pub(crate) fn new(nodes: usize) -> Self {
-        Self { nodes, done: 0, gone: 0, answers: 0, refusal: None, failures: Vec::new() }
+        Self {
+            nodes,
+            done: 0,
+            gone: 0,
+            answers: 0,
+            refusal: None,
+            failures: Vec::new(),
+        }
     }
 
     /// Adds an answer: the node has done it (true), or the lock is not ours there (false).
@@ -155,7 +191,9 @@ impl Confirmations {
             Outcome::Done(true) => self.done += 1,
             Outcome::Done(false) => self.gone += 1,
             Outcome::Refused(error) => self.refusal = Some(error),
-            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => self.failures.push(failure),
+            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
+                self.failures.push(failure)
+            }
         }
     }
 
@@ -191,10 +229,16 @@ mod tests {
     }
 
     fn failed() -> Outcome<AcquireAnswer> {
-        Outcome::Unknown(NodeFailure { node: "n".into(), reason: "silent".into() })
+        Outcome::Unknown(NodeFailure {
+            node: "n".into(),
+            reason: "silent".into(),
+        })
     }
 
-    fn votes(nodes: usize, answers: impl IntoIterator<Item = Outcome<AcquireAnswer>>) -> RoundVotes {
+    fn votes(
+        nodes: usize,
+        answers: impl IntoIterator<Item = Outcome<AcquireAnswer>>,
+    ) -> RoundVotes {
         let mut votes = RoundVotes::new(nodes);
         for (node, answer) in answers.into_iter().enumerate() {
             votes.add(node, answer);
@@ -206,22 +250,31 @@ mod tests {
     fn the_third_yes_of_five_decides() {
         assert!(votes(5, [granted(1), granted(3)]).verdict().is_none());
         let verdict = votes(5, [granted(1), failed(), granted(3), granted(2)]).verdict();
-        let Some(Acquired::Granted(Majority { fences, votes })) = verdict else { panic!("{verdict:?}") };
+        let Some(Acquired::Granted(Majority { fences, votes })) = verdict else {
+            panic!("{verdict:?}")
+        };
         assert_eq!((fences, votes), (vec![Fence::new(3)], vec![0, 2, 3]));
     }
 
     #[test]
     fn of_several_locks_each_has_the_highest_of_its_fences() {
-        let granted = |fences: [u64; 2]| Outcome::Done(AcquireAnswer::Granted(fences.map(Fence::new).to_vec()));
+        let granted = |fences: [u64; 2]| {
+            Outcome::Done(AcquireAnswer::Granted(fences.map(Fence::new).to_vec()))
+        };
         let verdict = votes(3, [granted([5, 2]), granted([4, 9])]).verdict();
-        let Some(Acquired::Granted(Majority { fences, .. })) = verdict else { panic!("{verdict:?}") };
+        let Some(Acquired::Granted(Majority { fences, .. })) = verdict else {
+            panic!("{verdict:?}")
+        };
         assert_eq!(fences, [5, 9].map(Fence::new));
     }
 
     #[test]
     fn three_refusals_of_five_decide_and_the_third_lease_to_run_out_counts() {
         let verdict = votes(5, [held(30), failed(), held(10), failed(), held(20)]).verdict();
-        assert!(matches!(verdict, Some(Acquired::Held { ttl: Some(ttl), .. }) if ttl.as_millis() == 30), "{verdict:?}");
+        assert!(
+            matches!(verdict, Some(Acquired::Held { ttl: Some(ttl), .. }) if ttl.as_millis() == 30),
+            "{verdict:?}"
+        );
         let verdict = votes(5, [held(30_000), held(10), held(30_000)]).verdict();
         assert!(
             matches!(verdict, Some(Acquired::Held { ttl: Some(ttl), .. }) if ttl.as_millis() == 10),
@@ -239,18 +292,35 @@ mod tests {
     #[test]
     fn a_grant_that_does_not_count_has_taken_the_lock_all_the_same() {
         let mut votes = votes(3, [granted(1), granted(9), held(20)]);
-        votes.disregard(&[1], &NodeFailure { node: "n".into(), reason: "nobody believes it".into() });
+        votes.disregard(
+            &[1],
+            &NodeFailure {
+                node: "n".into(),
+                reason: "nobody believes it".into(),
+            },
+        );
         assert_eq!(votes.taken(), [0, 1]);
-        assert!(matches!(votes.verdict(), Some(Acquired::Split)), "{votes:?}");
+        assert!(
+            matches!(votes.verdict(), Some(Acquired::Split)),
+            "{votes:?}"
+        );
     }
 
     #[test]
     fn an_attempt_that_was_granted_somewhere_is_contested() {
         let contested = |answers: [Outcome<AcquireAnswer>; 3], disregarded: &[NodeIndex]| {
             let mut votes = votes(3, answers);
-            votes.disregard(disregarded, &NodeFailure { node: "n".into(), reason: "nobody believes it".into() });
+            votes.disregard(
+                disregarded,
+                &NodeFailure {
+                    node: "n".into(),
+                    reason: "nobody believes it".into(),
+                },
+            );
             let verdict = votes.verdict();
-            let Some(Acquired::Held { contested, .. }) = verdict else { panic!("{verdict:?}") };
+            let Some(Acquired::Held { contested, .. }) = verdict else {
+                panic!("{verdict:?}")
+            };
             contested
         };
         assert!(!contested([held(1), held(1), held(1)], &[]));
@@ -261,8 +331,14 @@ mod tests {
 
     #[test]
     fn a_split_vote_grants_nothing() {
-        assert!(matches!(votes(3, [granted(1), held(9), failed()]).verdict(), Some(Acquired::Split)));
-        assert!(votes(3, [granted(1), held(9)]).verdict().is_none(), "the third may make it two");
+        assert!(matches!(
+            votes(3, [granted(1), held(9), failed()]).verdict(),
+            Some(Acquired::Split)
+        ));
+        assert!(
+            votes(3, [granted(1), held(9)]).verdict().is_none(),
+            "the third may make it two"
+        );
         let mut undecided = votes(5, [granted(1), granted(1), held(9)]);
         assert!(undecided.verdict().is_none() && undecided.is_heard());
         assert!(matches!(undecided.close(), Acquired::Split));
@@ -272,32 +348,55 @@ mod tests {
     fn without_a_majority_of_answers_nothing_is_known() {
         assert!(votes(5, [failed(), failed()]).verdict().is_none());
         let verdict = votes(5, [failed(), failed(), held(1), granted(1)]).verdict();
-        assert!(verdict.is_none(), "the fifth may make it known that nobody has it: {verdict:?}");
+        assert!(
+            verdict.is_none(),
+            "the fifth may make it known that nobody has it: {verdict:?}"
+        );
         let verdict = votes(5, [failed(), failed(), failed(), granted(1), held(1)]).verdict();
-        assert!(matches!(verdict, Some(Acquired::Unavailable(ref nodes)) if nodes.len() == 3), "{verdict:?}");
+        assert!(
+            matches!(verdict, Some(Acquired::Unavailable(ref nodes)) if nodes.len() == 3),
+            "{verdict:?}"
+        );
     }
 
     #[test]
     fn a_release_is_done_or_gone_by_majority() {
         let count = |nodes, answers: &[bool]| {
             let mut count = Confirmations::new(nodes);
-            answers.iter().for_each(|&done| count.add(Outcome::Done(done)));
+            answers
+                .iter()
+                .for_each(|&done| count.add(Outcome::Done(done)));
             count.verdict()
         };
         assert!(matches!(count(1, &[true]), Some(Settled::Done)));
         assert!(matches!(count(1, &[false]), Some(Settled::Gone)));
-        assert!(matches!(count(5, &[false, false, true, true, true]), Some(Settled::Done)));
+        assert!(matches!(
+            count(5, &[false, false, true, true, true]),
+            Some(Settled::Done)
+        ));
         assert!(count(5, &[false, false, true, true]).is_none());
-        assert!(matches!(count(5, &[false, true, false, false]), Some(Settled::Gone)));
+        assert!(matches!(
+            count(5, &[false, true, false, false]),
+            Some(Settled::Gone)
+        ));
     }
 
     #[test]
     fn without_a_majority_of_answers_a_release_is_neither() {
-        let silent = || Outcome::Unknown(NodeFailure { node: "n".into(), reason: "silent".into() });
+        let silent = || {
+            Outcome::Unknown(NodeFailure {
+                node: "n".into(),
+                reason: "silent".into(),
+            })
+        };
         let mut count = Confirmations::new(3);
-        [Outcome::Done(true), silent()].into_iter().for_each(|answer| count.add(answer));
+        [Outcome::Done(true), silent()]
+            .into_iter()
+            .for_each(|answer| count.add(answer));
         assert!(count.verdict().is_none(), "the third may make it two");
         count.add(silent());
-        assert!(matches!(count.verdict(), Some(Settled::Unanswered(ref nodes)) if nodes.len() == 2));
+        assert!(
+            matches!(count.verdict(), Some(Settled::Unanswered(ref nodes)) if nodes.len() == 2)
+        );
     }
 }

@@ -1,18 +1,22 @@
-//! The lists of lockers that wait for a lock, by which a release wakes the next one and not all of them.
+//! The lists of lockers that wait for a lock, by which a release wakes the next one and not all of
+//! them.
 //!
-//! The list is a sorted set, `lockhound_waiting:{name}`, in the order in which lockers came. It lives for three leases
-//! of the lock or of the locker, whichever is longer, and a locker that waits asks again within a sixth of its own.
-//! `try_lock` does not use it, nor does the script that takes several locks at once; a `lock` of several waits for each
-//! of them alone, and is in that lock's list.
+//! The list is a sorted set, `lockhound_waiting:{name}`, in the order in which lockers came. It
+//! lives for three leases of the lock or of the locker, whichever is longer, and a locker that
+//! waits asks again within a sixth of its own. `try_lock` does not use it, nor does the script that
+//! takes several locks at once; a `lock` of several waits for each of them alone, and is in that
+//! lock's list.
 //!
-//! The list is a hint. If it expires, is deleted or is replaced, lockers are not woken by name until they ask again,
-//! and nothing else is lost. The scripts do not declare it as a key, since a user without rights to it has to be able
-//! to release: if using it fails, the script catches the error and notifies all. A locker that lacks the right to one
-//! list no longer uses that one; without the right to a command or a channel that all need, it uses none.
+//! The list is a hint. If it expires, is deleted or is replaced, lockers are not woken by name
+//! until they ask again, and nothing else is lost. The scripts do not declare it as a key, since a
+//! user without rights to it has to be able to release: if using it fails, the script catches the
+//! error and notifies all. A locker that lacks the right to one list no longer uses that one;
+//! without the right to a command or a channel that all need, it uses none.
 //!
-//! A locker of one server has lists. In a cluster, and over several servers, a release notifies all waiters. Lists over
-//! several servers were built and removed: they made twenty contenders on one machine 2.3 times as fast and gained
-//! nothing where servers are apart, and they needed a model and eight rules of their own.
+//! A locker of one server has lists. In a cluster, and over several servers, a release notifies all
+//! waiters. Lists over several servers were built and removed: they made twenty contenders on one
+//! machine 2.3 times as fast and gained nothing where servers are apart, and they needed a model
+//! and eight rules of their own.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,14 +38,15 @@ pub(super) struct Lists {
     locker: Arc<str>,
     /// Whether the user has no right to any list.
     off: AtomicBool,
-    /// The locks whose lists the user has no right to, or whose list key is something else; at most [`MOST_REFUSED`].
+    /// The locks whose lists the user has no right to, or whose list key is something else; at most
+    /// [`MOST_REFUSED`].
     refused: Mutex<HashSet<Key>>,
     /// Whether it has been logged.
     said: AtomicBool,
 }
 
-/// Beyond this number the refusals are forgotten, and asked for again: naming a lock costs one refusal, and takes the
-/// list from no other lock.
+/// Beyond this number the refusals are forgotten, and asked for again: naming a lock costs one
+/// refusal, and takes the list from no other lock.
 const MOST_REFUSED: usize = 1_024;
 
 /// What the refusal of a list concerns.
@@ -56,8 +61,8 @@ enum Refusal {
 }
 
 impl Refusal {
-    /// Classifies the server's error. Every version mentions the word "key" if the right to a key is missing. For a
-    /// user whose name contains that word, each list is tried.
+    /// Classifies the server's error. Every version mentions the word "key" if the right to a key
+    /// is missing. For a user whose name contains that word, each list is tried.
     fn of(error: &str) -> Self {
         let is_acl = error.contains("NOPERM") || error.contains("The user executing the script");
         if error.contains("WRONGTYPE") || (is_acl && error.contains("key")) {
@@ -77,11 +82,16 @@ impl Lists {
         let off = AtomicBool::new(false);
         let refused = Mutex::default();
         let said = AtomicBool::new(false);
-        has_lists.then(|| Self { locker: locker.into(), off, refused, said })
+        has_lists.then(|| Self {
+            locker: locker.into(),
+            off,
+            refused,
+            said,
+        })
     }
 
-    /// Notes that the server refused the list of this lock. Returns whether to log it: once, and once more if there can
-    /// be no lists at all.
+    /// Notes that the server refused the list of this lock. Returns whether to log it: once, and
+    /// once more if there can be no lists at all.
     fn refuse(&self, key: &Key, refusal: Refusal) -> bool {
         if refusal == Refusal::All {
             return !self.off.swap(true, Ordering::Relaxed);
@@ -106,22 +116,44 @@ impl Quorum {
 
     /// Returns this locker's name in lists; `None` if there are none.
     pub(crate) fn lister(&self) -> Option<&Arc<str>> {
-        self.lists.as_ref().filter(|lists| !lists.off.load(Ordering::Relaxed)).map(|lists| &lists.locker)
+        self.lists
+            .as_ref()
+            .filter(|lists| !lists.off.load(Ordering::Relaxed))
+            .map(|lists| &lists.locker)
     }
 
     /// As [`lister`](Self::lister), for one lock: its list may be refused.
     pub(crate) fn lister_of(&self, key: &Key) -> Option<&Arc<str>> {
-        self.lister().filter(|_| self.lists.as_ref().is_some_and(|lists| !lists.refused.lock().contains(key)))
+        self.lister().filter(|_| {
+            self.lists
+                .as_ref()
+                .is_some_and(|lists| !lists.refused.lock().contains(key))
+        })
     }
 
     /// Returns whom a release wakes.
     pub(crate) fn wakes(&self, releaser: Option<Releaser>) -> Wakes {
-        if self.lister().is_some() { Wakes::Next(releaser) } else { Wakes::All }
+        if self.lister().is_some() {
+            Wakes::Next(releaser)
+        } else {
+            Wakes::All
+        }
     }
 
-    /// Releases a lock on every node. With a `rest`, the lock is kept for that long, and nobody is woken.
-    pub(crate) fn release(&self, claim: &Claim, rest: Option<Duration>, wakes: &Wakes) -> Calls<ReleaseAnswer> {
-        let on = |node| (node, self.release_on(node, Lane::Commands, claim, rest, wakes.clone()));
+    /// Releases a lock on every node. With a `rest`, the lock is kept for that long, and nobody is
+    /// woken.
+    pub(crate) fn release(
+        &self,
+        claim: &Claim,
+        rest: Option<Duration>,
+        wakes: &Wakes,
+    ) -> Calls<ReleaseAnswer> {
+        let on = |node| {
+            (
+                node,
+                self.release_on(node, Lane::Commands, claim, rest, wakes.clone()),
+            )
+        };
         Calls::new(self.everywhere().map(on))
     }
 
@@ -135,7 +167,11 @@ impl Quorum {
         wakes: Wakes,
     ) -> impl Future<Output = Outcome<ReleaseAnswer>> + use<> {
         let node = Arc::clone(&self.nodes[node]);
-        let release = Release { claim: claim.clone(), rest, wakes };
+        let release = Release {
+            claim: claim.clone(),
+            rest,
+            wakes,
+        };
         async move { op::ask(&node, lane, &release).await }
     }
 
@@ -144,16 +180,23 @@ impl Quorum {
     /// # Errors
     /// Why it may still be there.
     pub(crate) async fn pass(&self, key: Key) -> Result<(), Error> {
-        let Some(locker) = self.lister() else { return Ok(()) };
+        let Some(locker) = self.lister() else {
+            return Ok(());
+        };
         let passing = self.ask(|node| {
-            let pass = LeaveList { key: key.clone(), locker: Arc::clone(locker) };
+            let pass = LeaveList {
+                key: key.clone(),
+                locker: Arc::clone(locker),
+            };
             async move { op::ask(&node, Lane::Commands, &pass).await }
         });
-        self.hear(passing, |_, missing| missing == 0).await.map(|_| ())
+        self.hear(passing, |_, missing| missing == 0)
+            .await
+            .map(|_| ())
     }
 
-    /// Handles the refusal of a lock's list: from here on, releases of this lock notify all waiters; if the user has no
-    /// right to any list, releases of all locks do.
+    /// Handles the refusal of a lock's list: from here on, releases of this lock notify all
+    /// waiters; if the user has no right to any list, releases of all locks do.
     pub(crate) fn unlist(&self, key: &Key, error: &str) {
         let Some(lists) = &self.lists else { return };
         let refusal = Refusal::of(error);
@@ -175,14 +218,38 @@ mod tests {
     #[test]
     fn a_refused_name_is_distinguished_from_a_user_without_rights() {
         for (error, refusal) in [
-            ("WRONGTYPE Operation against a key holding the wrong kind of value", Refusal::Name),
-            ("NOPERM ACL failure in script: User app has no permissions to access the 'x' key", Refusal::Name),
-            ("ERR The user executing the script can't access at least one of the keys mentioned", Refusal::Name),
-            ("ACL failure in script: No permissions to access a key NOPERM", Refusal::Name),
-            ("NOPERM ACL failure in script: User app has no permissions to run the 'zcard' command", Refusal::All),
-            ("NOPERM ACL failure in script: User app has no permissions to access the 'x' channel", Refusal::All),
-            ("The user executing the script can't run this command or subcommand", Refusal::All),
-            ("OOM command not allowed when used memory > 'maxmemory'", Refusal::Now),
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind of value",
+                Refusal::Name,
+            ),
+            (
+                "NOPERM ACL failure in script: User app has no permissions to access the 'x' key",
+                Refusal::Name,
+            ),
+            (
+                "ERR The user executing the script can't access at least one of the keys mentioned",
+                Refusal::Name,
+            ),
+            (
+                "ACL failure in script: No permissions to access a key NOPERM",
+                Refusal::Name,
+            ),
+            (
+                "NOPERM ACL failure in script: User app has no permissions to run the 'zcard' command",
+                Refusal::All,
+            ),
+            (
+                "NOPERM ACL failure in script: User app has no permissions to access the 'x' channel",
+                Refusal::All,
+            ),
+            (
+                "The user executing the script can't run this command or subcommand",
+                Refusal::All,
+            ),
+            (
+                "OOM command not allowed when used memory > 'maxmemory'",
+                Refusal::Now,
+            ),
         ] {
             assert_eq!(Refusal::of(error), refusal, "{error}");
         }
@@ -196,25 +263,50 @@ mod tests {
             refused: Mutex::default(),
             said: AtomicBool::new(false),
         };
-        let said = (0..3 * MOST_REFUSED).filter(|n| lists.refuse(&Key::from(format!("{n}")), Refusal::Name)).count();
+        let said = (0..3 * MOST_REFUSED)
+            .filter(|n| lists.refuse(&Key::from(format!("{n}")), Refusal::Name))
+            .count();
         assert_eq!((said, lists.refused.lock().len()), (1, MOST_REFUSED));
-        assert!(!lists.refuse(&Key::from("now"), Refusal::Now) && !lists.refused.lock().contains(&Key::from("now")));
+        assert!(
+            !lists.refuse(&Key::from("now"), Refusal::Now)
+                && !lists.refused.lock().contains(&Key::from("now"))
+        );
         assert!(lists.refuse(&Key::from("x"), Refusal::All) && lists.off.load(Ordering::Relaxed));
     }
 
     #[tokio::test]
     async fn a_locker_stands_in_no_list_that_was_refused_and_without_rights_in_none() {
         let settings = Options::default().validate(1).expect("valid");
-        let quorum = Quorum::new(vec![Node::of_nobody(&settings)], Duration::ZERO, Duration::ZERO).with_lists("locker");
-        let listed = || [quorum.lister(), quorum.lister_of(&"one".into()), quorum.lister_of(&"other".into())];
+        let quorum = Quorum::new(
+            vec![Node::of_nobody(&settings)],
+            Duration::ZERO,
+            Duration::ZERO,
+        )
+        .with_lists("locker");
+        let listed = || {
+            [
+                quorum.lister(),
+                quorum.lister_of(&"one".into()),
+                quorum.lister_of(&"other".into()),
+            ]
+        };
         let listed = || listed().map(|locker| locker.map(|name| &**name));
         let me = Some("locker");
         assert_eq!(listed(), [me, me, me]);
-        quorum.unlist(&"one".into(), "WRONGTYPE Operation against a key holding the wrong kind of value");
-        quorum.unlist(&"other".into(), "OOM command not allowed when used memory > 'maxmemory'");
+        quorum.unlist(
+            &"one".into(),
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+        );
+        quorum.unlist(
+            &"other".into(),
+            "OOM command not allowed when used memory > 'maxmemory'",
+        );
         assert_eq!(listed(), [me, None, me]);
         assert!(matches!(quorum.wakes(None), Wakes::Next(None)));
-        quorum.unlist(&"one".into(), "NOPERM User app has no permissions to run the 'zcard' command");
+        quorum.unlist(
+            &"one".into(),
+            "NOPERM User app has no permissions to run the 'zcard' command",
+        );
         assert_eq!(listed(), [None; 3]);
         assert!(matches!(quorum.wakes(None), Wakes::All));
     }

@@ -30,18 +30,22 @@ impl Drop for WaiterGuard<'_> {
             return;
         }
         if let Some(deadline) = self.deadline {
-            self.session.lines.timers().remove(deadline, self.id, self.session.now());
+            self.session
+                .lines
+                .timers()
+                .remove(deadline, self.id, self.session.now());
         }
         if !self.answered {
-            // The waiter and its waker are dropped here, after the shard's lock is released, perhaps while the task
-            // unwinds. A grant that is under way finds the waiter gone.
+            // The waiter and its waker are dropped here, after the shard's lock is released,
+            // perhaps while the task unwinds. A grant that is under way finds the waiter gone.
             contained(|| _ = self.session.lines.leave(self.key, self.id));
         }
     }
 }
 
 impl Session {
-    /// Waits in line until the lock is granted. Returns `None` once the deadline is over, if there is one.
+    /// Waits in line until the lock is granted. Returns `None` once the deadline is over, if there
+    /// is one.
     pub(crate) async fn wait_in_line(
         self: &Arc<Self>,
         key: &Key,
@@ -61,22 +65,35 @@ impl Session {
                 id,
                 owner,
                 since: now,
-                call: LockRequest { origin, terms: *terms, span: span_of(self, key), reply },
+                call: LockRequest {
+                    origin,
+                    terms: *terms,
+                    span: span_of(self, key),
+                    reply,
+                },
             };
             match self.lines.arrive(key, waiter, now) {
                 Arrival::Reentered(hold, count) => {
-                    return Box::pin(reentered(self, hold, origin, count)).await.map(Some);
+                    return Box::pin(reentered(self, hold, origin, count))
+                        .await
+                        .map(Some);
                 }
                 Arrival::Lost(loss) => return Err(Error::lost(key, loss)),
                 Arrival::Queued => {}
             }
-            let mut waiting = WaiterGuard { session: self, key, id, deadline, answered: false };
+            let mut waiting = WaiterGuard {
+                session: self,
+                key,
+                id,
+                deadline,
+                answered: false,
+            };
             let _warning = reentries::warn_of_itself(self, key, caller);
             if let Some(deadline) = deadline {
                 self.lines.timers().put(deadline, id, key, Timed::Wait);
             }
-            // Closing sets the flag and then empties the lines: a caller that came into the line after that sees the
-            // flag.
+            // Closing sets the flag and then empties the lines: a caller that came into the line
+            // after that sees the flag.
             self.check_open()?;
             let answer = answer.await.unwrap_or(Err(Error::Closed));
             waiting.answered = true;
@@ -88,7 +105,8 @@ impl Session {
                     false => Ok(None),
                 };
             };
-            // A grant that was revoked or lost before this caller was polled does not count: the caller queues again.
+            // A grant that was revoked or lost before this caller was polled does not count: the
+            // caller queues again.
             if let Some(guard) = try_lock::take(self, guard)? {
                 return Ok(Some(guard));
             }
@@ -99,8 +117,8 @@ impl Session {
     }
 }
 
-/// Makes one attempt for a caller whose time is over while others have a turn. Its outcome is that of the turn: the
-/// line may be empty by now, and others would have the same turn again and again.
+/// Makes one attempt for a caller whose time is over while others have a turn. Its outcome is that
+/// of the turn: the line may be empty by now, and others would have the same turn again and again.
 async fn try_after_turn(
     session: &Arc<Session>,
     key: &Key,
@@ -115,7 +133,12 @@ async fn try_after_turn(
 }
 
 /// Writes the count of a re-entered hold, which has been counted up already.
-async fn reentered(session: &Arc<Session>, hold: Arc<Hold>, origin: Origin, count: u32) -> Result<RawGuard, Error> {
+async fn reentered(
+    session: &Arc<Session>,
+    hold: Arc<Hold>,
+    origin: Origin,
+    count: u32,
+) -> Result<RawGuard, Error> {
     let guard = RawGuard::entered(Arc::clone(session), Arc::clone(&hold), origin);
     reentries::note_reentry(&hold);
     release::write_count(session, &hold, count).await?;
@@ -128,7 +151,9 @@ fn span_of(session: &Session, key: &Key) -> Span {
     if session.engine.journal().is_behind() {
         return Span::default();
     }
-    foreign::span(|| tracing::debug_span!(parent: None, "lockhound", operation = "drive", key = %key.shown()))
+    foreign::span(
+        || tracing::debug_span!(parent: None, "lockhound", operation = "drive", key = %key.shown()),
+    )
 }
 
 #[cfg(test)]
@@ -146,13 +171,36 @@ mod tests {
             let key = Key::from("k");
             let id = session.lines.next_id();
             let now = Instant::now();
-            let Caller { owner, origin, .. } = Caller::blocking(Some(&Owner::task(1)), Reentry::Task);
-            let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+            let Caller { owner, origin, .. } =
+                Caller::blocking(Some(&Owner::task(1)), Reentry::Task);
+            let terms = Terms {
+                lease: Duration::from_secs(30),
+                renewed: true,
+                max_hold: None,
+            };
             let (reply, _answer) = foreign::channel();
-            let waiter =
-                CallWaiter { id, owner, since: now, call: LockRequest { origin, terms, span: Span::default(), reply } };
-            assert!(matches!(session.lines.arrive(&key, waiter, now), Arrival::Queued));
-            drop(WaiterGuard { session: &session, key: &key, id, deadline: None, answered: false });
+            let waiter = CallWaiter {
+                id,
+                owner,
+                since: now,
+                call: LockRequest {
+                    origin,
+                    terms,
+                    span: Span::default(),
+                    reply,
+                },
+            };
+            assert!(matches!(
+                session.lines.arrive(&key, waiter, now),
+                Arrival::Queued
+            ));
+            drop(WaiterGuard {
+                session: &session,
+                key: &key,
+                id,
+                deadline: None,
+                answered: false,
+            });
             assert_eq!(session.lines.leave(&key, id).is_some(), stays);
             session.engine.stop();
         }

@@ -18,21 +18,45 @@ use crate::quorum::Order;
 
 /// Acquires for the waiter, and passes it the grant or the error.
 pub(super) async fn ask(asking: Asking) {
-    let Asking { under_way, head, first_alone, listing, listens } = asking;
+    let Asking {
+        under_way,
+        head,
+        first_alone,
+        listing,
+        listens,
+    } = asking;
     let UnderWay { session, key, .. } = &under_way;
-    let order = if first_alone { Order::FirstAlone } else { Order::AllAtOnce };
-    let attempt =
-        attempt::attempt(session, slice::from_ref(key), &head.owner, head.origin, head.terms, order, listing).await;
+    let order = if first_alone {
+        Order::FirstAlone
+    } else {
+        Order::AllAtOnce
+    };
+    let attempt = attempt::attempt(
+        session,
+        slice::from_ref(key),
+        &head.owner,
+        head.origin,
+        head.terms,
+        order,
+        listing,
+    )
+    .await;
     let answer = match attempt {
         Attempt::Granted(granted) => {
-            granted.into_iter().for_each(|granted| attempt::deliver(session, granted, head.id));
+            granted
+                .into_iter()
+                .for_each(|granted| attempt::deliver(session, granted, head.id));
             AcquireOutcome::Granted
         }
         Attempt::Refused(error) => {
             jobs::refuse(session.lines.leave(key, head.id), &error);
             AcquireOutcome::Refused
         }
-        Attempt::Held { ttl, contested, place } => {
+        Attempt::Held {
+            ttl,
+            contested,
+            place,
+        } => {
             if listens {
                 log!(debug, key = %key.shown(), owner = %head.owner, ?ttl, "waiting");
             }
@@ -44,16 +68,24 @@ pub(super) async fn ask(asking: Asking) {
                 }
                 None => None,
             };
-            AcquireOutcome::Held { ttl, place, contested, lasts: lease::outlasts_every(ttl) }
+            AcquireOutcome::Held {
+                ttl,
+                place,
+                contested,
+                lasts: lease::outlasts_every(ttl),
+            }
         }
         Attempt::Split => AcquireOutcome::Split,
         Attempt::Outrun => AcquireOutcome::Outrun,
-        Attempt::Unavailable(_) => AcquireOutcome::Unavailable { ends_in: outage_ends_in(session) },
+        Attempt::Unavailable(_) => AcquireOutcome::Unavailable {
+            ends_in: outage_ends_in(session),
+        },
     };
     under_way.end(Event::Answered(answer));
 }
 
-/// Returns how long it is until an outage has lasted for too long. If it has, all lines that wait are told.
+/// Returns how long it is until an outage has lasted for too long. If it has, all lines that wait
+/// are told.
 fn outage_ends_in(session: &Arc<Session>) -> Option<Duration> {
     let now = Instant::now();
     if session.outage.report(now).is_none() {
@@ -89,22 +121,35 @@ mod tests {
     use crate::options::Reentry;
     use crate::owner::Owner;
 
-    const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+    const TERMS: Terms = Terms {
+        lease: Duration::from_secs(30),
+        renewed: true,
+        max_hold: None,
+    };
 
     type Reply = oneshot::Receiver<Result<Option<RawGuard>, Error>>;
 
     /// Has a caller wait, and returns its number and its answer.
     fn arrives(session: &Session, key: &Key, task: u64) -> (u64, Reply) {
         let (reply, answer) = oneshot::channel();
-        let Caller { owner, origin, .. } = Caller::blocking(Some(&Owner::task(task)), Reentry::Task);
+        let Caller { owner, origin, .. } =
+            Caller::blocking(Some(&Owner::task(task)), Reentry::Task);
         let id = session.lines.next_id();
         let waiter = CallWaiter {
             id,
             owner,
             since: Instant::now(),
-            call: LockRequest { origin, terms: TERMS, span: Span::default(), reply },
+            call: LockRequest {
+                origin,
+                terms: TERMS,
+                span: Span::default(),
+                reply,
+            },
         };
-        assert!(matches!(session.lines.arrive(key, waiter, Instant::now()), Arrival::Queued));
+        assert!(matches!(
+            session.lines.arrive(key, waiter, Instant::now()),
+            Arrival::Queued
+        ));
         (id, answer)
     }
 
@@ -116,17 +161,36 @@ mod tests {
         assert_eq!(session.stats().waiters, 2);
         let owner = Owner::task(1);
         let Caller { origin, .. } = Caller::blocking(Some(&owner), Reentry::Task);
-        let head = Head { id: waits[0].0, owner, origin, terms: TERMS, span: Span::default() };
+        let head = Head {
+            id: waits[0].0,
+            owner,
+            origin,
+            terms: TERMS,
+            span: Span::default(),
+        };
         let under_way = UnderWay::new(&session, &key);
-        let asking = Asking { under_way, head, first_alone: false, listing: None, listens: false };
+        let asking = Asking {
+            under_way,
+            head,
+            first_alone: false,
+            listing: None,
+            listens: false,
+        };
         let mut asking = Box::pin(ask(asking));
         let before = session.stats().pending_undos;
         poll_sickly(asking.as_mut());
         drop(asking);
         for (_, answer) in waits {
-            assert!(matches!(answer.await, Ok(Err(Error::Unavailable { .. }))), "it gets an error");
+            assert!(
+                matches!(answer.await, Ok(Err(Error::Unavailable { .. }))),
+                "it gets an error"
+            );
         }
-        assert_eq!(session.stats().pending_undos, before + 1, "what the attempt may have taken");
+        assert_eq!(
+            session.stats().pending_undos,
+            before + 1,
+            "what the attempt may have taken"
+        );
         session.engine.stop();
     }
 }

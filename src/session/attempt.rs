@@ -23,8 +23,8 @@ use crate::owner::Owner;
 use crate::quorum::{self, Acquired, Majority, Order};
 use crate::standing::Unsettled;
 
-/// The outcome of one acquire, with a grant for each lock. If it is not granted, what it may have left behind is being
-/// undone.
+/// The outcome of one acquire, with a grant for each lock. If it is not granted, what it may have
+/// left behind is being undone.
 pub(super) type Attempt = Acquired<Vec<Granted>>;
 
 /// A grant that is not registered yet.
@@ -51,7 +51,8 @@ pub(super) struct PendingAcquire<'a> {
 }
 
 impl<'a> PendingAcquire<'a> {
-    /// Makes an acquire of these locks, each with a generation of its own. Its time of sending is now.
+    /// Makes an acquire of these locks, each with a generation of its own. Its time of sending is
+    /// now.
     pub(super) fn new(
         session: &'a Arc<Session>,
         keys: &[Key],
@@ -60,16 +61,36 @@ impl<'a> PendingAcquire<'a> {
         terms: Terms,
         patience: Duration,
     ) -> Self {
-        let first = session.generations.fetch_add(keys.len() as u64, Ordering::Relaxed);
+        let first = session
+            .generations
+            .fetch_add(keys.len() as u64, Ordering::Relaxed);
         let kind = session.settings.kind;
         let claim = |(key, generation): (&Key, u64)| {
             let field = owner.field(session.id, generation).into();
-            Claim { kind, key: key.clone(), field }
+            Claim {
+                kind,
+                key: key.clone(),
+                field,
+            }
         };
         let claims: Arc<[Claim]> = keys.iter().zip(first..).map(claim).collect();
         let sent = session.now();
-        let fences = Source::new(session.settings.fencing, clock::wall_micros(), session.quorum.nodes().len());
-        Self { session, owner, origin, terms, claims, first, fences, sent, patience }
+        let fences = Source::new(
+            session.settings.fencing,
+            clock::wall_micros(),
+            session.quorum.nodes().len(),
+        );
+        Self {
+            session,
+            owner,
+            origin,
+            terms,
+            claims,
+            first,
+            fences,
+            sent,
+            patience,
+        }
     }
 
     /// Returns what it may take.
@@ -97,8 +118,17 @@ impl<'a> PendingAcquire<'a> {
             };
             Arc::new(Hold::new(grant, Arc::clone(&session.reporter)))
         };
-        let holds: Vec<_> = self.claims.iter().zip(self.first..).zip(&majority.fences).map(hold).collect();
-        if holds.iter().all(|hold| granted + lease::ARM_EARLY < hold.valid_until()) {
+        let holds: Vec<_> = self
+            .claims
+            .iter()
+            .zip(self.first..)
+            .zip(&majority.fences)
+            .map(hold)
+            .collect();
+        if holds
+            .iter()
+            .all(|hold| granted + lease::ARM_EARLY < hold.valid_until())
+        {
             return Acquired::Granted(holds);
         }
         let took = granted.since(self.sent);
@@ -113,13 +143,17 @@ impl Granted {
         let generation = hold.generation;
         let fence = hold.fence.get();
         log!(debug, key = %hold.claim.key.shown(), %owner, generation, fence, "acquired");
-        Self { hold, in_flight: session.engine.track(Work::Part) }
+        Self {
+            hold,
+            in_flight: session.engine.track(Work::Part),
+        }
     }
 }
 
-/// Sends one acquire for all of these locks or none, each with a generation of its own. This runs in a task of the
-/// engine, to its end: only this task knows what the acquire may have taken. If it fails and a server turns out to
-/// have a new memory, it is undone, and sent once more: a server that is vetted during a round has no vote in it.
+/// Sends one acquire for all of these locks or none, each with a generation of its own. This runs
+/// in a task of the engine, to its end: only this task knows what the acquire may have taken. If it
+/// fails and a server turns out to have a new memory, it is undone, and sent once more: a server
+/// that is vetted during a round has no vote in it.
 pub(super) async fn attempt(
     session: &Arc<Session>,
     keys: &[Key],
@@ -135,17 +169,36 @@ pub(super) async fn attempt(
     }
     // Its caller may be gone, and `main` about to end, before it is known what has to be undone.
     let _in_flight = session.engine.track(Work::Part);
-    let new = || PendingAcquire::new(session, keys, owner, origin, terms, lease::recheck_interval(terms.lease));
+    let new = || {
+        PendingAcquire::new(
+            session,
+            keys,
+            owner,
+            origin,
+            terms,
+            lease::recheck_interval(terms.lease),
+        )
+    };
     let mut pending = new();
     let mut unsettled = pending.unsettled();
-    let with = |fences| quorum::AcquireTerms { lease: terms.lease, fences, listing: listing.clone() };
-    let mut round = session.quorum.acquire(&pending.claims, with(pending.fences), order).await;
+    let with = |fences| quorum::AcquireTerms {
+        lease: terms.lease,
+        fences,
+        listing: listing.clone(),
+    };
+    let mut round = session
+        .quorum
+        .acquire(&pending.claims, with(pending.fences), order)
+        .await;
     if round.is_outdated() {
         unsettled.give_back(&round.taken).await;
         unsettled.undo(&[], &round.uncertain, round.late);
         pending = new();
         unsettled = pending.unsettled();
-        round = session.quorum.acquire(&pending.claims, with(pending.fences), Order::AllAtOnce).await;
+        round = session
+            .quorum
+            .acquire(&pending.claims, with(pending.fences), Order::AllAtOnce)
+            .await;
     }
     let sent = pending.sent;
     let acquired = round.acquired.and_then(|majority| pending.holds(&majority));
@@ -170,7 +223,11 @@ pub(super) async fn attempt(
 pub(super) fn register(session: &Arc<Session>, granted: &Granted) -> RawGuard {
     let Admitted { same_owner, .. } = admit(session, granted, None);
     watch_end(session, &granted.hold);
-    let guard = RawGuard::granted(Arc::clone(session), Arc::clone(&granted.hold), granted.hold.origin);
+    let guard = RawGuard::granted(
+        Arc::clone(session),
+        Arc::clone(&granted.hold),
+        granted.hold.origin,
+    );
     serve(session, &granted.hold, same_owner);
     settle(session, granted);
     guard
@@ -190,9 +247,16 @@ pub(super) fn deliver(session: &Arc<Session>, granted: Granted, waiter: u64) {
 }
 
 /// Registers a grant in place of the hold that was released for it, and passes it to the waiter.
-pub(super) fn deliver_after(session: &Arc<Session>, from: &Arc<Hold>, granted: Granted, waiter: u64) {
+pub(super) fn deliver_after(
+    session: &Arc<Session>,
+    from: &Arc<Hold>,
+    granted: Granted,
+    waiter: u64,
+) {
     depose_others(session, &granted.hold);
-    let admitted = session.lines.transfer(from, &granted.hold, waiter, session.now());
+    let admitted = session
+        .lines
+        .transfer(from, &granted.hold, waiter, session.now());
     watch_end(session, &granted.hold);
     give(session, granted, admitted);
 }
@@ -224,22 +288,31 @@ fn admit(session: &Arc<Session>, granted: &Granted, waiter: Option<u64>) -> Admi
 fn depose_others(session: &Session, hold: &Hold) {
     // The grant proves that earlier holders of this key no longer hold it.
     let key = &hold.claim.key;
-    for other in session.lines.holds_of(key).iter().filter(|other| other.generation < hold.generation) {
+    for other in session
+        .lines
+        .holds_of(key)
+        .iter()
+        .filter(|other| other.generation < hold.generation)
+    {
         other.lose(Loss::NotOwner);
     }
     let owner = hold.owner();
     // For the run that is the owner, if one is.
-    owner.note(key, |key| session.lines.has_hold(key, |other| other.is_owned_by(&owner)));
+    owner.note(key, |key| {
+        session
+            .lines
+            .has_hold(key, |other| other.is_owned_by(&owner))
+    });
 }
 
-/// Has the alarm look after a grant that is registered just now. Nothing foreign may run before this: callers of
-/// its owner may have entered already.
+/// Has the alarm look after a grant that is registered just now. Nothing foreign may run before
+/// this: callers of its owner may have entered already.
 fn watch_end(session: &Session, hold: &Arc<Hold>) {
     session.alarm.watch(hold, session.now());
 }
 
-/// Has the watchdog look after a grant that is registered and whose guards are made, and makes it lost if something
-/// happened in the meantime.
+/// Has the watchdog look after a grant that is registered and whose guards are made, and makes it
+/// lost if something happened in the meantime.
 fn settle(session: &Arc<Session>, granted: &Granted) {
     let hold = &granted.hold;
     if !session.watchdog.watch(hold, session.now()) {
@@ -250,8 +323,11 @@ fn settle(session: &Arc<Session>, granted: &Granted) {
         Err(Error::Closed) => _ = hold.lose(Loss::Closed),
         Err(_) => _ = hold.lose(Loss::RenewalFailed),
     }
-    // The answer to a later attempt may have come first: the later grant proves that this one is gone.
-    if session.lines.has_hold(&hold.claim.key, |other| other.generation > hold.generation && other.is_held()) {
+    // The answer to a later attempt may have come first: the later grant proves that this one is
+    // gone.
+    if session.lines.has_hold(&hold.claim.key, |other| {
+        other.generation > hold.generation && other.is_held()
+    }) {
         hold.lose(Loss::NotOwner);
     }
 }
@@ -264,7 +340,8 @@ fn serve(session: &Arc<Session>, hold: &Arc<Hold>, waiters: Vec<CallWaiter<RawGu
     release::count_behind(session, hold, hold.guards());
     for waiter in waiters {
         reentries::note_reentry(hold);
-        let guard = RawGuard::granted_beside(Arc::clone(session), Arc::clone(hold), waiter.call.origin);
+        let guard =
+            RawGuard::granted_beside(Arc::clone(session), Arc::clone(hold), waiter.call.origin);
         foreign::answer(waiter.call.reply, Ok(Some(guard)));
     }
 }

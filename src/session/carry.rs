@@ -32,7 +32,9 @@ impl World for Around {
         let (settings, quorum) = (&self.settings, &self.quorum);
         let is_told = settings.kind.announced;
         // All waiters listen, and this server, the only one, counts all of them.
-        let counts = is_told && matches!(quorum.nodes(), [] | [_]) && !quorum.nodes().iter().any(|n| n.is_cluster());
+        let counts = is_told
+            && matches!(quorum.nodes(), [] | [_])
+            && !quorum.nodes().iter().any(|n| n.is_cluster());
         Moment {
             now: self.clock.now(),
             chance: fastrand::f64(),
@@ -71,8 +73,19 @@ impl World for Around {
         let session = self.session.upgrade()?;
         let under_way = || UnderWay::new(&session, key);
         match effect {
-            Effect::Ask { head, first_alone, listing, listens } => {
-                let asks = Task::Ask(Asking { under_way: under_way(), head, first_alone, listing, listens });
+            Effect::Ask {
+                head,
+                first_alone,
+                listing,
+                listens,
+            } => {
+                let asks = Task::Ask(Asking {
+                    under_way: under_way(),
+                    head,
+                    first_alone,
+                    listing,
+                    listens,
+                });
                 // A line that listens waits for others.
                 if listens {
                     session.runner.submit(asks);
@@ -82,8 +95,13 @@ impl World for Around {
                 None
             }
             Effect::Release(released, head) => {
-                // It may have been passed to the line before other calls, which have to find the lock released.
-                session.runner.submit_first(Task::HandOver(HandingOver { under_way: under_way(), released, head }));
+                // It may have been passed to the line before other calls, which have to find the
+                // lock released.
+                session.runner.submit_first(Task::HandOver(HandingOver {
+                    under_way: under_way(),
+                    released,
+                    head,
+                }));
                 None
             }
             Effect::Name => {
@@ -105,8 +123,9 @@ impl World for Around {
     }
 }
 
-/// Takes this locker off the list of a lock that no caller waits for here. If that fails, the next locker in the
-/// list asks after a moment. Also done while closing, since a locker that is about to end must not be woken.
+/// Takes this locker off the list of a lock that no caller waits for here. If that fails, the next
+/// locker in the list asks after a moment. Also done while closing, since a locker that is about to
+/// end must not be woken.
 fn pass(session: &Arc<Session>, key: &Key) -> Option<Event> {
     if session.engine.has_ended() {
         return Some(Event::Passed(false));
@@ -116,7 +135,9 @@ fn pass(session: &Arc<Session>, key: &Key) -> Option<Event> {
     let pending = session.engine.track(Work::Operation);
     session.engine.spawn(async move {
         let passing = foreign::survive(owned.quorum.pass(key.clone()));
-        let passed = passing.await.unwrap_or_else(|said| Err(owned.panicked(&said)));
+        let passed = passing
+            .await
+            .unwrap_or_else(|said| Err(owned.panicked(&said)));
         if let Err(error) = &passed {
             log!(debug, key = %key.shown(), %error, "the locker could not be taken off the list");
         }
@@ -126,9 +147,9 @@ fn pass(session: &Arc<Session>, key: &Key) -> Option<Event> {
     None
 }
 
-/// Ends the waits of callers because an outage has lasted too long, except of those that came only just now and,
-/// with a time, of those that came after it. Returns when the time of the next one of those is over, if there are
-/// any.
+/// Ends the waits of callers because an outage has lasted too long, except of those that came only
+/// just now and, with a time, of those that came after it. Returns when the time of the next one of
+/// those is over, if there are any.
 fn give_up(session: &Session, key: &Key, came_by: Option<Instant>) -> Option<Duration> {
     let now = Instant::now();
     // If a round has had an answer meanwhile, there is none.
@@ -147,15 +168,16 @@ fn give_up(session: &Session, key: &Key, came_by: Option<Instant>) -> Option<Dur
     next
 }
 
-/// Logs a holder whose lock outlasts every lease: it stands until somebody deletes it, or for months. Returns
-/// whether it has.
+/// Logs a holder whose lock outlasts every lease: it stands until somebody deletes it, or for
+/// months. Returns whether it has.
 async fn name_lasting(session: &Session, key: &Key) -> bool {
     let (holder, left) = match session.quorum.inspect(key).await {
         Ok(Some(holder)) if lease::outlasts_every(holder.remaining()) => {
             (holder.owner().into_owned(), holder.remaining())
         }
         Err(Error::Server { source, .. }) => (format!("unknown ({source})"), None),
-        // It has an ordinary lease by now, or is gone, or no server answers: the next attempt will show.
+        // It has an ordinary lease by now, or is gone, or no server answers: the next attempt will
+        // show.
         Ok(_) | Err(_) => return false,
     };
     let Some(left) = left else {
@@ -188,8 +210,8 @@ fn end_wait(session: &Session, key: &Key, id: u64, deadline: Instant) {
     }
 }
 
-/// Wakes lines, and ends the waits whose time is over. Started with the session; ends with the engine; nobody awaits
-/// it.
+/// Wakes lines, and ends the waits whose time is over. Started with the session; ends with the
+/// engine; nobody awaits it.
 pub(super) async fn keep_time(timers: Arc<Timers>, session: Weak<Session>) {
     loop {
         let due = timers.next().await;
@@ -214,7 +236,10 @@ mod tests {
     #[tokio::test]
     async fn a_list_that_the_server_refused_is_not_asked_for_again() {
         let (session, [key, other]) = (Session::over_nobody(), ["k", "other"].map(Key::from));
-        session.quorum.unlist(&key, "WRONGTYPE Operation against a key holding the wrong kind of value");
+        session.quorum.unlist(
+            &key,
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+        );
         let around = |key| session.quorum.lister_of(key).is_some();
         assert!(!around(&key) && around(&other));
         session.engine.stop();
@@ -232,8 +257,14 @@ mod tests {
     #[tokio::test]
     async fn a_message_that_anybody_can_send_has_nothing_passed() {
         let session = Session::over_nobody();
-        session.lines.step(&Key::from("k"), Event::WokenUp(crate::line::WakeUp::Go));
-        assert_eq!(session.stats().pending, 0, "it never asked to be put into that list");
+        session
+            .lines
+            .step(&Key::from("k"), Event::WokenUp(crate::line::WakeUp::Go));
+        assert_eq!(
+            session.stats().pending,
+            0,
+            "it never asked to be put into that list"
+        );
         session.engine.stop();
     }
 }

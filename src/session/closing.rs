@@ -33,8 +33,8 @@ impl Session {
     }
 }
 
-/// Refuses new work, ends waits, fires every token, waits for releases, quits. Runs on the engine, which ends after
-/// it, also after a panic.
+/// Refuses new work, ends waits, fires every token, waits for releases, quits. Runs on the engine,
+/// which ends after it, also after a panic.
 pub(super) async fn wind_down(session: &Arc<Session>) {
     session.closed.store(true, Ordering::Release);
     session.turns.close();
@@ -51,8 +51,15 @@ pub(super) fn end_all(session: &Session) {
 
 async fn finish(session: &Arc<Session>) {
     end_all(session);
-    let minority = session.quorum.nodes().len().saturating_sub(session.quorum.majority());
-    let settled = session.engine.tally().end(minority, || session.lines.is_idle());
+    let minority = session
+        .quorum
+        .nodes()
+        .len()
+        .saturating_sub(session.quorum.majority());
+    let settled = session
+        .engine
+        .tally()
+        .end(minority, || session.lines.is_idle());
     let bound = Instant::now() + CLOSING.min(session.settings.lease);
     let _: Result<_, _> = timeout(Instant::now().until(bound), settled).await;
     // Servers that do not answer get no QUIT: their sockets are closed with the engine.
@@ -62,8 +69,9 @@ async fn finish(session: &Arc<Session>) {
     sleep(Duration::from_millis(1)).await;
 }
 
-/// Ends an embedded engine with its runtime, which may end at any time and without closing the locker: callers that
-/// wait get an error, and later ones find the locker closed. A job that was never polled cannot do that.
+/// Ends an embedded engine with its runtime, which may end at any time and without closing the
+/// locker: callers that wait get an error, and later ones find the locker closed. A job that was
+/// never polled cannot do that.
 pub(super) struct CloseOnRuntimeDrop(Weak<Session>);
 
 impl CloseOnRuntimeDrop {

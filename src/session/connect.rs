@@ -38,8 +38,17 @@ pub(super) async fn start(
 ) -> Result<Arc<Session>, Error> {
     let id = random::uuid();
     let (reconnected, reconnects) = unbounded_channel();
-    let (quorum, subscribers) = quorum::connect(&settings, targets, &id.to_string(), &reconnected).await?;
-    Ok(begin(engine, alarm, id, settings, quorum, subscribers, reconnects))
+    let (quorum, subscribers) =
+        quorum::connect(&settings, targets, &id.to_string(), &reconnected).await?;
+    Ok(begin(
+        engine,
+        alarm,
+        id,
+        settings,
+        quorum,
+        subscribers,
+        reconnects,
+    ))
 }
 
 /// Starts a session on these nodes, with all of its tasks.
@@ -54,15 +63,27 @@ pub(super) fn begin(
 ) -> Arc<Session> {
     let (session, losses) = over(engine, alarm, id, settings, quorum);
     for (index, (node, events)) in session.quorum.nodes().iter().zip(subscribers).enumerate() {
-        session.engine.spawn(notify::listen(Arc::clone(&session.channels), index, Arc::clone(node), events));
+        session.engine.spawn(notify::listen(
+            Arc::clone(&session.channels),
+            index,
+            Arc::clone(node),
+            events,
+        ));
     }
     if session.engine.is_embedded() {
-        session.engine.spawn(closing::stay(CloseOnRuntimeDrop::of(&session)));
+        session
+            .engine
+            .spawn(closing::stay(CloseOnRuntimeDrop::of(&session)));
     }
     levels::report_levels(&session);
     labels::keep_label(&session);
-    session.engine.spawn(losses::judge(Arc::downgrade(&session), losses));
-    session.engine.spawn(carry::keep_time(Arc::clone(session.lines.timers()), Arc::downgrade(&session)));
+    session
+        .engine
+        .spawn(losses::judge(Arc::downgrade(&session), losses));
+    session.engine.spawn(carry::keep_time(
+        Arc::clone(session.lines.timers()),
+        Arc::downgrade(&session),
+    ));
     let weak = Arc::downgrade(&session);
     let judge = Box::new(move |finding| {
         if let Some(session) = weak.upgrade() {
@@ -73,11 +94,14 @@ pub(super) fn begin(
     let quorum = Arc::clone(&session.quorum);
     let settings = session.settings.clone();
     let counters = Arc::clone(&session.counters);
-    session.engine.spawn(watchdog::run(watchdog, quorum, settings, counters, reconnects, judge));
+    session.engine.spawn(watchdog::run(
+        watchdog, quorum, settings, counters, reconnects, judge,
+    ));
     session
 }
 
-/// Makes a session on these nodes, and the channel of its losses. Its other tasks have yet to be started.
+/// Makes a session on these nodes, and the channel of its losses. Its other tasks have yet to be
+/// started.
 pub(super) fn over(
     engine: Engine,
     alarm: Arc<Alarm>,
@@ -85,13 +109,27 @@ pub(super) fn over(
     settings: Settings,
     quorum: Quorum,
 ) -> (Arc<Session>, UnboundedReceiver<Lost>) {
-    let names: Vec<_> = quorum.nodes().iter().map(|node| Arc::clone(node.name())).collect();
+    let names: Vec<_> = quorum
+        .nodes()
+        .iter()
+        .map(|node| Arc::clone(node.name()))
+        .collect();
     let counters = Arc::new(Counters::of_nodes(&names));
     let (reporter, losses) = LossReporter::new(Arc::clone(&counters), engine.clock().clone());
     let quorum = Arc::new(quorum);
-    let book = Book::start(engine.clone(), Arc::clone(&quorum), Arc::clone(&counters), settings.command_timeout);
+    let book = Book::start(
+        engine.clone(),
+        Arc::clone(&quorum),
+        Arc::clone(&counters),
+        settings.command_timeout,
+    );
     let session = Arc::new_cyclic(|session: &Weak<Session>| {
-        let channels = Channels::new(names.len(), settings.kind.family, quorum.lister(), hooks(session));
+        let channels = Channels::new(
+            names.len(),
+            settings.kind.family,
+            quorum.lister(),
+            hooks(session),
+        );
         let around = Around {
             session: Weak::clone(session),
             quorum: Arc::clone(&quorum),
@@ -139,7 +177,10 @@ fn hooks(session: &Weak<Session>) -> Hooks {
             message(&session, key);
         }
     };
-    Hooks { line: Box::new(line), message: Box::new(message) }
+    Hooks {
+        line: Box::new(line),
+        message: Box::new(message),
+    }
 }
 
 /// Acts on what the watchdog found out.
@@ -155,22 +196,31 @@ pub(super) fn judge(session: &Arc<Session>, finding: Finding) {
     }
 }
 
-/// Ends everything, since nothing renews leases any more: no lock is granted from here on, waits end, every token
-/// fires.
+/// Ends everything, since nothing renews leases any more: no lock is granted from here on, waits
+/// end, every token fires.
 fn fail(session: &Arc<Session>, message: String) {
     // First: a caller that sees a loss and asks again gets this error.
     let message = session.failure.get_or_init(|| message);
     session.turns.close();
-    jobs::refuse(session.lines.drain_all(), &Error::WatchdogPanicked { message: message.clone() });
+    jobs::refuse(
+        session.lines.drain_all(),
+        &Error::WatchdogPanicked {
+            message: message.clone(),
+        },
+    );
     for hold in session.lines.holds() {
         // Code that panicked may panic again; the other holds have to be lost all the same.
         let _: Result<_, _> = catch_unwind(AssertUnwindSafe(|| hold.lose(Loss::RenewalFailed)));
     }
-    log!(error, message, "the watchdog ended by a panic: every lock is lost, and none is granted any more");
+    log!(
+        error,
+        message,
+        "the watchdog ended by a panic: every lock is lost, and none is granted any more"
+    );
 }
 
-/// Handles a message for a key. If the key is held here, somebody may have deleted it. The message of our own
-/// release before that is no reason to check.
+/// Handles a message for a key. If the key is held here, somebody may have deleted it. The message
+/// of our own release before that is no reason to check.
 fn message(session: &Session, key: &Key) {
     let now = Instant::now();
     for hold in session.lines.holds_of(key) {
@@ -189,21 +239,35 @@ impl Session {
 
     /// Makes a session over this many servers that are never there.
     pub(super) fn over_nobodies(servers: usize) -> Arc<Self> {
-        Self::on(Engine::start(std::time::Duration::ZERO, servers).expect("a thread"), servers)
+        Self::on(
+            Engine::start(std::time::Duration::ZERO, servers).expect("a thread"),
+            servers,
+        )
     }
 
     /// Makes a session over one server that is never there, as a forked process sees it.
     pub(super) fn forked() -> Arc<Self> {
-        Self::on(Engine::start(std::time::Duration::ZERO, 1).expect("a thread").forked(), 1)
+        Self::on(
+            Engine::start(std::time::Duration::ZERO, 1)
+                .expect("a thread")
+                .forked(),
+            1,
+        )
     }
 
     fn on(engine: Engine, servers: usize) -> Arc<Self> {
         let command_timeout = Some(std::time::Duration::from_millis(100));
-        let options = crate::options::Options { command_timeout, ..crate::options::Options::default() };
+        let options = crate::options::Options {
+            command_timeout,
+            ..crate::options::Options::default()
+        };
         let settings = options.validate(servers).expect("valid");
-        let nodes = (0..servers).map(|_| crate::node::Node::of_nobody(&settings)).collect();
+        let nodes = (0..servers)
+            .map(|_| crate::node::Node::of_nobody(&settings))
+            .collect();
         let alarm = Alarm::of_process().expect("a thread");
-        let quorum = Quorum::new(nodes, std::time::Duration::ZERO, settings.connect_timeout).with_lists("locker");
+        let quorum = Quorum::new(nodes, std::time::Duration::ZERO, settings.connect_timeout)
+            .with_lists("locker");
         over(engine, alarm, Uuid::new_v4(), settings, quorum).0
     }
 }

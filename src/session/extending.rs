@@ -1,10 +1,10 @@
 //! Extends a fixed lease, when its holder asks for it.
 //!
 //! # Invariants
-//! - A server never shortens a lease for it. So a copy that arrives late or twice does no harm, and two calls at a time
-//!   may arrive in any order.
-//! - The longest lease that was asked for is noted before anything is sent: releases and undos are repeated for that
-//!   long.
+//! - A server never shortens a lease for it. So a copy that arrives late or twice does no harm, and
+//!   two calls at a time may arrive in any order.
+//! - The longest lease that was asked for is noted before anything is sent: releases and undos are
+//!   repeated for that long.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,17 @@ use crate::options::validate_duration;
 /// Makes a hold with a fixed lease last for at least this long from now.
 ///
 /// # Errors
-/// [`Error::Config`], [`Error::Lost`] or, if no majority of the servers confirms it, [`Error::Unavailable`] or a
-/// refusal.
-pub(super) async fn extend(session: &Arc<Session>, hold: &Arc<Hold>, lease: Duration) -> Result<(), Error> {
+/// [`Error::Config`], [`Error::Lost`] or, if no majority of the servers confirms it,
+/// [`Error::Unavailable`] or a refusal.
+pub(super) async fn extend(
+    session: &Arc<Session>,
+    hold: &Arc<Hold>,
+    lease: Duration,
+) -> Result<(), Error> {
     session.enter()?;
     if hold.terms.renewed {
-        let problem = "the watchdog renews this lock, which needs no extension: take it with fixed_lease";
+        let problem =
+            "the watchdog renews this lock, which needs no extension: take it with fixed_lease";
         return Err(Error::config("extend", problem));
     }
     validate_duration("extend", lease)?;
@@ -33,10 +38,18 @@ pub(super) async fn extend(session: &Arc<Session>, hold: &Arc<Hold>, lease: Dura
     hold.at(session.now()).check(&hold.claim.key)?;
     let owned = Arc::clone(session);
     let hold = Arc::clone(hold);
-    jobs::on_engine(session, async move { extend_on_all(&owned, &hold, lease).await }).await
+    jobs::on_engine(
+        session,
+        async move { extend_on_all(&owned, &hold, lease).await },
+    )
+    .await
 }
 
-async fn extend_on_all(session: &Arc<Session>, hold: &Arc<Hold>, lease: Duration) -> Result<(), Error> {
+async fn extend_on_all(
+    session: &Arc<Session>,
+    hold: &Arc<Hold>,
+    lease: Duration,
+) -> Result<(), Error> {
     hold.lengthen(lease);
     let key = &hold.claim.key;
     let sent = Instant::now();

@@ -16,7 +16,10 @@ impl Session {
         self.enter()?;
         let session = Arc::clone(self);
         let asked = key.clone();
-        jobs::on_engine(self, async move { Ok(session.quorum.inspect(&asked).await?.is_some()) }).await
+        jobs::on_engine(self, async move {
+            Ok(session.quorum.inspect(&asked).await?.is_some())
+        })
+        .await
     }
 
     /// Returns who holds a key, according to the servers, with the label of its locker.
@@ -26,7 +29,9 @@ impl Session {
         let asked = key.clone();
         let operation = async move {
             match session.quorum.inspect(&asked).await? {
-                Some(holder) if labels::has_labels(&session) => Ok(Some(session.quorum.labelled(holder).await)),
+                Some(holder) if labels::has_labels(&session) => {
+                    Ok(Some(session.quorum.labelled(holder).await))
+                }
                 holder => Ok(holder),
             }
         };
@@ -41,13 +46,18 @@ impl Session {
         jobs::on_engine(self, async move {
             let mut deposed = false;
             let before = session.lines.holds_of(&forced);
-            // A holder that is told of its loss releases, and then the next one here may have the lock: it must not be
-            // among those that are named. Nor is it late: others may acquire the lock once the command is sent.
+            // A holder that is told of its loss releases, and then the next one here may have the
+            // lock: it must not be among those that are named. Nor is it late: others may acquire
+            // the lock once the command is sent.
             let depose = |names: Option<&BTreeSet<String>>| {
-                let is_named =
-                    |hold: &Hold| names.is_some_and(|names| names.contains(&sha1(hold.claim.field.as_bytes())));
+                let is_named = |hold: &Hold| {
+                    names.is_some_and(|names| names.contains(&sha1(hold.claim.field.as_bytes())))
+                };
                 let now = session.lines.holds_of(&forced);
-                for hold in before.iter().chain(now.iter().filter(|hold| is_named(hold))) {
+                for hold in before
+                    .iter()
+                    .chain(now.iter().filter(|hold| is_named(hold)))
+                {
                     deposed |= hold.lose(Loss::ForceUnlocked);
                 }
             };

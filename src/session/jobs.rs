@@ -1,8 +1,8 @@
 //! What the engine's runner has to do, and how those that wait for it are told.
 //!
 //! # Invariants
-//! - What a line has under way tells it the outcome exactly once: also if the job ends before, by a panic or with the
-//!   engine. Otherwise the callers would wait forever.
+//! - What a line has under way tells it the outcome exactly once: also if the job ends before, by a
+//!   panic or with the engine. Otherwise the callers would wait forever.
 
 use std::sync::Arc;
 
@@ -17,7 +17,11 @@ use crate::lines::CallWaiter;
 
 impl UnderWay {
     pub(super) fn new(session: &Arc<Session>, key: &Key) -> Self {
-        Self { session: Arc::clone(session), key: key.clone(), ended: false }
+        Self {
+            session: Arc::clone(session),
+            key: key.clone(),
+            ended: false,
+        }
     }
 
     pub(super) fn end(mut self, outcome: Event) {
@@ -44,8 +48,8 @@ pub(super) fn ask(session: &Session, task: Task) {
     session.runner.submit(task);
 }
 
-/// Runs an operation as a task of the engine, so that dropping the caller's future drops no command half-way. It
-/// begins with this call; the future, which is small, only waits.
+/// Runs an operation as a task of the engine, so that dropping the caller's future drops no command
+/// half-way. It begins with this call; the future, which is small, only waits.
 pub(super) fn on_engine<T: Send + 'static, F>(
     session: &Arc<Session>,
     operation: F,
@@ -57,7 +61,8 @@ where
     match session.check_open() {
         Err(error) => foreign::answer(reply, Err(error)),
         Ok(()) => {
-            // Closing waits for it: what it is granted has to be given back while there is a connection.
+            // Closing waits for it: what it is granted has to be given back while there is a
+            // connection.
             let pending = session.engine.track(Work::Operation);
             let owned = Arc::clone(session);
             ask(
@@ -67,7 +72,8 @@ where
                     let result = foreign::survive(operation).await.unwrap_or_else(panicked);
                     owned.engine.answered();
                     owned.engine.queue_reply(move || {
-                        // If the caller is gone, the answer is dropped, and a guard in it releases its lock.
+                        // If the caller is gone, the answer is dropped, and a guard in it releases
+                        // its lock.
                         foreign::answer(reply, result);
                         drop(pending);
                     });
@@ -87,7 +93,10 @@ pub(super) fn refuse<G>(waiters: impl IntoIterator<Item = CallWaiter<G>>, error:
 
 /// Returns why what was under way has no outcome.
 fn stopped(session: &Session) -> Error {
-    session.check_open().err().unwrap_or_else(|| session.panicked("the panic hook was told why"))
+    session
+        .check_open()
+        .err()
+        .unwrap_or_else(|| session.panicked("the panic hook was told why"))
 }
 
 #[cfg(test)]
@@ -98,7 +107,8 @@ mod tests {
     use super::*;
     use crate::foreign::poll_sickly;
 
-    /// The waker of one caller panics when the engine ends, e.g. by `close` while a server is silent.
+    /// The waker of one caller panics when the engine ends, e.g. by `close` while a server is
+    /// silent.
     #[tokio::test]
     async fn a_sick_waker_keeps_no_other_caller_waiting_at_the_end() {
         let session = Session::over_nobody();
@@ -111,13 +121,20 @@ mod tests {
             })
         };
         let mut answers: Vec<_> = (0..9).map(|_| Box::pin(operation())).collect();
-        (0..9).for_each(|_| begins.recv_timeout(Duration::from_secs(10)).expect("it begins"));
+        (0..9).for_each(|_| {
+            begins
+                .recv_timeout(Duration::from_secs(10))
+                .expect("it begins")
+        });
         let mut sick = answers.remove(4);
         poll_sickly(sick.as_mut());
         session.engine.stop();
         for answer in answers {
             let answer = tokio::time::timeout(Duration::from_secs(5), answer).await;
-            assert!(matches!(answer, Ok(Err(Error::Closed))), "it waits forever: {answer:?}");
+            assert!(
+                matches!(answer, Ok(Err(Error::Closed))),
+                "it waits forever: {answer:?}"
+            );
         }
     }
 }

@@ -60,10 +60,13 @@ impl<T: AsRef<View>> Joined<T> {
     /// Returns how safe the worst of them is now.
     pub(crate) fn state(&self) -> HoldState {
         // Each one is checked: the first caller that finds a loss fires the tokens.
-        let worst = self.views().map(View::state).fold(HoldState::Safe, |worst, state| match (worst, state) {
-            (HoldState::Lost(_), _) | (HoldState::Jeopardy, HoldState::Safe) => worst,
-            _ => state,
-        });
+        let worst = self
+            .views()
+            .map(View::state)
+            .fold(HoldState::Safe, |worst, state| match (worst, state) {
+                (HoldState::Lost(_), _) | (HoldState::Jeopardy, HoldState::Safe) => worst,
+                _ => state,
+            });
         match (worst, self.more.as_ref().and_then(|more| more.joint.loss())) {
             (HoldState::Lost(_), Some(first)) => HoldState::Lost(first),
             (worst, _) => worst,
@@ -74,7 +77,9 @@ impl<T: AsRef<View>> Joined<T> {
     /// [`Error::Lost`] with the first loss.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let state = self.state();
-        let lost_first = self.views().find(|view| self.more.is_none() || view.state() == state);
+        let lost_first = self
+            .views()
+            .find(|view| self.more.is_none() || view.state() == state);
         state.check(&lost_first.unwrap_or(self.first()).hold().claim.key)
     }
 
@@ -85,11 +90,14 @@ impl<T: AsRef<View>> Joined<T> {
 
     /// Returns the names and their fences, sorted by name.
     pub(crate) fn fences(&self) -> impl Iterator<Item = (&Key, Fence)> {
-        self.views().map(|view| (&view.hold().claim.key, view.hold().fence))
+        self.views()
+            .map(|view| (&view.hold().claim.key, view.hold().fence))
     }
 
     pub(crate) fn fence_of(&self, key: &str) -> Option<Fence> {
-        self.fences().find(|(name, _)| name.as_str() == key).map(|(_, fence)| fence)
+        self.fences()
+            .find(|(name, _)| name.as_str() == key)
+            .map(|(_, fence)| fence)
     }
 }
 
@@ -107,15 +115,31 @@ impl Joined<RawGuard> {
         guards.iter().for_each(|guard| guard.hold().join(&joint));
         let mut guards = guards.into_iter();
         let first = guards.next()?;
-        Some(Self { first, more: Some(Box::new(More { rest: guards.collect(), joint })) })
+        Some(Self {
+            first,
+            more: Some(Box::new(More {
+                rest: guards.collect(),
+                joint,
+            })),
+        })
     }
 
     pub(crate) fn view(&self) -> Views {
         let more = self.more.as_ref().map(|more| {
-            let rest = more.rest.iter().map(|guard| guard.as_ref().clone()).collect();
-            Box::new(More { rest, joint: Arc::clone(&more.joint) })
+            let rest = more
+                .rest
+                .iter()
+                .map(|guard| guard.as_ref().clone())
+                .collect();
+            Box::new(More {
+                rest,
+                joint: Arc::clone(&more.joint),
+            })
         });
-        Joined { first: self.first().clone(), more }
+        Joined {
+            first: self.first().clone(),
+            more,
+        }
     }
 
     /// Returns whether their owner held all of them already when their caller got them.
@@ -125,7 +149,8 @@ impl Joined<RawGuard> {
 
     /// Notes that a handle of this class has them.
     pub(crate) fn is_of_class(&self, class: &'static str) {
-        self.each().for_each(|guard| guard.hold().is_of_class(class));
+        self.each()
+            .for_each(|guard| guard.hold().is_of_class(class));
     }
 
     /// Returns the owner that holds them.
@@ -135,17 +160,18 @@ impl Joined<RawGuard> {
 
     /// Gives them to another owner.
     pub(crate) fn give_to(&self, owner: &Owner) {
-        self.each().for_each(|guard| guard.hold().give_to(owner.clone()));
+        self.each()
+            .for_each(|guard| guard.hold().give_to(owner.clone()));
     }
 
-    /// Keeps the locks on the servers for this long from now on, whenever they are released. Of several times the
-    /// latest counts.
+    /// Keeps the locks on the servers for this long from now on, whenever they are released. Of
+    /// several times the latest counts.
     pub(crate) fn keep_for(&self, min_hold: Duration) {
         self.each().for_each(|guard| guard.keep_for(min_hold));
     }
 
-    /// Makes their fixed leases last for at least this long from now, one after the other, whatever the outcome of
-    /// each. Returns the first error.
+    /// Makes their fixed leases last for at least this long from now, one after the other, whatever
+    /// the outcome of each. Returns the first error.
     ///
     /// # Errors
     /// As [`Guard::extend`](crate::Guard::extend).
@@ -157,8 +183,8 @@ impl Joined<RawGuard> {
         first
     }
 
-    /// Releases all of them at once, whatever the outcome of each, and waits for the answers. Once this future has been
-    /// polled, dropping it only ends the wait.
+    /// Releases all of them at once, whatever the outcome of each, and waits for the answers. Once
+    /// this future has been polled, dropping it only ends the wait.
     ///
     /// # Errors
     /// The first loss, or the first other error.
@@ -185,7 +211,10 @@ impl More<RawGuard> {
             }
         }
         let first = self.joint.loss();
-        let lost_first = lost.iter().find(|(_, loss)| Some(*loss) == first).or(lost.first());
+        let lost_first = lost
+            .iter()
+            .find(|(_, loss)| Some(*loss) == first)
+            .or(lost.first());
         let lost = lost_first.map(|(key, loss)| Error::lost(key, first.unwrap_or(*loss)));
         lost.or(failed).map_or(Ok(()), Err)
     }

@@ -1,15 +1,17 @@
 //! Keeps the locker's label on the servers, so that people find the process that holds a lock.
 //!
-//! No lock depends on a label, and only `holder()` waits for one. It is the key `lockhound_label:<uuid>`, which lives
-//! for an hour.
-//! - The first grant of a locker has it written, on all nodes; connecting writes nothing, so a locker that never has a
-//!   lock leaves no key. The job asks for that before the caller has its grip, so the label is sent before the first
-//!   release.
-//! - Every 20 minutes it is written again. A node that was away, refused it or lost its data gets it then: no reconnect
-//!   and no failure is worth a write of its own.
-//! - `holder()` asks all nodes (`quorum/labels.rs`), since in a cluster the label is in another slot than the lock. At
-//!   most 512 bytes leave the server, and they are shown cut and escaped: the text is foreign.
-//! - Closing sends the deletion right before the QUIT. After a crash the key stays for an hour at most.
+//! No lock depends on a label, and only `holder()` waits for one. It is the key
+//! `lockhound_label:<uuid>`, which lives for an hour.
+//! - The first grant of a locker has it written, on all nodes; connecting writes nothing, so a
+//!   locker that never has a lock leaves no key. The job asks for that before the caller has its
+//!   grip, so the label is sent before the first release.
+//! - Every 20 minutes it is written again. A node that was away, refused it or lost its data gets
+//!   it then: no reconnect and no failure is worth a write of its own.
+//! - `holder()` asks all nodes (`quorum/labels.rs`), since in a cluster the label is in another
+//!   slot than the lock. At most 512 bytes leave the server, and they are shown cut and escaped:
+//!   the text is foreign.
+//! - Closing sends the deletion right before the QUIT. After a crash the key stays for an hour at
+//!   most.
 
 use std::future::pending;
 use std::sync::atomic::Ordering;
@@ -21,14 +23,19 @@ use super::state::{Labelling, Session};
 use crate::label::RENEWAL;
 use crate::quorum::STRAGGLERS;
 
-/// Writes the label after the first grant, and again every 20 minutes: a server may have forgotten it. Started with the
-/// session; ends with the engine, or with the session; nobody awaits it.
+/// Writes the label after the first grant, and again every 20 minutes: a server may have forgotten
+/// it. Started with the session; ends with the engine, or with the session; nobody awaits it.
 async fn keep(labelling: Arc<Labelling>, session: Weak<Session>) {
     // The wake-up cannot be lost: the bell keeps a permit, and only this task waits for it.
     labelling.bell.notified().await;
     loop {
-        let Some(session) = session.upgrade().filter(|session| !session.is_closed()) else { return };
-        session.quorum.label(session.id.to_string().into(), Some(&session.settings.label)).await;
+        let Some(session) = session.upgrade().filter(|session| !session.is_closed()) else {
+            return;
+        };
+        session
+            .quorum
+            .label(session.id.to_string().into(), Some(&session.settings.label))
+            .await;
         drop(session);
         sleep(RENEWAL).await;
     }
@@ -42,7 +49,10 @@ pub(super) fn has_labels(session: &Session) -> bool {
 /// Starts the task that keeps the label.
 pub(super) fn keep_label(session: &Arc<Session>) {
     if has_labels(session) {
-        session.engine.spawn(keep(Arc::clone(&session.labelling), Arc::downgrade(session)));
+        session.engine.spawn(keep(
+            Arc::clone(&session.labelling),
+            Arc::downgrade(session),
+        ));
     }
 }
 
@@ -53,8 +63,9 @@ pub(super) fn need_label(session: &Session) {
     }
 }
 
-/// Deletes the label, and ends all connections. The deletion is sent before the QUIT. A server that does not answer
-/// it would not answer the QUIT behind it either, for as long as a command may take: nobody waits for that.
+/// Deletes the label, and ends all connections. The deletion is sent before the QUIT. A server that
+/// does not answer it would not answer the QUIT behind it either, for as long as a command may
+/// take: nobody waits for that.
 pub(super) async fn leave_servers(session: &Session) {
     let unlabelled = async {
         if has_labels(session) && session.labelling.is_needed.load(Ordering::Relaxed) {

@@ -16,7 +16,8 @@ use crate::quorum::Settled;
 /// Gives up a guard of this hold. The answer to what is sent for it comes through the channel.
 ///
 /// # Errors
-/// The loss, if the hold is lost. The release of the last guard is sent all the same, except by a forked process.
+/// The loss, if the hold is lost. The release of the last guard is sent all the same, except by a
+/// forked process.
 pub(super) fn leave(
     session: &Arc<Session>,
     hold: &Arc<Hold>,
@@ -26,7 +27,8 @@ pub(super) fn leave(
         return Err(Loss::Forked);
     }
     let now = session.now();
-    let suspicious = entrance.is_some_and(|entrance| reentries::exits(session, hold, entrance, now));
+    let suspicious =
+        entrance.is_some_and(|entrance| reentries::exits(session, hold, entrance, now));
     let answer = count_down(session, hold, now);
     // After the count: a test that fails leaves no lock behind.
     if suspicious {
@@ -43,7 +45,9 @@ fn count_down(
     let (reply, answer) = foreign::channel();
     let leave = hold.leave(now);
     if matches!(leave, Leave::Last | Leave::Lost { last: true, .. }) {
-        session.counters.released_after(now.since(hold.since), hold.class());
+        session
+            .counters
+            .released_after(now.since(hold.since), hold.class());
     }
     match leave {
         // A revoked grant has no count left to write.
@@ -62,9 +66,14 @@ fn count_down(
     Ok(answer)
 }
 
-/// Writes the count. Counts on the servers only inform, and the true one is local: a failed write is no error,
-/// unless the server turns out to have lost the lock.
-fn send_count(session: &Arc<Session>, hold: &Arc<Hold>, count: u32, reply: oneshot::Sender<Result<(), Error>>) {
+/// Writes the count. Counts on the servers only inform, and the true one is local: a failed write
+/// is no error, unless the server turns out to have lost the lock.
+fn send_count(
+    session: &Arc<Session>,
+    hold: &Arc<Hold>,
+    count: u32,
+    reply: oneshot::Sender<Result<(), Error>>,
+) {
     let owned = Arc::clone(session);
     let hold = Arc::clone(hold);
     session.runner.submit(Task::Other(Box::pin(async move {
@@ -89,25 +98,38 @@ fn send_count(session: &Arc<Session>, hold: &Arc<Hold>, count: u32, reply: onesh
 }
 
 /// Releases the last guard. If the key's line waits for it, it may hand the lock over.
-fn send_release(session: &Arc<Session>, hold: &Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) {
+fn send_release(
+    session: &Arc<Session>,
+    hold: &Arc<Hold>,
+    reply: oneshot::Sender<Result<(), Error>>,
+) {
     let released = Unconfirmed::new(session, Arc::clone(hold), reply);
-    let unsent =
-        if hands_over(session, hold) { session.lines.release(hold, released, session.now()) } else { Some(released) };
+    let unsent = if hands_over(session, hold) {
+        session.lines.release(hold, released, session.now())
+    } else {
+        Some(released)
+    };
     match unsent {
         Some(released) => jobs::ask(session, Task::Release(released)),
         None => session.engine.asked(),
     }
 }
 
-/// Returns whether this hold may be handed over. Not after a failed renewal: the release may have no answer either.
-/// Not with `replicas`: acquires are on another connection. Not if the lock is kept for its `min_hold`.
+/// Returns whether this hold may be handed over. Not after a failed renewal: the release may have
+/// no answer either. Not with `replicas`: acquires are on another connection. Not if the lock is
+/// kept for its `min_hold`.
 fn hands_over(session: &Session, hold: &Hold) -> bool {
-    let is_sound = hold.failed_ticks() == 0 && !session.quorum.everywhere().any(|node| hold.is_uncertain(node));
+    let is_sound = hold.failed_ticks() == 0
+        && !session
+            .quorum
+            .everywhere()
+            .any(|node| hold.is_uncertain(node));
     let is_over = hold::rest(hold.kept_until(), session.now()).is_none();
     session.quorum.hands_over() && session.settings.replicas.is_none() && is_sound && is_over
 }
 
-/// Removes a lost hold whose last guard is gone. What may stand under its field is released all the same.
+/// Removes a lost hold whose last guard is gone. What may stand under its field is released all the
+/// same.
 fn bury(session: &Arc<Session>, hold: &Arc<Hold>) {
     // Before the slot is removed: closing sees one or the other.
     session.book.undo_hold(hold);
@@ -142,7 +164,11 @@ mod tests {
     async fn a_hold_that_is_in_doubt_or_kept_or_on_several_servers_is_not_handed_over() {
         let session = Session::over_nobody();
         let several = Session::over_nobodies(3);
-        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+        let terms = Terms {
+            lease: Duration::from_secs(30),
+            renewed: true,
+            max_hold: None,
+        };
         let hold = || Hold::for_test(Owner::task(1), terms, &[0], 1);
         assert!(hands_over(&session, &hold()));
         let doubted = hold();
@@ -152,7 +178,10 @@ mod tests {
         let kept = hold();
         kept.keep_until(session.now() + Duration::from_secs(1));
         assert!(!hands_over(&session, &kept));
-        assert!(!hands_over(&several, &Hold::for_test(Owner::task(1), terms, &[0, 1, 2], 3)));
+        assert!(!hands_over(
+            &several,
+            &Hold::for_test(Owner::task(1), terms, &[0, 1, 2], 3)
+        ));
         session.engine.stop();
         several.engine.stop();
     }

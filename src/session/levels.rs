@@ -4,10 +4,15 @@ use std::sync::Arc;
 
 use super::Session;
 
-const NAMES: [&str; 4] = ["lockhound_holds", "lockhound_waiters", "lockhound_pending", "lockhound_pending_undos"];
+const NAMES: [&str; 4] = [
+    "lockhound_holds",
+    "lockhound_waiters",
+    "lockhound_pending",
+    "lockhound_pending_undos",
+];
 
-/// Reports them now, and with the heartbeats of the connections from now on. Each change would be too often: a
-/// recorder may be slow, and the table's shards are locked then.
+/// Reports them now, and with the heartbeats of the connections from now on. Each change would be
+/// too often: a recorder may be slow, and the table's shards are locked then.
 pub(super) fn report_levels(session: &Arc<Session>) {
     tell_levels(session);
     let weak = Arc::downgrade(session);
@@ -21,5 +26,13 @@ pub(super) fn report_levels(session: &Arc<Session>) {
 
 pub(super) fn tell_levels(session: &Session) {
     let (holds, waiters) = session.lines.census();
-    session.levels.tell(NAMES, [holds, waiters, session.engine.tally().all(), session.engine.tally().undos()]);
+    session.levels.tell(
+        NAMES,
+        [
+            holds,
+            waiters,
+            session.engine.tally().all(),
+            session.engine.tally().undos(),
+        ],
+    );
 }

@@ -1,4 +1,5 @@
-//! Handles the loss of a hold, whoever found it: wakes its line, takes back unclaimed grants, and informs operators.
+//! Handles the loss of a hold, whoever found it: wakes its line, takes back unclaimed grants, and
+//! informs operators.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,8 +19,8 @@ const MOST: usize = 1_024;
 /// So many losses in a second have a line of their own in the log. Those after them share one.
 const EACH: usize = 10;
 
-/// Handles each loss once, after its tokens have fired. Started with the session; ends with the engine; nobody awaits
-/// it.
+/// Handles each loss once, after its tokens have fired. Started with the session; ends with the
+/// engine; nobody awaits it.
 pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<Lost>) {
     let mut lost = Vec::new();
     let mut told = LoggedLosses::default();
@@ -56,7 +57,8 @@ struct LoggedLosses {
 
 impl LoggedLosses {
     fn tell(&mut self, Lost { hold, loss, at }: &Lost) {
-        self.until.get_or_insert_with(|| Instant::now() + Duration::from_secs(1));
+        self.until
+            .get_or_insert_with(|| Instant::now() + Duration::from_secs(1));
         let key = &hold.claim.key;
         let owner = hold.owner();
         let generation = hold.generation;
@@ -108,7 +110,11 @@ mod tests {
     use crate::quorum::Quorum;
     use crate::watchdog::Finding;
 
-    const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+    const TERMS: Terms = Terms {
+        lease: Duration::from_secs(30),
+        renewed: true,
+        max_hold: None,
+    };
 
     /// Makes a session without a server, and the channel of its losses.
     fn session() -> (Arc<Session>, UnboundedReceiver<Lost>) {
@@ -124,7 +130,13 @@ mod tests {
     }
 
     fn hold(session: &Session, owner: Owner) -> Arc<Hold> {
-        let hold = Arc::new(Hold::for_test_in(Arc::clone(&session.reporter), owner, TERMS, &[0], 1));
+        let hold = Arc::new(Hold::for_test_in(
+            Arc::clone(&session.reporter),
+            owner,
+            TERMS,
+            &[0],
+            1,
+        ));
         session.lines.admit(&hold, None, Instant::now());
         hold
     }
@@ -147,15 +159,34 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             connect::judge(&session, Finding::Panicked("sick".to_owned()));
         });
-        assert!(events.of("the watchdog ended by a panic"), "a subscriber that panics does no harm");
-        assert!(tokens.iter().all(tokio_util::sync::CancellationToken::is_cancelled));
-        assert_eq!(hold.mark(Instant::now()), HoldState::Lost(Loss::RenewalFailed));
+        assert!(
+            events.of("the watchdog ended by a panic"),
+            "a subscriber that panics does no harm"
+        );
+        assert!(
+            tokens
+                .iter()
+                .all(tokio_util::sync::CancellationToken::is_cancelled)
+        );
+        assert_eq!(
+            hold.mark(Instant::now()),
+            HoldState::Lost(Loss::RenewalFailed)
+        );
         assert_eq!(session.stats().losses.renewal_failed, 1);
-        assert!(losses.try_recv().is_ok_and(|lost| Arc::ptr_eq(&lost.hold, &hold)));
+        assert!(
+            losses
+                .try_recv()
+                .is_ok_and(|lost| Arc::ptr_eq(&lost.hold, &hold))
+        );
         let told = |error: Option<Error>| {
-            let Some(error @ Error::WatchdogPanicked { .. }) = error else { panic!("{error:?}") };
+            let Some(error @ Error::WatchdogPanicked { .. }) = error else {
+                panic!("{error:?}")
+            };
             let text = error.to_string();
-            assert!(text.contains("sick") && text.contains("close this locker and connect a new one"), "{text}");
+            assert!(
+                text.contains("sick") && text.contains("close this locker and connect a new one"),
+                "{text}"
+            );
         };
         told(waiting.await.err());
         for caller in [&holder, &waiter] {
@@ -163,7 +194,12 @@ mod tests {
             told(session.try_lock(&"other".into(), caller, TERMS).await.err());
             told(
                 session
-                    .wait_in_line(&"other".into(), caller, &TERMS, Some(session.now() + Duration::from_secs(1)))
+                    .wait_in_line(
+                        &"other".into(),
+                        caller,
+                        &TERMS,
+                        Some(session.now() + Duration::from_secs(1)),
+                    )
                     .await
                     .err(),
             );
@@ -178,12 +214,17 @@ mod tests {
         let taken = hold(&session, Owner::new());
         let untaken = hold(&session, Owner::new());
         assert!(taken.take_guard());
-        session.engine.spawn(judge(Arc::downgrade(&session), losses));
+        session
+            .engine
+            .spawn(judge(Arc::downgrade(&session), losses));
         assert!(taken.lose(Loss::Expired) && untaken.lose(Loss::Expired));
         while session.stats().holds > 1 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!((session.stats().losses.expired, session.lines.holds().len()), (2, 1));
+        assert_eq!(
+            (session.stats().losses.expired, session.lines.holds().len()),
+            (2, 1)
+        );
         assert!(taken.claims().claimed && !untaken.take_guard());
         session.engine.stop();
     }

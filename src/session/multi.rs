@@ -1,15 +1,17 @@
 //! Acquires several locks at once, all or none.
 //!
-//! One script takes them if all are free, unless a caller waits for one of them here, who came first. If one is held,
-//! they are taken one after the other through their lines, as single locks are, so that messages wake the waiters and
-//! nobody starves. They are taken in the order of their names: two callers that want the same locks never wait for each
-//! other. The locks taken so far are grips in the caller's future, whose drop gives them back. If one is lost before
-//! the last is granted, the caller starts again.
+//! One script takes them if all are free, unless a caller waits for one of them here, who came
+//! first. If one is held, they are taken one after the other through their lines, as single locks
+//! are, so that messages wake the waiters and nobody starves. They are taken in the order of their
+//! names: two callers that want the same locks never wait for each other. The locks taken so far
+//! are grips in the caller's future, whose drop gives them back. If one is lost before the last is
+//! granted, the caller starts again.
 //!
-//! Several locks are not one hold: each has a generation, a field, a fence and terms of its own, so undo, renewal and
-//! release treat them as single locks, and a lock that was held before keeps its terms. The tokens of the guard are
-//! those of a `Joint`, which each hold fires with its own. The script does not say which of the locks is held: servers
-//! of a quorum may name different ones, and a waiter starts with the first in any case.
+//! Several locks are not one hold: each has a generation, a field, a fence and terms of its own, so
+//! undo, renewal and release treat them as single locks, and a lock that was held before keeps its
+//! terms. The tokens of the guard are those of a `Joint`, which each hold fires with its own. The
+//! script does not say which of the locks is held: servers of a quorum may name different ones, and
+//! a waiter starts with the first in any case.
 
 use std::sync::Arc;
 
@@ -33,8 +35,8 @@ struct Errand<'a> {
 }
 
 impl Session {
-    /// Acquires all of these locks, which are in order, or waits for them until a deadline. Returns `None` after
-    /// that.
+    /// Acquires all of these locks, which are in order, or waits for them until a deadline. Returns
+    /// `None` after that.
     pub(crate) async fn lock_all(
         self: &Arc<Self>,
         keys: &[Key],
@@ -44,20 +46,35 @@ impl Session {
     ) -> Result<Option<Vec<RawGuard>>, Error> {
         self.enter()?;
         let called = self.now();
-        let mut errand = Errand { keys, caller, terms, called, deadline, answered: false };
+        let mut errand = Errand {
+            keys,
+            caller,
+            terms,
+            called,
+            deadline,
+            answered: false,
+        };
         loop {
             // Callers in a line were there first.
             if !keys.iter().any(|key| self.lines.is_awaited(key)) {
-                match self.in_time(deadline, self.try_all(keys, caller, terms)).await {
+                match self
+                    .in_time(deadline, self.try_all(keys, caller, terms))
+                    .await
+                {
                     Some(Ok(Some(taken))) => return Ok(Some(taken)),
                     Some(Ok(None)) => errand.answered = true,
                     // It rides out an outage in line.
                     Some(Err(Error::Unavailable { .. })) => {}
                     Some(Err(error)) => return Err(error),
-                    None => return waits::gave_up(self, called, errand.deadline.unwrap_or(called)).map(|()| None),
+                    None => {
+                        return waits::gave_up(self, called, errand.deadline.unwrap_or(called))
+                            .map(|()| None);
+                    }
                 }
             }
-            let Some(taken) = collect(self, &mut errand).await? else { return Ok(None) };
+            let Some(taken) = collect(self, &mut errand).await? else {
+                return Ok(None);
+            };
             // The first ones may have been lost while it waited for the others: then none counts.
             if taken.iter().all(|guard| guard.as_ref().check().is_ok()) {
                 return Ok(Some(taken));
@@ -70,11 +87,18 @@ impl Session {
     }
 }
 
-/// Acquires one lock after the other, each through its line. If one cannot be acquired, the others are given back.
-async fn collect(session: &Arc<Session>, errand: &mut Errand<'_>) -> Result<Option<Vec<RawGuard>>, Error> {
+/// Acquires one lock after the other, each through its line. If one cannot be acquired, the others
+/// are given back.
+async fn collect(
+    session: &Arc<Session>,
+    errand: &mut Errand<'_>,
+) -> Result<Option<Vec<RawGuard>>, Error> {
     let mut guards = Vec::with_capacity(errand.keys.len());
     for key in errand.keys {
-        match session.wait_in_line(key, errand.caller, &errand.terms, errand.deadline).await {
+        match session
+            .wait_in_line(key, errand.caller, &errand.terms, errand.deadline)
+            .await
+        {
             Ok(Some(guard)) => guards.push(guard),
             Ok(None) => return Ok(None),
             Err(Error::Unavailable { .. }) if is_only_late(session, errand) => return Ok(None),
@@ -85,8 +109,8 @@ async fn collect(session: &Arc<Session>, errand: &mut Errand<'_>) -> Result<Opti
     Ok(Some(guards))
 }
 
-/// Returns whether only the wait time is over, and answers did not fail: too little was left for the last of the
-/// locks.
+/// Returns whether only the wait time is over, and answers did not fail: too little was left for
+/// the last of the locks.
 fn is_only_late(session: &Session, errand: &Errand<'_>) -> bool {
     let now = session.now();
     errand.answered

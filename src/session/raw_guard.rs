@@ -1,4 +1,5 @@
-//! The proof of one guard. Dropping it decrements the hold count; dropping the last one releases the lock.
+//! The proof of one guard. Dropping it decrements the hold count; dropping the last one releases
+//! the lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +40,11 @@ impl View {
 
     /// Returns how safe the hold is now. The first caller that finds it lost fires its tokens.
     pub(crate) fn state(&self) -> HoldState {
-        if self.session.is_forked() { HoldState::Lost(Loss::Forked) } else { self.look() }
+        if self.session.is_forked() {
+            HoldState::Lost(Loss::Forked)
+        } else {
+            self.look()
+        }
     }
 
     /// As [`state`](Self::state), in the process that acquired it.
@@ -57,7 +62,9 @@ impl View {
     pub(crate) fn remaining(&self) -> Duration {
         match self.state() {
             HoldState::Lost(_) => Duration::ZERO,
-            HoldState::Safe | HoldState::Jeopardy => self.session.now().until(self.hold.valid_until()),
+            HoldState::Safe | HoldState::Jeopardy => {
+                self.session.now().until(self.hold.valid_until())
+            }
         }
     }
 }
@@ -68,8 +75,8 @@ impl AsRef<Self> for View {
     }
 }
 
-/// One of the guards of a hold, as data. It is sent to its caller through a channel; if it is dropped on the way, it
-/// gives its guard back.
+/// One of the guards of a hold, as data. It is sent to its caller through a channel; if it is
+/// dropped on the way, it gives its guard back.
 #[derive(Debug)]
 pub(crate) struct RawGuard {
     view: View,
@@ -95,28 +102,49 @@ impl RawGuard {
     /// Makes the guard of a caller that has entered a hold of its owner by itself.
     pub(super) fn entered(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
         let stage = Stage::Taken(reentries::enters(&session, &hold, origin));
-        Self { view: View { session, hold }, stage, is_reentry: true }
+        Self {
+            view: View { session, hold },
+            stage,
+            is_reentry: true,
+        }
     }
 
     /// Makes a guard that is sent to its caller, which has to claim it.
     pub(super) fn granted(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
-        let stage = Stage::OnItsWay { origin, beside: false };
-        Self { view: View { session, hold }, stage, is_reentry: false }
+        let stage = Stage::OnItsWay {
+            origin,
+            beside: false,
+        };
+        Self {
+            view: View { session, hold },
+            stage,
+            is_reentry: false,
+        }
     }
 
-    /// Makes the guard of a caller that waited while another call of its owner did, and enters with that one.
+    /// Makes the guard of a caller that waited while another call of its owner did, and enters with
+    /// that one.
     pub(super) fn granted_beside(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
-        let beside = [origin, hold.origin].iter().all(|origin| origin.known == Known::Calling);
+        let beside = [origin, hold.origin]
+            .iter()
+            .all(|origin| origin.known == Known::Calling);
         let stage = Stage::OnItsWay { origin, beside };
-        Self { view: View { session, hold }, stage, is_reentry: true }
+        Self {
+            view: View { session, hold },
+            stage,
+            is_reentry: true,
+        }
     }
 
     /// Claims it for its caller. Returns false if it was revoked because that took too long.
     pub(super) fn claim(&mut self) -> bool {
         if let Stage::OnItsWay { origin, beside } = self.stage {
             let View { session, hold } = &self.view;
-            self.stage =
-                if hold.take_guard() { Stage::Taken(reentries::enters(session, hold, origin)) } else { Stage::Over };
+            self.stage = if hold.take_guard() {
+                Stage::Taken(reentries::enters(session, hold, origin))
+            } else {
+                Stage::Over
+            };
             if beside {
                 reentries::fail_test(session, &hold.claim.key);
             }
@@ -140,12 +168,17 @@ impl RawGuard {
     pub(super) async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let View { session, hold } = &self.view;
         let extending = extending::extend(session, hold, lease);
-        extending.await.map_err(|error| error.of(std::slice::from_ref(&hold.claim.key)))
+        extending
+            .await
+            .map_err(|error| error.of(std::slice::from_ref(&hold.claim.key)))
     }
 
     /// Releases. The answer comes later.
     pub(super) fn release(mut self) -> Releasing {
-        Releasing { key: self.hold().claim.key.clone(), answer: self.leave() }
+        Releasing {
+            key: self.hold().claim.key.clone(),
+            answer: self.leave(),
+        }
     }
 
     fn leave(&mut self) -> Result<AnswerReceiver<Result<(), Error>>, Loss> {
@@ -174,7 +207,9 @@ pub(super) struct Releasing {
 impl Releasing {
     pub(super) async fn answer(self) -> Result<(), Error> {
         match self.answer {
-            Ok(answer) => answer.await.unwrap_or_else(|_| Err(Error::lost(&self.key, Loss::Closed))),
+            Ok(answer) => answer
+                .await
+                .unwrap_or_else(|_| Err(Error::lost(&self.key, Loss::Closed))),
             Err(Loss::Forked) => Err(Error::Forked),
             Err(loss) => Err(Error::lost(&self.key, loss)),
         }

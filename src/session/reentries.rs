@@ -31,8 +31,8 @@ pub(super) fn enters(session: &Session, hold: &Hold, origin: Origin) -> Entrance
     entrance
 }
 
-/// Notes that a caller's guard goes, on this thread, before the hold is counted down. If that looks wrong, warns
-/// and returns true.
+/// Notes that a caller's guard goes, on this thread, before the hold is counted down. If that looks
+/// wrong, warns and returns true.
 pub(super) fn exits(session: &Session, hold: &Hold, entrance: &Entrance, now: Instant) -> bool {
     if !hold.exits(entrance, CallContext::here(), now) {
         return false;
@@ -52,11 +52,17 @@ pub(super) fn exits(session: &Session, hold: &Hold, entrance: &Entrance, now: In
     true
 }
 
-/// Panics after a suspicious re-entry over a server in memory, on the caller's thread: a test whose two callers are
-/// one owner asserts something else than it seems to.
+/// Panics after a suspicious re-entry over a server in memory, on the caller's thread: a test whose
+/// two callers are one owner asserts something else than it seems to.
 pub(super) fn fail_test(session: &Session, key: &Key) {
     // A second panic would end the process.
-    if std::thread::panicking() || session.quorum.nodes().iter().any(|node| node.permits_suspicious_reentries()) {
+    if std::thread::panicking()
+        || session
+            .quorum
+            .nodes()
+            .iter()
+            .any(|node| node.permits_suspicious_reentries())
+    {
         return;
     }
     panic!(
@@ -66,14 +72,16 @@ pub(super) fn fail_test(session: &Session, key: &Key) {
     );
 }
 
-/// Warns, after a while, if a caller that begins to wait may wait for itself. Not at once: branches that name
-/// owners wait for each other for a moment, which is fine. Dropping the returned value cancels the warning.
+/// Warns, after a while, if a caller that begins to wait may wait for itself. Not at once: branches
+/// that name owners wait for each other for a moment, which is fine. Dropping the returned value
+/// cancels the warning.
 pub(super) fn warn_of_itself(session: &Arc<Session>, key: &Key, caller: &Caller) -> Option<Stop> {
     let place = caller.origin.context;
-    // The sections of runs know what they are inside of. For other holds, and for guards that outlived their
-    // section, only the task is known.
+    // The sections of runs know what they are inside of. For other holds, and for guards that
+    // outlived their section, only the task is known.
     let of_section = |hold: &Hold| hold.origin.known == Known::Run && hold.owner().is_of_run();
-    let own = |hold: &Hold| !of_section(hold) && hold.is_held() && hold.origin.context.may_be(place);
+    let own =
+        |hold: &Hold| !of_section(hold) && hold.is_held() && hold.origin.context.may_be(place);
     if caller.runs.innermost(session.id, key).is_none() && !session.lines.has_hold(key, own) {
         return None;
     }
@@ -104,9 +112,17 @@ mod tests {
 
     /// A hold of the key "k" that was taken here, by this owner.
     fn hold(owner: Owner, known: Known) -> Hold {
-        let terms = Terms { lease: Duration::from_secs(60), renewed: true, max_hold: None };
+        let terms = Terms {
+            lease: Duration::from_secs(60),
+            renewed: true,
+            max_hold: None,
+        };
         let mut hold = Hold::for_test(owner, terms, &[0], 1);
-        hold.origin = Origin { context: CallContext::here(), waker: 0, known };
+        hold.origin = Origin {
+            context: CallContext::here(),
+            waker: 0,
+            known,
+        };
         hold
     }
 
@@ -114,12 +130,20 @@ mod tests {
     async fn what_is_suspicious_of_re_entries_is_counted() {
         let session = Session::over_nobody();
         let hold = hold(Owner::new(), Known::Calling);
-        let elsewhere = Origin { context: CallContext::Task(0), ..hold.origin };
-        let entrances = [elsewhere, elsewhere, elsewhere].map(|origin| enters(&session, &hold, origin));
+        let elsewhere = Origin {
+            context: CallContext::Task(0),
+            ..hold.origin
+        };
+        let entrances =
+            [elsewhere, elsewhere, elsewhere].map(|origin| enters(&session, &hold, origin));
         let suspicious = || session.stats().suspicious_reentries;
         assert_eq!(suspicious(), 0);
         exits(&session, &hold, &entrances[2], hold.since);
-        assert_eq!(suspicious(), 1, "it was released elsewhere, while others stay");
+        assert_eq!(
+            suspicious(),
+            1,
+            "it was released elsewhere, while others stay"
+        );
         exits(&session, &hold, &entrances[1], hold.since);
         exits(&session, &hold, &entrances[0], hold.since);
         assert_eq!(suspicious(), 2, "the last one may be released anywhere");
@@ -142,9 +166,18 @@ mod tests {
         };
         let here = CallContext::here();
         assert!(warns(hold(Owner::new(), Known::Calling), here));
-        assert!(!warns(hold(Owner::new(), Known::Calling), CallContext::Task(0)), "it was taken elsewhere");
-        assert!(warns(hold(Owner::of_run(), Known::Named), here) && warns(hold(Owner::new(), Known::Run), here));
-        assert!(!warns(hold(Owner::of_run(), Known::Run), here), "its run knows what it is in");
+        assert!(
+            !warns(hold(Owner::new(), Known::Calling), CallContext::Task(0)),
+            "it was taken elsewhere"
+        );
+        assert!(
+            warns(hold(Owner::of_run(), Known::Named), here)
+                && warns(hold(Owner::new(), Known::Run), here)
+        );
+        assert!(
+            !warns(hold(Owner::of_run(), Known::Run), here),
+            "its run knows what it is in"
+        );
         let released = hold(Owner::new(), Known::Calling);
         assert!(released.revoke());
         assert!(!warns(released, here), "it is being released");

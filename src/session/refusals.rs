@@ -1,7 +1,7 @@
 //! Paces callers that try again after each refusal of a server.
 //!
-//! A refusal comes within a round trip. Without a pause, a program that tries again after each error would ask a server
-//! that is out of memory as fast as it can answer.
+//! A refusal comes within a round trip. Without a pause, a program that tries again after each
+//! error would ask a server that is out of memory as fast as it can answer.
 
 use std::time::Duration;
 
@@ -16,10 +16,15 @@ const FORGOTTEN: Duration = Duration::from_secs(1);
 pub(super) struct Refusals(Mutex<Option<Instant>>);
 
 impl Refusals {
-    /// Notes that a call is told of a refusal after this pause if it is not the first. Returns its pause.
+    /// Notes that a call is told of a refusal after this pause if it is not the first. Returns its
+    /// pause.
     pub(super) fn next(&self, pause: Duration, now: Instant) -> Duration {
         let mut last = self.0.lock();
-        let pause = if last.is_some_and(|last| now.since(last) < FORGOTTEN) { pause } else { Duration::ZERO };
+        let pause = if last.is_some_and(|last| now.since(last) < FORGOTTEN) {
+            pause
+        } else {
+            Duration::ZERO
+        };
         *last = Some(now + pause);
         pause
     }
@@ -37,6 +42,10 @@ mod tests {
         assert_eq!(refusals.next(pause, now), Duration::ZERO);
         assert_eq!(refusals.next(pause, now), pause);
         assert_eq!(refusals.next(pause, now + pause + FORGOTTEN / 2), pause);
-        assert_eq!(refusals.next(pause, now + 2 * pause + 2 * FORGOTTEN), Duration::ZERO, "long after the last one");
+        assert_eq!(
+            refusals.next(pause, now + 2 * pause + 2 * FORGOTTEN),
+            Duration::ZERO,
+            "long after the last one"
+        );
     }
 }

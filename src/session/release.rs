@@ -24,9 +24,14 @@ fn wakes(session: &Session, hold: &Hold) -> Wakes {
     releaser.map_or(Wakes::All, |releaser| Wakes::Next(Some(releaser)))
 }
 
-/// Takes in a server's answer to the release of this hold. With a `rest`, the lock was kept for that long, and
-/// nobody was notified. Returns whether the lock was there.
-fn released(session: &Session, hold: &Hold, release: &ReleaseAnswer, rest: Option<Duration>) -> bool {
+/// Takes in a server's answer to the release of this hold. With a `rest`, the lock was kept for
+/// that long, and nobody was notified. Returns whether the lock was there.
+fn released(
+    session: &Session,
+    hold: &Hold,
+    release: &ReleaseAnswer,
+    rest: Option<Duration>,
+) -> bool {
     let key = &hold.claim.key;
     match release {
         ReleaseAnswer::Gone => {}
@@ -39,9 +44,9 @@ fn released(session: &Session, hold: &Hold, release: &ReleaseAnswer, rest: Optio
     was_there(key, release)
 }
 
-/// Releases a hold on every node, and has that repeated until each has answered or the lease is over. The caller is
-/// told as soon as a majority makes the outcome certain, and after a command timeout at the latest; the key's line goes
-/// on then too.
+/// Releases a hold on every node, and has that repeated until each has answered or the lease is
+/// over. The caller is told as soon as a majority makes the outcome certain, and after a command
+/// timeout at the latest; the key's line goes on then too.
 pub(super) async fn release(mut unconfirmed: Unconfirmed) {
     let session = Arc::clone(&unconfirmed.session);
     let hold = Arc::clone(&unconfirmed.hold);
@@ -49,10 +54,14 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
     let _in_flight = session.engine.track(Work::Release);
     let rest = hold::rest(hold.kept_until(), Instant::now());
     // A lock that is kept wakes nobody.
-    let wakes = if rest.is_none() { wakes(&session, &hold) } else { session.quorum.wakes(None) };
+    let wakes = if rest.is_none() {
+        wakes(&session, &hold)
+    } else {
+        session.quorum.wakes(None)
+    };
     let mut answers = session.quorum.release(&hold.claim, rest, &wakes);
-    // What may yet be executed on a node is undone there as well, behind the release; with `replicas`, on another
-    // connection than the release.
+    // What may yet be executed on a node is undone there as well, behind the release; with
+    // `replicas`, on another connection than the release.
     session.book.undo_uncertain(&hold);
     let mut repeated = Calls::none();
     let mut confirmations = Confirmations::new(session.quorum.nodes().len());
@@ -64,7 +73,8 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
             Some((node, answer)) = answers.next() => {
                 let executed = handed_over || matches!(answer, Outcome::Unknown(_));
                 match answer.map(|release| released(&session, &hold, &release, rest)) {
-                    // A node that never had the lock has nothing to release. Undos deal with what may yet reach it.
+                    // A node that never had the lock has nothing to release. Undos deal with what
+                    // may yet reach it.
                     Outcome::NotExecuted(failure) | Outcome::Unknown(failure) if hold.has_vote(node) => {
                         failures.push(failure.clone());
                         let mut told = session.book.release_again(node, &hold, executed);
@@ -84,7 +94,11 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
             else => break,
         };
         let is_answered = matches!(answer, Outcome::Done(_) | Outcome::Refused(_));
-        unconfirmed.undo_next(if is_answered { Doubt::Granted } else { Doubt::MayCome });
+        unconfirmed.undo_next(if is_answered {
+            Doubt::Granted
+        } else {
+            Doubt::MayCome
+        });
         confirmations.add(answer);
         if let Some(settled) = confirmations.verdict() {
             unconfirmed.conclude(settled);
@@ -104,15 +118,23 @@ pub(super) fn count_behind(session: &Arc<Session>, hold: &Arc<Hold>, count: u32)
     });
 }
 
-/// Writes the hold count of a re-entry. A missing answer does not fail the re-entry while the hold is safe: the
-/// count was kept here before it was sent.
+/// Writes the hold count of a re-entry. A missing answer does not fail the re-entry while the hold
+/// is safe: the count was kept here before it was sent.
 ///
 /// # Errors
-/// [`Error::Lost`] if the lock turns out not to be ours; the failure of the write, if the hold is not safe.
-pub(super) async fn write_count(session: &Arc<Session>, hold: &Arc<Hold>, count: u32) -> Result<(), Error> {
+/// [`Error::Lost`] if the lock turns out not to be ours; the failure of the write, if the hold is
+/// not safe.
+pub(super) async fn write_count(
+    session: &Arc<Session>,
+    hold: &Arc<Hold>,
+    count: u32,
+) -> Result<(), Error> {
     let owned = Arc::clone(session);
     let counted = Arc::clone(hold);
-    let settled = jobs::on_engine(session, async move { Ok(owned.quorum.count(&counted.claim, count).await) }).await?;
+    let settled = jobs::on_engine(session, async move {
+        Ok(owned.quorum.count(&counted.claim, count).await)
+    })
+    .await?;
     let error = match settled {
         Settled::Done => return Ok(()),
         Settled::Gone => {
@@ -147,7 +169,11 @@ mod tests {
 
     /// Drops a release half-way, and returns what its caller gets.
     async fn left(session: &Arc<Session>) -> Result<Result<(), Error>, oneshot::error::RecvError> {
-        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+        let terms = Terms {
+            lease: Duration::from_secs(30),
+            renewed: true,
+            max_hold: None,
+        };
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
         session.lines.admit(&hold, None, Instant::now());
         assert_eq!(hold.leave(Instant::now()), Leave::Last);
@@ -163,11 +189,27 @@ mod tests {
     #[tokio::test]
     async fn a_release_whose_task_ends_early_leaves_nobody_waiting() {
         let session = Session::over_nobody();
-        let Ok(Err(Error::Unavailable { nodes, .. })) = left(&session).await else { panic!("it gets an error") };
-        assert!(nodes[0].reason().contains("panicked: the panic hook was told why"), "{nodes:?}");
-        assert_eq!(session.stats().pending_undos, 1, "the key is released all the same");
-        session.closed.store(true, std::sync::atomic::Ordering::Release);
-        assert!(left(&session).await.is_err(), "nothing is answered once the engine has ended");
+        let Ok(Err(Error::Unavailable { nodes, .. })) = left(&session).await else {
+            panic!("it gets an error")
+        };
+        assert!(
+            nodes[0]
+                .reason()
+                .contains("panicked: the panic hook was told why"),
+            "{nodes:?}"
+        );
+        assert_eq!(
+            session.stats().pending_undos,
+            1,
+            "the key is released all the same"
+        );
+        session
+            .closed
+            .store(true, std::sync::atomic::Ordering::Release);
+        assert!(
+            left(&session).await.is_err(),
+            "nothing is answered once the engine has ended"
+        );
         assert_eq!(session.stats().pending, 1);
         session.engine.stop();
     }
@@ -176,7 +218,11 @@ mod tests {
     async fn a_release_undoes_what_may_yet_be_executed() {
         let session = Session::over_nobody();
         for (uncertain, undos) in [(false, 0), (true, 1)] {
-            let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+            let terms = Terms {
+                lease: Duration::from_secs(30),
+                renewed: true,
+                max_hold: None,
+            };
             let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
             assert!(!uncertain || hold.make_uncertain(0));
             assert_eq!(hold.leave(Instant::now()), Leave::Last);
@@ -192,7 +238,11 @@ mod tests {
     async fn others_are_known_to_wait_where_a_release_told_them_or_woke_them() {
         let session = Session::over_nobody();
         let now = Instant::now();
-        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+        let terms = Terms {
+            lease: Duration::from_secs(30),
+            renewed: true,
+            max_hold: None,
+        };
         let hold = &Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
         session.lines.admit(hold, None, now);
         let wait = |release: &ReleaseAnswer, rest: Option<Duration>| {
@@ -201,16 +251,34 @@ mod tests {
         };
         assert!(wait(&ReleaseAnswer::Released(1), None));
         assert!(!wait(&ReleaseAnswer::Released(0), None));
-        assert!(!wait(&ReleaseAnswer::Released(1), Some(terms.lease)), "it says nothing: the lock stands");
-        assert!(wait(&ReleaseAnswer::PassedOn { place: None, turn: None, others: 0, waiting: 1 }, None));
-        assert!(wait(&ReleaseAnswer::Released(0), Some(terms.lease)), "as before");
+        assert!(
+            !wait(&ReleaseAnswer::Released(1), Some(terms.lease)),
+            "it says nothing: the lock stands"
+        );
+        assert!(wait(
+            &ReleaseAnswer::PassedOn {
+                place: None,
+                turn: None,
+                others: 0,
+                waiting: 1
+            },
+            None
+        ));
+        assert!(
+            wait(&ReleaseAnswer::Released(0), Some(terms.lease)),
+            "as before"
+        );
         session.engine.stop();
     }
 
     #[tokio::test]
     async fn a_server_that_never_had_a_lock_is_asked_to_release_it_once() {
         let session = Session::over_nobody();
-        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+        let terms = Terms {
+            lease: Duration::from_secs(30),
+            renewed: true,
+            max_hold: None,
+        };
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[], 1));
         let releasing = release(Unconfirmed::new(&session, hold, foreign::channel().0));
         let ended = tokio::time::timeout(Duration::from_secs(10), releasing).await;

@@ -1,5 +1,5 @@
-//! A critical section of `run`: which owner it locks as, its turn among the runs of that owner, and the guards that
-//! outlive it.
+//! A critical section of `run`: which owner it locks as, its turn among the runs of that owner, and
+//! the guards that outlive it.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ pub(crate) struct Run {
     session: Arc<Session>,
     caller: Caller,
     scope: Scope,
-    /// The owner that gets the guards that outlive the section, if the run's own owner ends with it.
+    /// The owner that gets the guards that outlive the section, if the run's own owner ends with
+    /// it.
     heir: Option<Owner>,
     turn: Option<Arc<TurnHeld>>,
 }
@@ -24,12 +25,13 @@ pub(crate) struct Run {
 impl Session {
     /// Waits for the turn of a run of these locks, which are in order.
     ///
-    /// In a scope, and for a handle that names an owner, it runs as that owner. Otherwise, if its task holds one of the
-    /// locks by a guard, it re-enters as the task. Otherwise it is an owner of its own, so that runs of one task
-    /// exclude each other.
+    /// In a scope, and for a handle that names an owner, it runs as that owner. Otherwise, if its
+    /// task holds one of the locks by a guard, it re-enters as the task. Otherwise it is an owner
+    /// of its own, so that runs of one task exclude each other.
     ///
     /// # Errors
-    /// As for a lock of the same caller; [`Error::Config`] for a run that would wait for the run that it is inside of.
+    /// As for a lock of the same caller; [`Error::Config`] for a run that would wait for the run
+    /// that it is inside of.
     pub(crate) async fn begin_run(
         self: &Arc<Self>,
         keys: Arc<[Key]>,
@@ -38,7 +40,9 @@ impl Session {
     ) -> Result<Run, Error> {
         self.enter()?;
         let mut caller = Caller::polling(named, reentry).await?;
-        if let Some(key) = keys.iter().find(|key| caller.runs.innermost(self.id, key).is_some())
+        if let Some(key) = keys
+            .iter()
+            .find(|key| caller.runs.innermost(self.id, key).is_some())
             && caller.origin.known == Known::Fresh
         {
             return Err(Error::config(
@@ -49,7 +53,11 @@ impl Session {
                 ),
             ));
         }
-        let by_guard = |key| self.lines.has_hold(key, |hold| hold.guards() > 0 && hold.is_owned_by(&caller.owner));
+        let by_guard = |key| {
+            self.lines.has_hold(key, |hold| {
+                hold.guards() > 0 && hold.is_owned_by(&caller.owner)
+            })
+        };
         let mut heir = None;
         let own = match caller.origin.known {
             Known::Calling => !keys.iter().any(by_guard),
@@ -72,8 +80,17 @@ impl Session {
             }
         }
         let (runs, turn) = caller.runs.begin(self.id, keys, turns, around);
-        let scope = Scope { owner: caller.owner.clone(), runs };
-        Ok(Run { session: Arc::clone(self), caller, scope, heir, turn: Some(turn) })
+        let scope = Scope {
+            owner: caller.owner.clone(),
+            runs,
+        };
+        Ok(Run {
+            session: Arc::clone(self),
+            caller,
+            scope,
+            heir,
+            turn: Some(turn),
+        })
     }
 }
 
@@ -97,8 +114,11 @@ impl Drop for Run {
             std::mem::forget(turn);
             return;
         }
-        // If something inside the run is left behind, it keeps its owner: the caller's next run has to wait for it.
-        let (Some(heir), Some(_turn)) = (&self.heir, turn.and_then(Arc::into_inner)) else { return };
+        // If something inside the run is left behind, it keeps its owner: the caller's next run has
+        // to wait for it.
+        let (Some(heir), Some(_turn)) = (&self.heir, turn.and_then(Arc::into_inner)) else {
+            return;
+        };
         let owner = &self.caller.owner;
         let place = self.caller.origin.context;
         for key in owner.noted() {

@@ -26,9 +26,13 @@ impl Session {
         jobs::on_engine(self, async move { Ok(task.await) }).await
     }
 
-    /// Returns why the vote of this node does not count; nothing in a forked process, where a mutex may be locked
-    /// forever.
+    /// Returns why the vote of this node does not count; nothing in a forked process, where a mutex
+    /// may be locked forever.
     pub(crate) fn why_no_vote(&self, place: NodeIndex) -> Option<String> {
-        if self.is_forked() { None } else { self.quorum.why_no_vote(place) }
+        if self.is_forked() {
+            None
+        } else {
+            self.quorum.why_no_vote(place)
+        }
     }
 }

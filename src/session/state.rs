@@ -98,8 +98,8 @@ pub(super) struct UnderWay {
     pub(super) ended: bool,
 }
 
-/// A release that is not confirmed yet. If its task ends early, by a panic or with the engine, those that wait for it
-/// must not wait forever: its caller, and the line of its key.
+/// A release that is not confirmed yet. If its task ends early, by a panic or with the engine,
+/// those that wait for it must not wait forever: its caller, and the line of its key.
 pub(super) struct Unconfirmed {
     pub(super) session: Arc<Session>,
     pub(super) hold: Arc<Hold>,
@@ -107,8 +107,9 @@ pub(super) struct Unconfirmed {
     pub(super) awaited: Option<(oneshot::Sender<Result<(), Error>>, InFlight)>,
     /// When the caller is told in any case.
     pub(super) deadline: Instant,
-    /// What a hand-over without an answer may have taken, or may yet take. It takes nothing once the hold is gone, and
-    /// the release makes sure of that: so this is undone after the release is answered, and not before.
+    /// What a hand-over without an answer may have taken, or may yet take. It takes nothing once
+    /// the hold is gone, and the release makes sure of that: so this is undone after the release is
+    /// answered, and not before.
     pub(super) next: Option<Unsettled>,
     /// Whether it was found that the server had lost the lock before.
     pub(super) lost: bool,
@@ -130,7 +131,11 @@ impl Session {
 
     /// Returns the addresses of the servers, passwords as `***`.
     pub(crate) fn names(&self) -> Vec<&str> {
-        self.quorum.nodes().iter().map(|node| &**node.name()).collect()
+        self.quorum
+            .nodes()
+            .iter()
+            .map(|node| &**node.name())
+            .collect()
     }
 
     pub(crate) fn settings(&self) -> &Settings {
@@ -143,16 +148,33 @@ impl Session {
             return Stats::default();
         }
         let (holds, waiters) = self.lines.census();
-        let misplaced_answers = self.quorum.nodes().iter().map(|node| node.misplaced_answers()).sum();
+        let misplaced_answers = self
+            .quorum
+            .nodes()
+            .iter()
+            .map(|node| node.misplaced_answers())
+            .sum();
         let tally = self.engine.tally();
-        let stats = self.counters.stats(holds, waiters, tally.all(), tally.undos());
+        let stats = self
+            .counters
+            .stats(holds, waiters, tally.all(), tally.undos());
         let nodes = self.quorum.roll().nodes(self.now());
-        Stats { nodes, misplaced_answers, dropped_events: self.engine.journal().dropped(), ..stats }
+        Stats {
+            nodes,
+            misplaced_answers,
+            dropped_events: self.engine.journal().dropped(),
+            ..stats
+        }
     }
 
-    /// Counts a call that has ended, and records how long it waited if it may wait. In a forked process, a mutex of the
-    /// counters may be locked forever.
-    pub(crate) fn call_ended(&self, outcome: CallOutcome, waited: Option<Duration>, class: Option<&'static str>) {
+    /// Counts a call that has ended, and records how long it waited if it may wait. In a forked
+    /// process, a mutex of the counters may be locked forever.
+    pub(crate) fn call_ended(
+        &self,
+        outcome: CallOutcome,
+        waited: Option<Duration>,
+        class: Option<&'static str>,
+    ) {
         if !self.is_forked() {
             self.counters.call_ended(outcome, waited, class);
         }
@@ -166,14 +188,17 @@ impl Session {
     /// See [`Engine::block_on`].
     ///
     /// # Errors
-    /// [`Error::Config`] if the locker lives in a runtime of the program; otherwise that of the future.
-    pub(crate) fn block_on<T>(&self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    /// [`Error::Config`] if the locker lives in a runtime of the program; otherwise that of the
+    /// future.
+    pub(crate) fn block_on<T>(
+        &self,
+        future: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
         if self.is_forked() {
             return Err(Error::Forked);
         }
         if self.engine.is_embedded() {
-            let reason =
-                "this locker lives in the runtime that it was connected in, which must not be blocked: use async calls";
+            let reason = "this locker lives in the runtime that it was connected in, which must not be blocked: use async calls";
             return Err(Error::config("blocking", reason));
         }
         self.engine.block_on(future)
@@ -198,7 +223,8 @@ impl Session {
 
     /// Returns the error of an operation whose task panicked.
     pub(super) fn panicked(&self, said: &str) -> Error {
-        self.quorum.unavailable(self.quorum.failures(panicked(said)), Duration::ZERO)
+        self.quorum
+            .unavailable(self.quorum.failures(panicked(said)), Duration::ZERO)
     }
 
     /// # Errors
@@ -207,7 +233,11 @@ impl Session {
         if self.is_closed() {
             return Err(Error::Closed);
         }
-        self.failure.get().map_or(Ok(()), |message| Err(Error::WatchdogPanicked { message: message.clone() }))
+        self.failure.get().map_or(Ok(()), |message| {
+            Err(Error::WatchdogPanicked {
+                message: message.clone(),
+            })
+        })
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -223,6 +253,9 @@ pub(super) fn panicked(said: &str) -> String {
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").field("id", &self.id).field("nodes", &self.names()).finish_non_exhaustive()
+        f.debug_struct("Session")
+            .field("id", &self.id)
+            .field("nodes", &self.names())
+            .finish_non_exhaustive()
     }
 }

@@ -17,8 +17,15 @@ impl Job for Task {
                 let span = asking.head.span.clone();
                 foreign::in_span(&span, pin!(ask(asking))).await;
             }
-            Self::HandOver(HandingOver { under_way, released, head }) => {
-                let span = head.as_ref().map(|head| head.span.clone()).unwrap_or_default();
+            Self::HandOver(HandingOver {
+                under_way,
+                released,
+                head,
+            }) => {
+                let span = head
+                    .as_ref()
+                    .map(|head| head.span.clone())
+                    .unwrap_or_default();
                 foreign::in_span(&span, Box::pin(hand_over(released, head)).as_mut()).await;
                 under_way.end(Event::HandedOver);
             }

@@ -24,12 +24,14 @@ impl Session {
         caller: &Caller,
         terms: Terms,
     ) -> Result<Option<RawGuard>, Error> {
-        let taken = self.try_all(std::slice::from_ref(key), caller, terms).await?;
+        let taken = self
+            .try_all(std::slice::from_ref(key), caller, terms)
+            .await?;
         Ok(taken.and_then(|mut guards| guards.pop()))
     }
 
-    /// Acquires all of these locks if that is possible at once. The ones that this owner does not hold are taken by one
-    /// script, past the lines.
+    /// Acquires all of these locks if that is possible at once. The ones that this owner does not
+    /// hold are taken by one script, past the lines.
     pub(crate) async fn try_all(
         self: &Arc<Self>,
         keys: &[Key],
@@ -55,7 +57,8 @@ impl Session {
                 }
             }
             let entered = guards.len();
-            // After a failed attempt, another one makes sense only if another branch of the same task got in meanwhile.
+            // After a failed attempt, another one makes sense only if another branch of the same
+            // task got in meanwhile.
             if !rest.is_empty() && attempted && rest.len() == before {
                 return Ok(None);
             }
@@ -66,7 +69,9 @@ impl Session {
                     continue;
                 };
                 for guard in granted {
-                    let Some(guard) = take(self, guard)? else { return Ok(None) };
+                    let Some(guard) = take(self, guard)? else {
+                        return Ok(None);
+                    };
                     guards.push(guard);
                 }
             }
@@ -93,9 +98,12 @@ async fn acquire_all(
     jobs::on_engine(session, async move {
         let sent = Instant::now();
         match attempt::attempt(&owned, &keys, &owner, origin, terms, Order::AllAtOnce, None).await {
-            Attempt::Granted(granted) => {
-                Ok(Some(granted.iter().map(|grant| attempt::register(&owned, grant)).collect()))
-            }
+            Attempt::Granted(granted) => Ok(Some(
+                granted
+                    .iter()
+                    .map(|grant| attempt::register(&owned, grant))
+                    .collect(),
+            )),
             Attempt::Held { .. } | Attempt::Split | Attempt::Outrun => Ok(None),
             Attempt::Refused(error) => Err(error),
             Attempt::Unavailable(nodes) => {

@@ -15,10 +15,22 @@ use crate::quorum::Settled;
 use crate::standing::{Doubt, Unsettled};
 
 impl Unconfirmed {
-    pub(super) fn new(session: &Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) -> Self {
+    pub(super) fn new(
+        session: &Arc<Session>,
+        hold: Arc<Hold>,
+        reply: oneshot::Sender<Result<(), Error>>,
+    ) -> Self {
         let awaited = Some((reply, session.engine.track(Work::Operation)));
         let deadline = session.now() + session.settings.command_timeout;
-        Self { session: Arc::clone(session), hold, awaited, deadline, next: None, lost: false, done: false }
+        Self {
+            session: Arc::clone(session),
+            hold,
+            awaited,
+            deadline,
+            next: None,
+            lost: false,
+            done: false,
+        }
     }
 
     /// Returns whether the caller still waits.
@@ -26,7 +38,8 @@ impl Unconfirmed {
         self.awaited.is_some()
     }
 
-    /// Tells the caller, and lets the key's line go on. Closing waits for a silent minority only for a moment.
+    /// Tells the caller, and lets the key's line go on. Closing waits for a silent minority only
+    /// for a moment.
     pub(super) fn conclude(&mut self, settled: Settled) {
         let is_lost = matches!(settled, Settled::Gone) && self.note_lost();
         if let Some((reply, pending)) = self.awaited.take() {
@@ -37,9 +50,9 @@ impl Unconfirmed {
         }
     }
 
-    /// Counts the loss of a lock that the server no longer has, once: before the caller is told, who may read the
-    /// counters. Once the caller was told that there is no answer, the lease may have ended in the meantime, and that
-    /// is no loss. Returns whether it is one.
+    /// Counts the loss of a lock that the server no longer has, once: before the caller is told,
+    /// who may read the counters. Once the caller was told that there is no answer, the lease may
+    /// have ended in the meantime, and that is no loss. Returns whether it is one.
     fn note_lost(&mut self) -> bool {
         let is_lost = self.is_awaited() || self.session.now() < self.hold.valid_until();
         if !is_lost || std::mem::replace(&mut self.lost, true) {
@@ -97,7 +110,8 @@ impl Unconfirmed {
         self.conclude(settled);
     }
 
-    /// Ends it after a hand-over: the next hold is registered in its place, and only the caller has to be told.
+    /// Ends it after a hand-over: the next hold is registered in its place, and only the caller has
+    /// to be told.
     pub(super) fn succeeded(mut self) {
         self.done = true;
         if let Some((reply, pending)) = self.awaited.take() {
@@ -121,7 +135,10 @@ impl Unconfirmed {
 
     /// Undoes what the hand-over has taken, or may yet take.
     pub(super) fn undo_next(&mut self, doubt: Doubt) {
-        self.next.take().into_iter().for_each(|next| next.undo_alone(doubt));
+        self.next
+            .take()
+            .into_iter()
+            .for_each(|next| next.undo_alone(doubt));
     }
 
     /// Handles the end of the command timeout without an answer, if with failures of some nodes.
@@ -130,7 +147,10 @@ impl Unconfirmed {
         log!(warn, key = %key.shown(), field = &**field, "the release is not confirmed yet");
         if failures.is_empty() {
             let bound = self.session.settings.command_timeout;
-            failures = self.session.quorum.failures(format!("did not confirm the release within {bound:?}"));
+            failures = self
+                .session
+                .quorum
+                .failures(format!("did not confirm the release within {bound:?}"));
         }
         self.conclude(Settled::Unanswered(failures));
     }
@@ -150,7 +170,10 @@ fn log_released(hold: &Hold) {
 
 impl std::fmt::Debug for Unconfirmed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Unconfirmed").field("hold", &self.hold).field("done", &self.done).finish_non_exhaustive()
+        f.debug_struct("Unconfirmed")
+            .field("hold", &self.hold)
+            .field("done", &self.done)
+            .finish_non_exhaustive()
     }
 }
 
@@ -161,14 +184,20 @@ impl Drop for Unconfirmed {
         }
         contained(|| {
             match self.session.check_open() {
-                // The engine has ended, and nothing is sent any more: the caller learns of that by its channel.
+                // The engine has ended, and nothing is sent any more: the caller learns of that by
+                // its channel.
                 Err(Error::Closed) => {
                     self.session.lines.remove(&self.hold);
-                    self.awaited.take().into_iter().for_each(|(reply, _)| foreign::hang_up(reply));
+                    self.awaited
+                        .take()
+                        .into_iter()
+                        .for_each(|(reply, _)| foreign::hang_up(reply));
                 }
                 _ => {
                     self.session.book.undo_hold(&self.hold);
-                    self.conclude(Settled::Refused(self.session.panicked("the panic hook was told why")));
+                    self.conclude(Settled::Refused(
+                        self.session.panicked("the panic hook was told why"),
+                    ));
                 }
             }
         });
@@ -192,7 +221,11 @@ mod tests {
     #[tokio::test]
     async fn the_watchdog_is_told_of_a_long_hold_that_was_handed_over() {
         let session = Session::over_nobody();
-        let terms = Terms { lease: Duration::from_secs(3_600), renewed: true, max_hold: None };
+        let terms = Terms {
+            lease: Duration::from_secs(3_600),
+            renewed: true,
+            max_hold: None,
+        };
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
         let under_way = Unconfirmed::new(&session, Arc::clone(&hold), foreign::channel().0);
         assert!(!session.watchdog.is_to_forget(&hold));

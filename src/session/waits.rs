@@ -11,8 +11,14 @@ use crate::tasks::Stop;
 
 impl Session {
     /// Awaits this until the deadline.
-    pub(crate) async fn in_time<T>(&self, deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
-        let Some(deadline) = deadline else { return Some(future.await) };
+    pub(crate) async fn in_time<T>(
+        &self,
+        deadline: Option<Instant>,
+        future: impl Future<Output = T>,
+    ) -> Option<T> {
+        let Some(deadline) = deadline else {
+            return Some(future.await);
+        };
         tokio::select! {
             biased;
             value = future => Some(value),
@@ -20,11 +26,13 @@ impl Session {
         }
     }
 
-    /// Waits for a `retry_delay`, but not beyond `end`, before a caller is told of a refusal, if there was another one
-    /// a moment ago.
+    /// Waits for a `retry_delay`, but not beyond `end`, before a caller is told of a refusal, if
+    /// there was another one a moment ago.
     pub(crate) async fn pace_refusal(&self, end: Option<Instant>) {
         let now = self.now();
-        let pause = self.refusals.next(self.settings.retry_pause(fastrand::f64()), now);
+        let pause = self
+            .refusals
+            .next(self.settings.retry_pause(fastrand::f64()), now);
         let pause = end.map_or(pause, |end| pause.min(now.until(end)));
         if !pause.is_zero() {
             pause_until(self, now + pause).await;
@@ -35,7 +43,8 @@ impl Session {
 /// Ends the wait of a caller that came then, might wait until this deadline, and has had no answer.
 ///
 /// # Errors
-/// The servers are away, or have had the time for an answer. If they had not, that says nothing about them.
+/// The servers are away, or have had the time for an answer. If they had not, that says nothing
+/// about them.
 pub(super) fn gave_up(session: &Session, since: Instant, deadline: Instant) -> Result<(), Error> {
     let now = session.now();
     if let Some(OutageReport { nodes, lasts }) = session.outage.failure_since(since, now) {
@@ -46,12 +55,14 @@ pub(super) fn gave_up(session: &Session, since: Instant, deadline: Instant) -> R
         return Ok(());
     }
     let waited = now.since(since);
-    let nodes = session.quorum.failures(format!("has not answered within {waited:.1?}"));
+    let nodes = session
+        .quorum
+        .failures(format!("has not answered within {waited:.1?}"));
     Err(session.quorum.unavailable(nodes, waited.max(known)))
 }
 
-/// Waits until then. The timer runs on the engine, since the caller may have no runtime, and begins with the first
-/// poll; it ends with this future, or with the engine.
+/// Waits until then. The timer runs on the engine, since the caller may have no runtime, and begins
+/// with the first poll; it ends with this future, or with the engine.
 pub(super) async fn pause_until(session: &Session, end: Instant) {
     let (over, timer) = foreign::channel::<()>();
     let _stop = Stop(session.engine.spawn(async move {

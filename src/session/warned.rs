@@ -27,7 +27,10 @@ impl Warned {
     /// Returns whether to warn of this now. If so, it counts as done.
     pub(super) fn is_due(&self, key: &Key, warning: Warning, now: Instant) -> bool {
         let mut warned = self.0.lock();
-        if warned.get(&(key.clone(), warning)).is_some_and(|last| now.since(*last) < AGAIN) {
+        if warned
+            .get(&(key.clone(), warning))
+            .is_some_and(|last| now.since(*last) < AGAIN)
+        {
             return false;
         }
         if warned.len() >= MANY {
@@ -54,9 +57,14 @@ mod tests {
         let other = Key::from("o");
         assert!(warned.is_due(&key, Warning::Beside, now));
         assert!(!warned.is_due(&key, Warning::Beside, now + AGAIN / 2));
-        assert!(warned.is_due(&key, Warning::Itself, now) && warned.is_due(&other, Warning::Beside, now));
+        assert!(
+            warned.is_due(&key, Warning::Itself, now)
+                && warned.is_due(&other, Warning::Beside, now)
+        );
         assert!(warned.is_due(&key, Warning::Beside, now + AGAIN));
-        let told = (0..10_000).filter(|n| warned.is_due(&n.to_string().into(), Warning::Beside, now + AGAIN)).count();
+        let told = (0..10_000)
+            .filter(|n| warned.is_due(&n.to_string().into(), Warning::Beside, now + AGAIN))
+            .count();
         assert!(told < MANY, "{told}");
         assert_eq!(warned.0.lock().len(), MANY);
         assert!(warned.is_due(&"new".into(), Warning::Beside, now + AGAIN * 2));

@@ -33,16 +33,29 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn new(claim: &Claim, doubt: Doubt, stands: Duration) -> Self {
-        Self { claim: claim.clone(), doubt, stands, until: None, kept_until: None, tell: None, _in_flight: None }
+        Self {
+            claim: claim.clone(),
+            doubt,
+            stands,
+            until: None,
+            kept_until: None,
+            tell: None,
+            _in_flight: None,
+        }
     }
 
     pub(super) fn is_undo(&self) -> bool {
         !matches!(self.doubt, Doubt::Held { .. })
     }
 
-    /// Returns the connection that it is sent on. An undo is behind its acquire; a release waits for no replica.
+    /// Returns the connection that it is sent on. An undo is behind its acquire; a release waits
+    /// for no replica.
     pub(super) fn lane(&self) -> Lane {
-        if self.is_undo() { Lane::Grants } else { Lane::Commands }
+        if self.is_undo() {
+            Lane::Grants
+        } else {
+            Lane::Commands
+        }
     }
 
     /// Returns whether an earlier release explains that the lock is gone.
@@ -68,7 +81,8 @@ pub(super) struct List {
     later: VecDeque<(Instant, Entry)>,
     /// How many are under way.
     flying: usize,
-    /// If the last one had no answer: the pause before the next one asks whether the server is back, and when it ends.
+    /// If the last one had no answer: the pause before the next one asks whether the server is
+    /// back, and when it ends.
     silent: Option<(Duration, Instant)>,
 }
 
@@ -77,7 +91,14 @@ impl List {
         let fresh = VecDeque::new();
         let waiting = VecDeque::new();
         let later = VecDeque::new();
-        Self { command_timeout, fresh, waiting, later, flying: 0, silent: None }
+        Self {
+            command_timeout,
+            fresh,
+            waiting,
+            later,
+            flying: 0,
+            silent: None,
+        }
     }
 
     pub(super) fn add(&mut self, mut entry: Entry, now: Instant) {
@@ -95,19 +116,27 @@ impl List {
     /// Returns the next one to send now.
     pub(super) fn next(&mut self, now: Instant) -> Option<Entry> {
         while self.later.front().is_some_and(|&(due, _)| due <= now) {
-            self.waiting.extend(self.later.pop_front().map(|(_, entry)| entry));
+            self.waiting
+                .extend(self.later.pop_front().map(|(_, entry)| entry));
         }
-        let asks = self.silent.is_none_or(|(_, at)| self.flying == 0 && at <= now);
+        let asks = self
+            .silent
+            .is_none_or(|(_, at)| self.flying == 0 && at <= now);
         if asks && self.silent.is_some() {
-            self.waiting.retain(|entry| entry.until.is_none_or(|until| now < until));
+            self.waiting
+                .retain(|entry| entry.until.is_none_or(|until| now < until));
         }
         let again = |waiting: &mut VecDeque<Entry>| if asks { waiting.pop_front() } else { None };
-        let entry = self.fresh.pop_front().or_else(|| again(&mut self.waiting))?;
+        let entry = self
+            .fresh
+            .pop_front()
+            .or_else(|| again(&mut self.waiting))?;
         self.flying += 1;
         Some(entry)
     }
 
-    /// Returns when [`next`](Self::next) may have one, apart from those that are answered or added in the meantime.
+    /// Returns when [`next`](Self::next) may have one, apart from those that are answered or added
+    /// in the meantime.
     pub(super) fn wakes_at(&self) -> Option<Instant> {
         let later = self.later.front().map(|&(due, _)| due);
         match self.silent {
@@ -118,7 +147,8 @@ impl List {
         }
     }
 
-    /// Notes that the server refused one for good, and ends it. What had no answer is then sent at once.
+    /// Notes that the server refused one for good, and ends it. What had no answer is then sent at
+    /// once.
     pub(super) fn refused(&mut self, entry: Entry) -> Entry {
         self.flying = self.flying.saturating_sub(1);
         self.silent = None;
@@ -141,7 +171,9 @@ impl List {
     /// Notes that one was not executed, or that this is unknown. It waits for its turn.
     pub(super) fn unanswered(&mut self, mut entry: Entry, may_be_executed: bool, now: Instant) {
         self.flying = self.flying.saturating_sub(1);
-        let pause = self.silent.map_or(AGAIN, |(pause, _)| (pause * 2).min(self.command_timeout / 2));
+        let pause = self.silent.map_or(AGAIN, |(pause, _)| {
+            (pause * 2).min(self.command_timeout / 2)
+        });
         // Many may fail together, as those of one connection do: that is one pause.
         if self.silent.is_none_or(|(_, at)| at <= now) {
             self.silent = Some((pause, now + pause));
@@ -172,11 +204,19 @@ mod tests {
 
     impl Node {
         fn new() -> Self {
-            Self { list: List::new(SECOND), flying: BTreeMap::new(), added: 0 }
+            Self {
+                list: List::new(SECOND),
+                flying: BTreeMap::new(),
+                added: 0,
+            }
         }
 
         fn add(&mut self, doubt: Doubt, now: Instant) {
-            let claim = Claim { kind: Format::Redisson.kind(), key: self.added.to_string().into(), field: "f".into() };
+            let claim = Claim {
+                kind: Format::Redisson.kind(),
+                key: self.added.to_string().into(),
+                field: "f".into(),
+            };
             self.list.add(Entry::new(&claim, doubt, SECOND * 10), now);
             self.added += 1;
         }
@@ -204,7 +244,12 @@ mod tests {
         }
 
         fn is_empty(&self) -> bool {
-            let List { fresh, waiting, later, .. } = &self.list;
+            let List {
+                fresh,
+                waiting,
+                later,
+                ..
+            } = &self.list;
             fresh.is_empty() && waiting.is_empty() && later.is_empty() && self.flying.is_empty()
         }
     }
@@ -234,14 +279,27 @@ mod tests {
 
     #[test]
     fn what_was_granted_or_held_ends_with_the_lease() {
-        for doubt in [Doubt::Granted, Doubt::Held { executed: false, valid_until: Instant::now() }] {
+        for doubt in [
+            Doubt::Granted,
+            Doubt::Held {
+                executed: false,
+                valid_until: Instant::now(),
+            },
+        ] {
             let (mut node, now) = sent(doubt, 1);
             node.unanswered(0, now);
             assert_eq!(node.due(now + SECOND * 9), [0]);
             node.unanswered(0, now + SECOND * 9);
-            assert_eq!(node.due(now + SECOND * 10), [0], "the server's clock may be slower");
+            assert_eq!(
+                node.due(now + SECOND * 10),
+                [0],
+                "the server's clock may be slower"
+            );
             node.unanswered(0, now + SECOND * 10);
-            assert_eq!(node.due(now + SECOND * 10 + lease::drift(SECOND * 10)), [0; 0]);
+            assert_eq!(
+                node.due(now + SECOND * 10 + lease::drift(SECOND * 10)),
+                [0; 0]
+            );
             assert!(node.is_empty() && node.list.wakes_at().is_none());
         }
     }
@@ -260,7 +318,10 @@ mod tests {
         node.unanswered(0, late + SECOND);
         assert_eq!(node.due(late + SECOND * 11), [0]);
         node.unanswered(0, late + SECOND * 11);
-        assert_eq!(node.due(late + SECOND * 11 + lease::drift(SECOND * 10)), [0; 0]);
+        assert_eq!(
+            node.due(late + SECOND * 11 + lease::drift(SECOND * 10)),
+            [0; 0]
+        );
         assert!(node.is_empty());
     }
 
@@ -274,11 +335,18 @@ mod tests {
         for number in [0, 1, 2, 0] {
             asked = node.list.wakes_at().expect("it is asked");
             assert_eq!(node.due(asked), [number]);
-            assert!(node.list.wakes_at().is_none() && node.due(asked + HOUR).is_empty(), "one at a time");
+            assert!(
+                node.list.wakes_at().is_none() && node.due(asked + HOUR).is_empty(),
+                "one at a time"
+            );
             node.unanswered(number, asked);
         }
         node.add(Doubt::MayCome, asked);
-        assert_eq!(node.due(asked), [3], "a new one is behind its acquire all the same");
+        assert_eq!(
+            node.due(asked),
+            [3],
+            "a new one is behind its acquire all the same"
+        );
         assert!(!node.answered(3, asked));
         assert_eq!(node.due(asked), [1, 2, 0]);
     }
@@ -301,7 +369,11 @@ mod tests {
     fn an_answer_that_is_lost_by_a_panic_stops_nothing() {
         let (mut node, now) = sent(Doubt::MayCome, 2);
         node.unanswered(0, now);
-        assert_eq!(node.list.wakes_at(), None, "the other one may yet be answered");
+        assert_eq!(
+            node.list.wakes_at(),
+            None,
+            "the other one may yet be answered"
+        );
         node.list.recount();
         let at = node.list.wakes_at().expect("it is asked");
         assert_eq!(node.due(at), [0]);

@@ -1,6 +1,6 @@
-//! The book of what may stand on the servers and must not: what was taken for nobody, what may have been taken, and
-//! locks whose release has no answer. It sends releases until they are answered, with one list and one pause for each
-//! node.
+//! The book of what may stand on the servers and must not: what was taken for nobody, what may have
+//! been taken, and locks whose release has no answer. It sends releases until they are answered,
+//! with one list and one pause for each node.
 //!
 //! | what may stand | since | how it ends |
 //! |---|---|---|
@@ -9,30 +9,34 @@
 //! | `Held` | a server that voted did not answer a release | one answer, which goes to the release, or the lease |
 //!
 //! Not in the book:
-//! - The first send of a release. Most are answered, and the task of the release needs no other task for that. Its
-//!   answer shows who waits; the answer to a repeated one does not.
-//! - The wait for late answers (`Book::follow`). Until one comes, it is not known whether anything stands there. The
-//!   book gets what they leave.
-//! - Whom a release wakes, and what it means for the line. That depends on a majority or on a command timeout, and not
-//!   on the last server.
+//! - The first send of a release. Most are answered, and the task of the release needs no other
+//!   task for that. Its answer shows who waits; the answer to a repeated one does not.
+//! - The wait for late answers (`Book::follow`). Until one comes, it is not known whether anything
+//!   stands there. The book gets what they leave.
+//! - Whom a release wakes, and what it means for the line. That depends on a majority or on a
+//!   command timeout, and not on the last server.
 //!
 //! # Invariants
-//! - What is new in the book is sent at once, to a silent server too: an undo is then behind its acquire on the same
-//!   connection, and a server that executes the acquire also executes the undo.
-//! - It is sent again until it is answered. If the server has granted the claim, this also ends with the lease.
-//! - An undo of what the server may have granted, or may yet grant, does not end with a lease: an acquire in the socket
-//!   of a stopped server is executed when the server goes on. The undo stays until it is answered, and is then sent
-//!   once more, a command timeout later: the acquire may have been on a connection that was given up, and the undo may
-//!   have overtaken it on another. Nothing that takes a lock is sent while a connection is known to be silent
-//!   ([`Redis::call`](crate::node::Redis::call)), so at most what was in flight when a server fell silent has to be
-//!   undone.
-//! - A release comes into the book when its first sending was not answered. Once a release may have been executed, the
-//!   server is expected to answer that the lock is gone.
-//! - While a server is silent, one entry at a time asks whether it is back. The servers are independent of each other.
-//! - The task that waits for a node's answer deals with it: a late yes is a vote while the hold is held, and is undone
-//!   afterwards. An answer that never comes leaves the node uncertain: the release sends it an undo as well.
-//! - A node that answered that another holds the lock has nothing of ours, since an acquire is sent once per
-//!   generation: nothing is undone there.
+//! - What is new in the book is sent at once, to a silent server too: an undo is then behind its
+//!   acquire on the same connection, and a server that executes the acquire also executes the undo.
+//! - It is sent again until it is answered. If the server has granted the claim, this also ends
+//!   with the lease.
+//! - An undo of what the server may have granted, or may yet grant, does not end with a lease: an
+//!   acquire in the socket of a stopped server is executed when the server goes on. The undo stays
+//!   until it is answered, and is then sent once more, a command timeout later: the acquire may
+//!   have been on a connection that was given up, and the undo may have overtaken it on another.
+//!   Nothing that takes a lock is sent while a connection is known to be silent
+//!   ([`Redis::call`](crate::node::Redis::call)), so at most what was in flight when a server fell
+//!   silent has to be undone.
+//! - A release comes into the book when its first sending was not answered. Once a release may have
+//!   been executed, the server is expected to answer that the lock is gone.
+//! - While a server is silent, one entry at a time asks whether it is back. The servers are
+//!   independent of each other.
+//! - The task that waits for a node's answer deals with it: a late yes is a vote while the hold is
+//!   held, and is undone afterwards. An answer that never comes leaves the node uncertain: the
+//!   release sends it an undo as well.
+//! - A node that answered that another holds the lock has nothing of ours, since an acquire is sent
+//!   once per generation: nothing is undone there.
 
 mod list;
 
@@ -63,7 +67,10 @@ pub(crate) enum Doubt {
     /// The node may have granted it, or may yet.
     MayCome,
     /// It was held, and its release has no answer.
-    Held { executed: bool, valid_until: Instant },
+    Held {
+        executed: bool,
+        valid_until: Instant,
+    },
 }
 
 impl Doubt {
@@ -90,37 +97,61 @@ pub(crate) struct Book {
 
 impl Book {
     /// Starts the tasks that work off the book.
-    pub(crate) fn start(engine: Engine, quorum: Arc<Quorum>, counters: Arc<Counters>, most: Duration) -> Arc<Self> {
+    pub(crate) fn start(
+        engine: Engine,
+        quorum: Arc<Quorum>,
+        counters: Arc<Counters>,
+        most: Duration,
+    ) -> Arc<Self> {
         let (news, inboxes): (_, Vec<_>) = quorum.everywhere().map(|_| unbounded_channel()).unzip();
-        let book = Arc::new(Self { engine, quorum, counters, command_timeout: most, news });
+        let book = Arc::new(Self {
+            engine,
+            quorum,
+            counters,
+            command_timeout: most,
+            news,
+        });
         for (node, inbox) in inboxes.into_iter().enumerate() {
             book.engine.spawn(work_off(Arc::clone(&book), node, inbox));
         }
         book
     }
 
-    /// Undoes what stands under the field of a hold that is no longer held, on all nodes where it may. A node that has
-    /// not said yes has nothing; what is still on its way there is dealt with when it answers.
+    /// Undoes what stands under the field of a hold that is no longer held, on all nodes where it
+    /// may. A node that has not said yes has nothing; what is still on its way there is dealt with
+    /// when it answers.
     pub(crate) fn undo_hold(&self, hold: &Hold) {
         self.undo_uncertain(hold);
         let votes = |node: &NodeIndex| hold.has_vote(*node) && !hold.is_uncertain(*node);
-        self.quorum.everywhere().filter(votes).for_each(|node| self.undo_on(node, hold, Doubt::Granted));
+        self.quorum
+            .everywhere()
+            .filter(votes)
+            .for_each(|node| self.undo_on(node, hold, Doubt::Granted));
     }
 
     /// Undoes what nodes may yet execute for a hold that is no longer held.
     pub(crate) fn undo_uncertain(&self, hold: &Hold) {
-        let uncertain = self.quorum.everywhere().filter(|&node| hold.is_uncertain(node));
+        let uncertain = self
+            .quorum
+            .everywhere()
+            .filter(|&node| hold.is_uncertain(node));
         uncertain.for_each(|node| self.undo_on(node, hold, Doubt::MayCome));
     }
 
     fn undo_on(&self, node: NodeIndex, hold: &Hold, doubt: Doubt) {
         // A renewal under way may restart its lease once more.
         let undo = Entry::new(&hold.claim, doubt, hold.lease() * 2);
-        self.add(node, Entry { kept_until: hold.kept_until(), ..undo });
+        self.add(
+            node,
+            Entry {
+                kept_until: hold.kept_until(),
+                ..undo
+            },
+        );
     }
 
-    /// Sends a release that was not answered once more, until it is answered or the lease is over. The channel tells
-    /// whether the lock was there, or an earlier release may have deleted it.
+    /// Sends a release that was not answered once more, until it is answered or the lease is over.
+    /// The channel tells whether the lock was there, or an earlier release may have deleted it.
     pub(crate) fn release_again(
         &self,
         node: NodeIndex,
@@ -128,10 +159,20 @@ impl Book {
         executed: bool,
     ) -> UnboundedReceiver<Outcome<bool>> {
         let (tell, told) = unbounded_channel();
-        let doubt = Doubt::Held { executed, valid_until: hold.valid_until() };
+        let doubt = Doubt::Held {
+            executed,
+            valid_until: hold.valid_until(),
+        };
         // A renewal that was under way may have restarted the lease just now, and no later one can.
         let release = Entry::new(&hold.claim, doubt, hold.lease());
-        self.add(node, Entry { kept_until: hold.kept_until(), tell: Some(tell), ..release });
+        self.add(
+            node,
+            Entry {
+                kept_until: hold.kept_until(),
+                tell: Some(tell),
+                ..release
+            },
+        );
         told
     }
 
@@ -145,35 +186,52 @@ impl Book {
                 let claim = hold.claim.clone();
                 let lease = hold.terms.lease;
                 let fence = hold.fence;
-                let vote = Vote { claim, lease, count: hold.guards(), fence };
+                let vote = Vote {
+                    claim,
+                    lease,
+                    count: hold.guards(),
+                    fence,
+                };
                 let answer = book.quorum.retake(node, vote).await;
                 let taken = matches!(answer, Outcome::Done(true));
                 log!(
                     debug, key = %hold.claim.key.shown(), field = %hold.claim.field, node, taken,
                     "a lost vote is asked for again"
                 );
-                Doubt::left_by(&answer).into_iter().for_each(|doubt| book.settle_vote(&hold, node, sent, doubt));
+                Doubt::left_by(&answer)
+                    .into_iter()
+                    .for_each(|doubt| book.settle_vote(&hold, node, sent, doubt));
             }
             drop(in_flight);
         });
     }
 
     /// Waits for late answers, and passes on what each of them leaves.
-    fn follow(&self, mut late: Calls<AcquireAnswer>, settle: impl Fn(NodeIndex, Doubt) + Send + 'static) {
-        let mut in_flight: Vec<_> = late.missing().map(|node| (node, self.engine.track(Work::Vote(node)))).collect();
+    fn follow(
+        &self,
+        mut late: Calls<AcquireAnswer>,
+        settle: impl Fn(NodeIndex, Doubt) + Send + 'static,
+    ) {
+        let mut in_flight: Vec<_> = late
+            .missing()
+            .map(|node| (node, self.engine.track(Work::Vote(node))))
+            .collect();
         if in_flight.is_empty() {
             return;
         }
         self.engine.spawn(async move {
             while let Some((node, answer)) = late.next().await {
                 let is_granted = answer.map(|answer| matches!(answer, AcquireAnswer::Granted(_)));
-                Doubt::left_by(&is_granted).into_iter().for_each(|doubt| settle(node, doubt));
+                Doubt::left_by(&is_granted)
+                    .into_iter()
+                    .for_each(|doubt| settle(node, doubt));
                 in_flight.retain(|(waiting, _)| *waiting != node);
             }
         });
     }
 
-    /// Makes what stands on a node a vote for this hold. If the hold is no longer held, it is undone.
+    /// Makes what stands on a node a vote for this hold. If the hold is no longer held, it is
+    /// undone.
     fn settle_vote(&self, hold: &Arc<Hold>, node: NodeIndex, sent: Instant, doubt: Doubt) {
         let is_wanted = match doubt {
             // While the hold is held, it does no harm there.
@@ -188,15 +246,26 @@ impl Book {
     fn add(&self, node: NodeIndex, entry: Entry) {
         let _in_flight = entry.is_undo().then(|| self.engine.track(Work::Undo(node)));
         // After the engine's end nothing is sent any more.
-        let _: Result<_, _> = self.news[node].send((Entry { _in_flight, ..entry }, None));
+        let _: Result<_, _> = self.news[node].send((
+            Entry {
+                _in_flight,
+                ..entry
+            },
+            None,
+        ));
     }
 
     /// Sends an entry to its node. The answer comes as news.
     fn send(self: &Arc<Self>, node: NodeIndex, entry: Entry, now: Instant) {
         // It may be late: this locker may be waiting for the lock itself by then.
         let wakes = self.quorum.wakes(None);
-        let release =
-            self.quorum.release_on(node, entry.lane(), &entry.claim, hold::rest(entry.kept_until, now), wakes);
+        let release = self.quorum.release_on(
+            node,
+            entry.lane(),
+            &entry.claim,
+            hold::rest(entry.kept_until, now),
+            wakes,
+        );
         let book = Arc::clone(self);
         let name = Arc::clone(self.quorum.nodes()[node].name());
         self.engine.spawn(async move {
@@ -208,12 +277,17 @@ impl Book {
 
     /// Handles the answer to an entry.
     fn settle(&self, list: &mut List, entry: Entry, answer: Outcome<ReleaseAnswer>) {
-        let (now, key, field) = (Instant::now(), entry.claim.key.clone(), Arc::clone(&entry.claim.field));
+        let (now, key, field) = (
+            Instant::now(),
+            entry.claim.key.clone(),
+            Arc::clone(&entry.claim.field),
+        );
         // The caller of a release is told, and logs what it was told.
         let is_undo = entry.is_undo();
         let ended = match &answer {
             Outcome::Done(_) => list.answered(entry, now),
-            // Nothing was taken either: a server that refuses this user's release has refused the acquire too.
+            // Nothing was taken either: a server that refuses this user's release has refused the
+            // acquire too.
             Outcome::Refused(_) => Some(list.refused(entry)),
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
                 list.unanswered(entry, matches!(answer, Outcome::Unknown(_)), now);
@@ -242,8 +316,8 @@ impl Book {
     }
 }
 
-/// Works off the part of one node. Started with the session, and restarted after a panic; ends with the engine; nobody
-/// awaits it.
+/// Works off the part of one node. Started with the session, and restarted after a panic; ends with
+/// the engine; nobody awaits it.
 async fn work_off(
     book: Arc<Book>,
     node: NodeIndex,
@@ -272,8 +346,8 @@ async fn work_off(
     .await;
 }
 
-/// What an acquire or a hand-over may have taken, until its answers are dealt with. If its task ends before that, it is
-/// undone everywhere.
+/// What an acquire or a hand-over may have taken, until its answers are dealt with. If its task
+/// ends before that, it is undone everywhere.
 #[derive(Debug)]
 pub(crate) struct Unsettled {
     book: Arc<Book>,
@@ -284,7 +358,12 @@ pub(crate) struct Unsettled {
 
 impl Unsettled {
     pub(crate) fn new(book: &Arc<Book>, claims: &Arc<[Claim]>, lease: Duration) -> Self {
-        Self { book: Arc::clone(book), claims: Arc::clone(claims), lease, is_settled: false }
+        Self {
+            book: Arc::clone(book),
+            claims: Arc::clone(claims),
+            lease,
+            is_settled: false,
+        }
     }
 
     /// Notes that nothing of it is left to undo.
@@ -293,28 +372,53 @@ impl Unsettled {
     }
 
     /// Follows the nodes that a grant did not wait for, and notes those that may have granted it.
-    pub(crate) fn keep(self, holds: &[Arc<Hold>], sent: Instant, uncertain: &[NodeIndex], late: Calls<AcquireAnswer>) {
+    pub(crate) fn keep(
+        self,
+        holds: &[Arc<Hold>],
+        sent: Instant,
+        uncertain: &[NodeIndex],
+        late: Calls<AcquireAnswer>,
+    ) {
         let (book, holds) = (Arc::clone(&self.book), holds.to_vec());
-        let settle = move |node, doubt| holds.iter().for_each(|hold| book.settle_vote(hold, node, sent, doubt));
-        uncertain.iter().for_each(|&node| settle(node, Doubt::MayCome));
+        let settle = move |node, doubt| {
+            holds
+                .iter()
+                .for_each(|hold| book.settle_vote(hold, node, sent, doubt))
+        };
+        uncertain
+            .iter()
+            .for_each(|&node| settle(node, Doubt::MayCome));
         self.book.follow(late, settle);
         self.settle();
     }
 
     /// Undoes it, on the nodes that have answered and on those that have not yet.
-    pub(crate) fn undo(mut self, taken: &[NodeIndex], uncertain: &[NodeIndex], late: Calls<AcquireAnswer>) {
-        taken.iter().for_each(|&node| self.undo_on(node, Doubt::Granted));
-        uncertain.iter().for_each(|&node| self.undo_on(node, Doubt::MayCome));
+    pub(crate) fn undo(
+        mut self,
+        taken: &[NodeIndex],
+        uncertain: &[NodeIndex],
+        late: Calls<AcquireAnswer>,
+    ) {
+        taken
+            .iter()
+            .for_each(|&node| self.undo_on(node, Doubt::Granted));
+        uncertain
+            .iter()
+            .for_each(|&node| self.undo_on(node, Doubt::MayCome));
         self.is_settled = true;
         let book = Arc::clone(&self.book);
         book.follow(late, move |node, doubt| self.undo_on(node, doubt));
     }
 
-    /// Undoes it on the nodes that granted it, and waits for that, but no longer than a command may take.
+    /// Undoes it on the nodes that granted it, and waits for that, but no longer than a command may
+    /// take.
     pub(crate) async fn give_back(&self, taken: &[NodeIndex]) {
         let (tell, mut told) = unbounded_channel();
         for claim in self.claims.iter() {
-            let undo = || Entry { tell: Some(tell.clone()), ..Entry::new(claim, Doubt::Granted, self.lease) };
+            let undo = || Entry {
+                tell: Some(tell.clone()),
+                ..Entry::new(claim, Doubt::Granted, self.lease)
+            };
             taken.iter().for_each(|&node| self.book.add(node, undo()));
         }
         drop(tell);
@@ -329,7 +433,9 @@ impl Unsettled {
     }
 
     fn undo_on(&self, node: NodeIndex, doubt: Doubt) {
-        self.claims.iter().for_each(|claim| self.book.add(node, Entry::new(claim, doubt, self.lease)));
+        self.claims
+            .iter()
+            .for_each(|claim| self.book.add(node, Entry::new(claim, doubt, self.lease)));
     }
 }
 
@@ -361,21 +467,37 @@ mod tests {
         let nodes = (0..servers).map(|_| Node::of_nobody(&settings)).collect();
         let quorum = Arc::new(Quorum::new(nodes, Duration::ZERO, Duration::ZERO));
         let engine = Engine::start(Duration::ZERO, servers).expect("a thread");
-        Book::start(engine, quorum, Arc::new(Counters::new()), Duration::from_millis(100))
+        Book::start(
+            engine,
+            quorum,
+            Arc::new(Counters::new()),
+            Duration::from_millis(100),
+        )
     }
 
     /// A hold on three nodes, of which the first two have granted it.
     fn hold() -> Arc<Hold> {
-        let terms = Terms { lease: LEASE, renewed: true, max_hold: None };
+        let terms = Terms {
+            lease: LEASE,
+            renewed: true,
+            max_hold: None,
+        };
         Arc::new(Hold::for_test(Owner::task(1), terms, &[0, 1], 3))
     }
 
     fn claim() -> Claim {
-        Claim { kind: Format::Redisson.kind(), key: "k".into(), field: "f".into() }
+        Claim {
+            kind: Format::Redisson.kind(),
+            key: "k".into(),
+            field: "f".into(),
+        }
     }
 
     fn failure() -> NodeFailure {
-        NodeFailure { node: "n".into(), reason: "silent".into() }
+        NodeFailure {
+            node: "n".into(),
+            reason: "silent".into(),
+        }
     }
 
     #[tokio::test]
@@ -390,13 +512,18 @@ mod tests {
         ] {
             let hold = hold();
             let sent = Instant::now();
-            let settle = || Doubt::left_by(&answer).map(|doubt| book.settle_vote(&hold, 0, sent, doubt));
+            let settle =
+                || Doubt::left_by(&answer).map(|doubt| book.settle_vote(&hold, 0, sent, doubt));
             settle();
             assert_eq!(book.engine.tally().undos(), undos, "it is held: {answer:?}");
             assert_eq!(hold.leave(Instant::now()), Leave::Last);
             settle();
             undos += undone;
-            assert_eq!(book.engine.tally().undos(), undos, "it is released: {answer:?}");
+            assert_eq!(
+                book.engine.tally().undos(),
+                undos,
+                "it is released: {answer:?}"
+            );
         }
         book.engine.stop();
     }
@@ -414,7 +541,8 @@ mod tests {
         book.engine.stop();
     }
 
-    /// Of three servers, the second answers late, and the third never does. An undo waits for the third too.
+    /// Of three servers, the second answers late, and the third never does. An undo waits for the
+    /// third too.
     #[tokio::test]
     async fn closing_waits_for_late_answers_except_those_of_a_minority() {
         let book = book(3);
@@ -425,10 +553,15 @@ mod tests {
             Outcome::Done(AcquireAnswer::Granted(Vec::new()))
         };
         let late = Calls::new([1, 2].map(|node| (node, answers(node))).into_iter());
-        book.follow(late, |node, doubt| assert_eq!((node, doubt), (1, Doubt::Granted)));
+        book.follow(late, |node, doubt| {
+            assert_eq!((node, doubt), (1, Doubt::Granted))
+        });
         let _undo = book.engine.track(Work::Undo(2));
         let closed = timeout(Duration::from_secs(10), book.engine.tally().end(1, || true)).await;
-        assert!(closed.is_ok(), "only the third is waited for, and for a moment");
+        assert!(
+            closed.is_ok(),
+            "only the third is waited for, and for a moment"
+        );
         book.engine.stop();
     }
 
@@ -447,17 +580,35 @@ mod tests {
             let undo = list.next(now).expect("it is sent");
             book.settle(&mut list, undo, answer);
         }
-        assert!(list.next(now).is_none() && list.wakes_at().is_some(), "one waits");
+        assert!(
+            list.next(now).is_none() && list.wakes_at().is_some(),
+            "one waits"
+        );
         assert_eq!(book.counters.stats(0, 0, 0, 0).undone, 1);
         book.engine.stop();
     }
 
-    /// Returns what is told of a release that was sent again, and whether it ended, for these answers to it.
-    fn told(book: &Book, executed: bool, valid: Duration, answers: Vec<Outcome<ReleaseAnswer>>) -> Outcome<bool> {
+    /// Returns what is told of a release that was sent again, and whether it ended, for these
+    /// answers to it.
+    fn told(
+        book: &Book,
+        executed: bool,
+        valid: Duration,
+        answers: Vec<Outcome<ReleaseAnswer>>,
+    ) -> Outcome<bool> {
         let (mut list, now) = (List::new(LEASE), Instant::now());
         let (tell, mut told) = unbounded_channel();
-        let doubt = Doubt::Held { executed, valid_until: now + valid };
-        list.add(Entry { tell: Some(tell), ..Entry::new(&claim(), doubt, LEASE) }, now);
+        let doubt = Doubt::Held {
+            executed,
+            valid_until: now + valid,
+        };
+        list.add(
+            Entry {
+                tell: Some(tell),
+                ..Entry::new(&claim(), doubt, LEASE)
+            },
+            now,
+        );
         for answer in answers {
             let release = list.next(now + LEASE / 2).expect("it is sent");
             assert!(told.try_recv().is_err(), "only the last answer counts");
@@ -474,16 +625,43 @@ mod tests {
             (false, LEASE, vec![gone()], false),
             (true, LEASE, vec![gone()], true),
             (true, Duration::ZERO, vec![gone()], false),
-            (false, LEASE, vec![Outcome::NotExecuted(failure()), gone()], false),
-            (false, LEASE, vec![Outcome::Unknown(failure()), gone()], true),
-            (false, LEASE, vec![Outcome::Done(ReleaseAnswer::Released(0))], true),
+            (
+                false,
+                LEASE,
+                vec![Outcome::NotExecuted(failure()), gone()],
+                false,
+            ),
+            (
+                false,
+                LEASE,
+                vec![Outcome::Unknown(failure()), gone()],
+                true,
+            ),
+            (
+                false,
+                LEASE,
+                vec![Outcome::Done(ReleaseAnswer::Released(0))],
+                true,
+            ),
         ] {
             let told = told(&book, executed, valid, answers);
-            assert!(matches!(told, Outcome::Done(was_there) if was_there == expected), "{told:?}");
+            assert!(
+                matches!(told, Outcome::Done(was_there) if was_there == expected),
+                "{told:?}"
+            );
         }
-        let refused = told(&book, true, LEASE, vec![Outcome::Refused(Error::config("key", "not permitted"))]);
+        let refused = told(
+            &book,
+            true,
+            LEASE,
+            vec![Outcome::Refused(Error::config("key", "not permitted"))],
+        );
         assert!(matches!(refused, Outcome::Refused(_)), "{refused:?}");
-        assert_eq!(book.counters.stats(0, 0, 0, 0).undone, 0, "a release is no undo");
+        assert_eq!(
+            book.counters.stats(0, 0, 0, 0).undone,
+            0,
+            "a release is no undo"
+        );
         book.engine.stop();
     }
 

@@ -8,9 +8,11 @@ use super::{Distribution, Times};
 #[cfg(feature = "metrics")]
 use crate::foreign::contained;
 
-/// How a call that locks ended: `lock`, `try_lock`, `try_lock_for`, `run` and the others, also of several locks.
+/// How a call that locks ended: `lock`, `try_lock`, `try_lock_for`, `run` and the others, also of
+/// several locks.
 ///
-/// Its `Display` is the value of the metrics' label `outcome`, and of the field `outcome` of the span `lockhound.wait`.
+/// Its `Display` is the value of the metrics' label `outcome`, and of the field `outcome` of the
+/// span `lockhound.wait`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CallOutcome {
@@ -24,11 +26,13 @@ pub enum CallOutcome {
     TimedOut,
     /// `unavailable`: [`Error::Unavailable`](crate::Error::Unavailable).
     Unavailable,
-    /// `refused`: any other error: a server refused, a name or an option is not valid, or the locker is closed.
+    /// `refused`: any other error: a server refused, a name or an option is not valid, or the
+    /// locker is closed.
     Refused,
     /// `cancelled`: its future was dropped before it ended.
     Cancelled,
-    /// `lost`: its owner still had a guard of the lock that is lost ([`Error::Lost`](crate::Error::Lost)).
+    /// `lost`: its owner still had a guard of the lock that is lost
+    /// ([`Error::Lost`](crate::Error::Lost)).
     Lost,
 }
 
@@ -90,10 +94,18 @@ pub(super) struct CallCounts {
 
 impl CallCounts {
     pub(super) fn new() -> Self {
-        Self { ended: Default::default(), waits: Times::new("lockhound_wait_seconds") }
+        Self {
+            ended: Default::default(),
+            waits: Times::new("lockhound_wait_seconds"),
+        }
     }
 
-    pub(super) fn ended(&self, outcome: CallOutcome, waited: Option<Duration>, class: Option<&'static str>) {
+    pub(super) fn ended(
+        &self,
+        outcome: CallOutcome,
+        waited: Option<Duration>,
+        class: Option<&'static str>,
+    ) {
         self.ended[outcome as usize].fetch_add(1, Ordering::Relaxed);
         tell(outcome, class, 1);
         if let Some(waited) = waited {
@@ -103,7 +115,11 @@ impl CallCounts {
     }
 
     pub(super) fn attempts(&self) -> Attempts {
-        Attempts(self.ended.each_ref().map(|count| count.load(Ordering::Relaxed)))
+        Attempts(
+            self.ended
+                .each_ref()
+                .map(|count| count.load(Ordering::Relaxed)),
+        )
     }
 
     pub(super) fn wait_time(&self) -> Distribution {
@@ -118,12 +134,17 @@ pub(super) fn register_counters() {
 
 fn tell(_outcome: CallOutcome, _class: Option<&'static str>, _n: u64) {
     #[cfg(feature = "metrics")]
-    contained(|| metrics::counter!("lockhound_attempts_total", labels(Some(_outcome), _class)).increment(_n));
+    contained(|| {
+        metrics::counter!("lockhound_attempts_total", labels(Some(_outcome), _class)).increment(_n)
+    });
 }
 
 fn tell_wait(_outcome: CallOutcome, _class: Option<&'static str>, _waited: Duration) {
     #[cfg(feature = "metrics")]
-    contained(|| metrics::histogram!("lockhound_wait_seconds", labels(Some(_outcome), _class)).record(_waited));
+    contained(|| {
+        metrics::histogram!("lockhound_wait_seconds", labels(Some(_outcome), _class))
+            .record(_waited)
+    });
 }
 
 /// Tells the recorder how long a lock was held.
@@ -136,7 +157,10 @@ pub(super) fn tell_hold(_time: Duration, _class: Option<&'static str>) {
 fn labels(outcome: Option<CallOutcome>, class: Option<&'static str>) -> Vec<metrics::Label> {
     let label = |name, value| metrics::Label::from_static_parts(name, value);
     let outcome = outcome.map(|outcome| label("outcome", outcome.name()));
-    outcome.into_iter().chain(class.map(|class| label("class", class))).collect()
+    outcome
+        .into_iter()
+        .chain(class.map(|class| label("class", class)))
+        .collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 use crate::foreign::contained;
 use crate::sync::{Arc, Mutex};
 
-/// Numbers that a locker reports, as they were reported last. Its share is taken back when it is dropped.
+/// Numbers that a locker reports, as they were reported last. Its share is taken back when it is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Levels<const N: usize>(Mutex<GaugeShare<N>>);
 
@@ -16,7 +17,10 @@ struct GaugeShare<const N: usize> {
 
 impl<const N: usize> Default for Levels<N> {
     fn default() -> Self {
-        Self(Mutex::new(GaugeShare { names: [""; N], counts: [0; N] }))
+        Self(Mutex::new(GaugeShare {
+            names: [""; N],
+            counts: [0; N],
+        }))
     }
 }
 
@@ -62,5 +66,8 @@ fn change(_name: &'static str, _before: usize, _now: usize) {
 /// Tells the recorder whether a server is there.
 pub(crate) fn tell_server(_node: &Arc<str>, _is_up: bool) {
     #[cfg(feature = "metrics")]
-    contained(|| metrics::gauge!("lockhound_server_up", "node" => Arc::clone(_node)).set(f64::from(u8::from(_is_up))));
+    contained(|| {
+        metrics::gauge!("lockhound_server_up", "node" => Arc::clone(_node))
+            .set(f64::from(u8::from(_is_up)))
+    });
 }

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //! - Each task ends with the engine, and with the runtime.
-//! - If the runtime ends, the state of a task is dropped after the engine has ended, so that no drop finds an engine at
-//!   work. tokio drops tasks in no fixed order, so each task ends the engine.
+//! - If the runtime ends, the state of a task is dropped after the engine has ended, so that no
+//!   drop finds an engine at work. tokio drops tasks in no fixed order, so each task ends the
+//!   engine.
 
 use std::future::{Future, pending};
 use std::pin::Pin;
@@ -26,7 +27,8 @@ pub(crate) struct EmbeddedTasks {
 }
 
 impl EmbeddedTasks {
-    /// Creates the tasks of this runtime that end with this token. The token also fires when the runtime ends.
+    /// Creates the tasks of this runtime that end with this token. The token also fires when the
+    /// runtime ends.
     pub(crate) fn new(runtime: Handle, end: CancellationToken) -> Self {
         Self { runtime, end }
     }
@@ -40,12 +42,20 @@ impl EmbeddedTasks {
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let end = self.end.clone();
         let work = Box::pin(async move { _ = end.run_until_cancelled(task).await });
-        let embedded = EmbeddedTask { leaving: Leaving { tasks: self.clone(), done: false }, work };
-        self.runtime.spawn(HERE.scope(self.clone(), embedded)).abort_handle()
+        let embedded = EmbeddedTask {
+            leaving: Leaving {
+                tasks: self.clone(),
+                done: false,
+            },
+            work,
+        };
+        self.runtime
+            .spawn(HERE.scope(self.clone(), embedded))
+            .abort_handle()
     }
 
-    /// Returns whether the runtime has begun to drop its tasks. tokio does not report that, but from then on it takes
-    /// no more tasks.
+    /// Returns whether the runtime has begun to drop its tasks. tokio does not report that, but
+    /// from then on it takes no more tasks.
     fn is_runtime_ending(&self) -> bool {
         let probe = self.runtime.spawn(pending::<()>());
         // The probe never ends by itself, so it is finished only if it was refused.

@@ -1,13 +1,17 @@
 //! Runs scripts in the interpreter that Redis has, over keys that live in it (`redis.lua`).
 //!
-//! The keys are there, and not in Rust, because crossing from one to the other for each command costs several times the
-//! command in a build that is not optimized. A script crosses twice. Values are converted as Redis converts them
-//! (<https://redis.io/docs/latest/develop/programmability/lua-api/>): nil is false in Lua, a number loses its fraction
-//! in a reply, and a table ends at its first nil.
+//! The keys are there, and not in Rust, because crossing from one to the other for each command
+//! costs several times the command in a build that is not optimized. A script crosses twice. Values
+//! are converted as Redis converts them
+//! (<https://redis.io/docs/latest/develop/programmability/lua-api/>): nil is false in Lua, a number
+//! loses its fraction in a reply, and a table ends at its first nil.
 
 use std::collections::BTreeMap;
 
-use mlua::{BString, Error, FromLuaMulti, Function, IntoLuaMulti, LuaOptions, LuaString, StdLib, Table, Value};
+use mlua::{
+    BString, Error, FromLuaMulti, Function, IntoLuaMulti, LuaOptions, LuaString, StdLib, Table,
+    Value,
+};
 
 use crate::lua::sha1;
 use crate::sync::Arc;
@@ -60,32 +64,59 @@ impl Interpreter {
         let libraries = StdLib::STRING | StdLib::TABLE | StdLib::MATH;
         let lua = mlua::Lua::new_with(libraries, LuaOptions::default())?;
         let tells = Arc::clone(&pub_sub);
-        let publish =
-            lua.create_function(move |_, (channel, text): (BString, BString)| Ok(tells.publish(&channel, &text)))?;
-        let subscribers = lua.create_function(move |_, channel: BString| Ok(pub_sub.listening(&channel)))?;
+        let publish = lua.create_function(move |_, (channel, text): (BString, BString)| {
+            Ok(tells.publish(&channel, &text))
+        })?;
+        let subscribers =
+            lua.create_function(move |_, channel: BString| Ok(pub_sub.listening(&channel)))?;
         let sha1hex = lua.create_function(|_, text: BString| Ok(sha1(&text)))?;
         let redis = lua.load(redis).set_name("@redis.lua");
         let server: Table = redis.call((sha1hex, publish, subscribers))?;
-        Ok(Self { run: server.get("run")?, server, lua, scripts: BTreeMap::new() })
+        Ok(Self {
+            run: server.get("run")?,
+            server,
+            lua,
+            scripts: BTreeMap::new(),
+        })
     }
 
-    /// Runs a script while the server's clock shows this time. Its last argument is the number of its send. Returns
-    /// what it returns or raises.
-    pub(super) fn run(&mut self, now_us: i64, text: &'static str, keys: &[String], args: &[String]) -> Resp {
-        self.try_run(now_us, text, keys, args).unwrap_or_else(|error| Resp::Error(format!("ERR {error}")))
+    /// Runs a script while the server's clock shows this time. Its last argument is the number of
+    /// its send. Returns what it returns or raises.
+    pub(super) fn run(
+        &mut self,
+        now_us: i64,
+        text: &'static str,
+        keys: &[String],
+        args: &[String],
+    ) -> Resp {
+        self.try_run(now_us, text, keys, args)
+            .unwrap_or_else(|error| Resp::Error(format!("ERR {error}")))
     }
 
-    fn try_run(&mut self, now_us: i64, text: &'static str, keys: &[String], args: &[String]) -> Result<Resp, Error> {
+    fn try_run(
+        &mut self,
+        now_us: i64,
+        text: &'static str,
+        keys: &[String],
+        args: &[String],
+    ) -> Result<Resp, Error> {
         let script = match self.scripts.get(&text.as_ptr().addr()) {
             Some(script) => script,
             None => {
-                let script = self.lua.load(text).set_name("@user_script").into_function()?;
+                let script = self
+                    .lua
+                    .load(text)
+                    .set_name("@user_script")
+                    .into_function()?;
                 self.scripts.entry(text.as_ptr().addr()).or_insert(script)
             }
         };
-        let (_number, ended_well, returned): (Value, bool, Value) = self.run.call((script, now_us, keys, args))?;
+        let (_number, ended_well, returned): (Value, bool, Value) =
+            self.run.call((script, now_us, keys, args))?;
         match from_lua(&returned)? {
-            Resp::Text(error) if !ended_well => Ok(Resp::Error(String::from_utf8_lossy(&error).into_owned())),
+            Resp::Text(error) if !ended_well => {
+                Ok(Resp::Error(String::from_utf8_lossy(&error).into_owned()))
+            }
             returned => Ok(returned),
         }
     }
@@ -101,7 +132,10 @@ impl Interpreter {
     }
 
     pub(super) fn restore(&self, keys: &Keys) {
-        self.ask::<()>("restore", to_lua(&self.lua, &keys.0).expect("values of Redis"));
+        self.ask::<()>(
+            "restore",
+            to_lua(&self.lua, &keys.0).expect("values of Redis"),
+        );
     }
 
     pub(super) fn delete(&self, key: &str) {
@@ -117,7 +151,10 @@ impl Interpreter {
 
     /// Calls a function of `redis.lua` that does not fail.
     fn ask<T: FromLuaMulti>(&self, function: &str, args: impl IntoLuaMulti) -> T {
-        self.server.get::<Function>(function).and_then(|function| function.call(args)).expect("it does not fail")
+        self.server
+            .get::<Function>(function)
+            .and_then(|function| function.call(args))
+            .expect("it does not fail")
     }
 }
 
@@ -130,11 +167,16 @@ impl Keys {
 fn to_lua(lua: &mlua::Lua, value: &Resp) -> Result<Value, Error> {
     match value {
         Resp::Nil => Ok(Value::Boolean(false)),
-        Resp::Error(error) => lua.create_table_from([("err", error.as_str())]).map(Value::Table),
+        Resp::Error(error) => lua
+            .create_table_from([("err", error.as_str())])
+            .map(Value::Table),
         Resp::Int(number) => Ok(Value::Integer(*number)),
         Resp::Text(text) => lua.create_string(text).map(Value::String),
         Resp::Array(items) => {
-            let items: Vec<_> = items.iter().map(|item| to_lua(lua, item)).collect::<Result<_, _>>()?;
+            let items: Vec<_> = items
+                .iter()
+                .map(|item| to_lua(lua, item))
+                .collect::<Result<_, _>>()?;
             lua.create_sequence_from(items).map(Value::Table)
         }
     }

@@ -1,9 +1,10 @@
 //! The state and the behaviour of a server in memory, whichever route leads to it.
 //!
 //! # Invariants
-//! - Each request is executed atomically when it arrives or, if the server is stopped then, when it goes on, in the
-//!   order of arrival.
-//! - A request that was sent before a restart and arrives after it is never executed and never answered.
+//! - Each request is executed atomically when it arrives or, if the server is stopped then, when it
+//!   goes on, in the order of arrival.
+//! - A request that was sent before a restart and arrives after it is never executed and never
+//!   answered.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
@@ -34,7 +35,8 @@ struct State {
     delay: RangeInclusive<Duration>,
 }
 
-/// The connections to a server. Scripts publish to them: their mutex is taken while that of the state is held.
+/// The connections to a server. Scripts publish to them: their mutex is taken while that of the
+/// state is held.
 struct Connections(Mutex<BTreeMap<u64, ClientConnection>>);
 
 /// A request on its way to a server.
@@ -54,11 +56,15 @@ pub(crate) enum Request {
         text: &'static str,
         keys: Vec<String>,
         args: Vec<String>,
-        /// Faults that a test counts are for the scripts of locks: a label, which is written at any time, has none.
+        /// Faults that a test counts are for the scripts of locks: a label, which is written at any
+        /// time, has none.
         is_of_a_label: bool,
     },
     /// Changes what a connection is subscribed to.
-    Resubscribe { add: Vec<String>, remove: Vec<String> },
+    Resubscribe {
+        add: Vec<String>,
+        remove: Vec<String>,
+    },
     /// Asks for an answer and nothing else.
     Ping,
 }
@@ -75,10 +81,15 @@ pub(crate) struct RequestId {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ConnectionEvent {
     /// An answer, which arrives `after` this time. Without a reply it is lost on its way.
-    Answer { number: RequestId, reply: Option<Resp>, after: Duration },
+    Answer {
+        number: RequestId,
+        reply: Option<Resp>,
+        after: Duration,
+    },
     /// A message on a channel.
     Message { channel: String, text: String },
-    /// It was reconnected: no channel is subscribed, and requests that were under way get no answer.
+    /// It was reconnected: no channel is subscribed, and requests that were under way get no
+    /// answer.
     Reconnected,
 }
 
@@ -95,11 +106,17 @@ pub(super) struct ClientConnection {
 impl ClientConnection {
     /// A connection that came by this route.
     pub(super) fn new(route: u64, tell: Tell) -> Self {
-        Self { route, tell, channels: BTreeSet::new() }
+        Self {
+            route,
+            tell,
+            channels: BTreeSet::new(),
+        }
     }
 
     fn hears(&self, channel: &[u8]) -> bool {
-        self.channels.iter().any(|heard| heard.as_bytes() == channel)
+        self.channels
+            .iter()
+            .any(|heard| heard.as_bytes() == channel)
     }
 
     fn reconnect(&mut self) {
@@ -151,7 +168,8 @@ impl Machine {
         state.interpreter.keys(state.now_us())
     }
 
-    /// Restarts with these data: what was sent and not executed is lost, and the run id is another one.
+    /// Restarts with these data: what was sent and not executed is lost, and the run id is another
+    /// one.
     pub(super) fn restart(&self, keys: &Keys) {
         let mut state = self.state();
         state.interpreter.name(&run_id(), NEVER_A_REPLICA);
@@ -159,7 +177,11 @@ impl Machine {
         state.starts += 1;
         state.is_stopped = false;
         state.waiting.clear();
-        state.connections.all().values_mut().for_each(ClientConnection::reconnect);
+        state
+            .connections
+            .all()
+            .values_mut()
+            .for_each(ClientConnection::reconnect);
     }
 
     /// Deletes all keys.
@@ -207,10 +229,15 @@ impl Machine {
         let _gone = self.state().connections.all().remove(&number);
     }
 
-    /// Removes the connections that came by this route, and returns them for the server to which the route leads now.
+    /// Removes the connections that came by this route, and returns them for the server to which
+    /// the route leads now.
     pub(super) fn give_up(&self, route: u64) -> Vec<(u64, ClientConnection)> {
         let state = self.state();
-        state.connections.all().extract_if(.., |_, connection| connection.route == route).collect()
+        state
+            .connections
+            .all()
+            .extract_if(.., |_, connection| connection.route == route)
+            .collect()
     }
 
     /// Takes over connections that led to another server.
@@ -243,32 +270,62 @@ impl Machine {
 }
 
 impl State {
-    fn carry_out(&mut self, Sent { connection, request, number, starts }: Sent) {
+    fn carry_out(
+        &mut self,
+        Sent {
+            connection,
+            request,
+            number,
+            starts,
+        }: Sent,
+    ) {
         // It was sent over a connection that ended with the server.
         if starts != self.starts {
             return;
         }
         let (reply, is_command) = match request {
-            Request::Run { text, keys, mut args, is_of_a_label } => {
+            Request::Run {
+                text,
+                keys,
+                mut args,
+                is_of_a_label,
+            } => {
                 args.push(number.request.to_string());
-                (self.interpreter.run(self.now_us(), text, &keys, &args), !is_of_a_label)
+                (
+                    self.interpreter.run(self.now_us(), text, &keys, &args),
+                    !is_of_a_label,
+                )
             }
             Request::Resubscribe { add, remove } => {
-                if let Some(ClientConnection { channels, .. }) = self.connections.all().get_mut(&connection) {
-                    remove.iter().for_each(|channel| _ = channels.remove(channel));
+                if let Some(ClientConnection { channels, .. }) =
+                    self.connections.all().get_mut(&connection)
+                {
+                    remove
+                        .iter()
+                        .for_each(|channel| _ = channels.remove(channel));
                     channels.extend(add);
                 }
                 (Resp::Nil, false)
             }
             Request::Ping => (Resp::Nil, false),
         };
-        let reply = if is_command && take_one(&mut self.loses) { None } else { Some(reply) };
+        let reply = if is_command && take_one(&mut self.loses) {
+            None
+        } else {
+            Some(reply)
+        };
         let comes_twice = is_command && reply.is_some() && take_one(&mut self.repeats);
         let after = random::duration(&self.delay);
         // The connection is gone if its node is gone, or if its address leads to another server.
         let connections = self.connections.all();
-        let Some(connection) = connections.get(&connection) else { return };
-        let event = ConnectionEvent::Answer { number, reply, after };
+        let Some(connection) = connections.get(&connection) else {
+            return;
+        };
+        let event = ConnectionEvent::Answer {
+            number,
+            reply,
+            after,
+        };
         if comes_twice {
             (connection.tell)(event.clone());
         }
@@ -276,7 +333,9 @@ impl State {
     }
 
     fn now_us(&self) -> i64 {
-        wall_micros().cast_signed().saturating_add(self.clock_offset_us)
+        wall_micros()
+            .cast_signed()
+            .saturating_add(self.clock_offset_us)
     }
 }
 
@@ -289,7 +348,10 @@ impl Connections {
 impl PubSub for Connections {
     fn publish(&self, channel: &[u8], text: &[u8]) -> usize {
         let word = |word| String::from_utf8_lossy(word).into_owned();
-        let message = || ConnectionEvent::Message { channel: word(channel), text: word(text) };
+        let message = || ConnectionEvent::Message {
+            channel: word(channel),
+            text: word(text),
+        };
         self.all()
             .values()
             .filter(|connection| connection.hears(channel))
@@ -298,7 +360,10 @@ impl PubSub for Connections {
     }
 
     fn listening(&self, channel: &[u8]) -> usize {
-        self.all().values().filter(|connection| connection.hears(channel)).count()
+        self.all()
+            .values()
+            .filter(|connection| connection.hears(channel))
+            .count()
     }
 }
 

@@ -1,7 +1,8 @@
--- What a Redis is for the scripts: keys, and the commands that the scripts call, each as Redis has it. Only what the
--- scripts use is there: another command, or an option that is not here, is an error. Rights of users, a limit of the
--- memory, and replicas are not modelled. Integers are exact up to 2^53, and larger ones are refused.
--- Called once, with functions to hash a text, to publish a message, and to count the subscribers of a channel.
+-- What a Redis is for the scripts: keys, and the commands that the scripts call, each as Redis has
+-- it. Only what the scripts use is there: another command, or an option that is not here, is an
+-- error. Rights of users, a limit of the memory, and replicas are not modelled. Integers are exact
+-- up to 2^53, and larger ones are refused. Called once, with functions to hash a text, to publish a
+-- message, and to count the subscribers of a channel.
 local sha1hex, publish, subscribers = ...
 
 -- By key: its kind, its value, and when it expires, in milliseconds, or nil.
@@ -272,7 +273,8 @@ cmsgpack = {
   end,
 }
 
--- Lua would take a name that is misspelt, or a missing `local`, for a global variable. Redis does not.
+-- Lua would take a name that is misspelt, or a missing `local`, for a global variable. Redis does
+-- not.
 setmetatable(_G, {
   __index = function(_, name)
     error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)

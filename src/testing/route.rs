@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! - Each direction keeps its order, whether the network is cut or not.
-//! - Mutexes are taken in this order: `going`, the server's, `coming`, and last those of the connection. The callback
-//!   of a connection (`Tell`) runs under all of them.
+//! - Mutexes are taken in this order: `going`, the server's, `coming`, and last those of the
+//!   connection. The callback of a connection (`Tell`) runs under all of them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,10 @@ struct Direction<T> {
 
 impl<T> Default for Direction<T> {
     fn default() -> Self {
-        Self { is_cut: false, held: VecDeque::new() }
+        Self {
+            is_cut: false,
+            held: VecDeque::new(),
+        }
     }
 }
 
@@ -54,7 +57,12 @@ impl Route {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let leads_to = Mutex::new(machine);
-        Arc::new(Self { number, leads_to, going: Mutex::default(), coming: Mutex::default() })
+        Arc::new(Self {
+            number,
+            leads_to,
+            going: Mutex::default(),
+            coming: Mutex::default(),
+        })
     }
 
     /// Returns the server to which it leads now.
@@ -91,7 +99,8 @@ impl Route {
         let _nothing_goes = lock(&self.going);
         let route = Arc::clone(self);
         let comes = Arc::new(move |event| route.come(&tell, event));
-        self.machine().connect(connection, ClientConnection::new(self.number, comes));
+        self.machine()
+            .connect(connection, ClientConnection::new(self.number, comes));
     }
 
     /// Ends a connection.
@@ -104,7 +113,12 @@ impl Route {
     pub(super) fn go(&self, connection: u64, number: RequestId, request: Request) {
         let mut going = lock(&self.going);
         let machine = self.machine();
-        let sent = Sent { connection, request, number, starts: machine.starts() };
+        let sent = Sent {
+            connection,
+            request,
+            number,
+            starts: machine.starts(),
+        };
         if let Some((machine, sent)) = going.pass((machine, sent)) {
             machine.receive(sent);
         }

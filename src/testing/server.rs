@@ -12,37 +12,45 @@ use super::route::Route;
 
 /// A server in memory, for tests of code that takes locks. It needs no Redis.
 ///
-/// Lockers of this process connect to it with [`LockerBuilder::memory`](crate::LockerBuilder::memory): several lockers
-/// to one server, or one locker to several. It runs the scripts that a Redis runs, in the interpreter that a Redis has;
-/// a test compares the commands that they call with those of a Redis. Clones refer to the same server.
+/// Lockers of this process connect to it with
+/// [`LockerBuilder::memory`](crate::LockerBuilder::memory): several lockers to one server, or one
+/// locker to several. It runs the scripts that a Redis runs, in the interpreter that a Redis has; a
+/// test compares the commands that they call with those of a Redis. Clones refer to the same
+/// server.
 ///
-/// That interpreter is Lua 5.1, which is built from its C sources: a program with the feature `testing` needs a C
-/// compiler.
+/// That interpreter is Lua 5.1, which is built from its C sources: a program with the feature
+/// `testing` needs a C compiler.
 ///
 /// # Time
-/// A locker over servers in memory lives in the runtime in which [`connect`](crate::LockerBuilder::connect) is called,
-/// and uses tokio's time there for everything: validity, renewals, timeouts, and the leases on the server. In a test
-/// with paused time (`#[tokio::test(start_paused = true)]`) an hour passes in a moment, no renewal is late, and a token
-/// fires in the millisecond in which the lease can be over. Lockers that share a server have to connect in one runtime.
-/// A locker of [`blocking_connect`](crate::LockerBuilder::blocking_connect) has a thread of its own, and uses the
-/// machine's clock.
+/// A locker over servers in memory lives in the runtime in which
+/// [`connect`](crate::LockerBuilder::connect) is called, and uses tokio's time there for
+/// everything: validity, renewals, timeouts, and the leases on the server. In a test with paused
+/// time (`#[tokio::test(start_paused = true)]`) an hour passes in a moment, no renewal is late, and
+/// a token fires in the millisecond in which the lease can be over. Lockers that share a server
+/// have to connect in one runtime. A locker of
+/// [`blocking_connect`](crate::LockerBuilder::blocking_connect) has a thread of its own, and uses
+/// the machine's clock.
 ///
 /// # Faults
-/// A server can [stop](Self::stop); it can lose its data in a [restart](Self::restart) or [without one](Self::flush),
-/// or restart with [older data](Self::restore); it can [lose](Self::lose_replies), [repeat](Self::duplicate_reply) and
-/// [delay](Self::delay) its answers; and its [clock](Self::set_clock_offset) can be wrong. All of that affects all
-/// lockers. The network to it can be [cut](Self::cut), or [lead](Self::lead_to) to another server, for only those
-/// lockers that connected through one [route](Self::route).
+/// A server can [stop](Self::stop); it can lose its data in a [restart](Self::restart) or [without
+/// one](Self::flush), or restart with [older data](Self::restore); it can
+/// [lose](Self::lose_replies), [repeat](Self::duplicate_reply) and [delay](Self::delay) its
+/// answers; and its [clock](Self::set_clock_offset) can be wrong. All of that affects all lockers.
+/// The network to it can be [cut](Self::cut), or [lead](Self::lead_to) to another server, for only
+/// those lockers that connected through one [route](Self::route).
 ///
 /// # Suspicious re-entries
-/// If two branches of a task wait for a lock together, or release guards as if they had been inside together, the call
-/// panics, so that the test fails: see [`permit_suspicious_reentries`](Self::permit_suspicious_reentries).
+/// If two branches of a task wait for a lock together, or release guards as if they had been inside
+/// together, the call panics, so that the test fails: see
+/// [`permit_suspicious_reentries`](Self::permit_suspicious_reentries).
 ///
 /// # What it does not have
-/// It has no replicas, no users with rights, and no memory limit. It answers at once, unless answers are delayed.
+/// It has no replicas, no users with rights, and no memory limit. It answers at once, unless
+/// answers are delayed.
 ///
 /// # Examples
-/// A job stops when its lock is lost. Somebody deletes the lock before the third renewal, which finds it gone:
+/// A job stops when its lock is lost. Somebody deletes the lock before the third renewal, which
+/// finds it gone:
 /// ```
 /// use std::time::Duration;
 ///
@@ -137,21 +145,28 @@ pub struct Server {
 
 impl Server {
     /// Starts an empty server.
-    #[allow(clippy::new_without_default, reason = "each is another server, which a default would hide")]
+    #[allow(
+        clippy::new_without_default,
+        reason = "each is another server, which a default would hide"
+    )]
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let name = format!("memory:{}", NEXT.fetch_add(1, Ordering::Relaxed)).into();
-        Self { name, route: Route::to(Machine::new()) }
+        Self {
+            name,
+            route: Route::to(Machine::new()),
+        }
     }
 
     /// Permits what looks like branches of one task that are inside together.
     ///
-    /// Without this call, the second of two calls that waited together panics. So does the release of a guard, in
-    /// `unlock` or in its drop, if an older guard was released over a millisecond before, or if it is released in
-    /// another task while others stay. The guard has been counted down by then, and one that is dropped while its
-    /// thread panics does not panic again. Over other servers, such releases are only logged and counted
-    /// ([`Stats::suspicious_reentries`](crate::Stats::suspicious_reentries)). The call concerns all lockers of the
-    /// server.
+    /// Without this call, the second of two calls that waited together panics. So does the release
+    /// of a guard, in `unlock` or in its drop, if an older guard was released over a millisecond
+    /// before, or if it is released in another task while others stay. The guard has been counted
+    /// down by then, and one that is dropped while its thread panics does not panic again. Over
+    /// other servers, such releases are only logged and counted
+    /// ([`Stats::suspicious_reentries`](crate::Stats::suspicious_reentries)). The call concerns all
+    /// lockers of the server.
     ///
     /// # Examples
     /// ```
@@ -177,8 +192,8 @@ impl Server {
         self.route.machine().permits_suspicious_reentries()
     }
 
-    /// Stops the server. It answers nothing, while leases run out all the same. Commands that arrive meanwhile are
-    /// executed when it [goes on](Self::go_on).
+    /// Stops the server. It answers nothing, while leases run out all the same. Commands that
+    /// arrive meanwhile are executed when it [goes on](Self::go_on).
     pub fn stop(&self) {
         self.route.machine().stop();
     }
@@ -193,17 +208,19 @@ impl Server {
         self.route.machine().restart(&Keys::none());
     }
 
-    /// Takes a snapshot of the data, as `BGSAVE` does. The server can [restart](Self::restore) with it later.
+    /// Takes a snapshot of the data, as `BGSAVE` does. The server can [restart](Self::restore) with
+    /// it later.
     #[must_use = "the server itself stays as it is"]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.route.machine().snapshot())
     }
 
-    /// Restarts the server with the data of a snapshot: it loses what was written since, and all lockers reconnect.
-    /// A lock that was deleted since is there again until its lease is over.
+    /// Restarts the server with the data of a snapshot: it loses what was written since, and all
+    /// lockers reconnect. A lock that was deleted since is there again until its lease is over.
     ///
     /// # Examples
-    /// The server forgets a lock that is newer than its snapshot. It abstains until the lease would be over:
+    /// The server forgets a lock that is newer than its snapshot. It abstains until the lease would
+    /// be over:
     /// ```
     /// use std::time::Duration;
     ///
@@ -229,31 +246,33 @@ impl Server {
         self.route.machine().restart(&snapshot.0);
     }
 
-    /// Deletes all data, as `FLUSHALL` does. Lockers stay connected, and notice it from the next answers.
+    /// Deletes all data, as `FLUSHALL` does. Lockers stay connected, and notice it from the next
+    /// answers.
     pub fn flush(&self) {
         self.route.machine().flush();
     }
 
-    /// Loses the next `count` answers: the server executes the commands, and their senders get no answer.
+    /// Loses the next `count` answers: the server executes the commands, and their senders get no
+    /// answer.
     pub fn lose_replies(&self, count: u32) {
         self.route.machine().lose_replies(count);
     }
 
     /// Sends the next answer to a lock's command twice.
     ///
-    /// The copy arrives in place of the answer to the next command on that connection. The outcome of that command, and
-    /// of others under way, is then unknown, and the locker gives up the connection. See
-    /// [`Stats::misplaced_answers`](crate::Stats::misplaced_answers).
+    /// The copy arrives in place of the answer to the next command on that connection. The outcome
+    /// of that command, and of others under way, is then unknown, and the locker gives up the
+    /// connection. See [`Stats::misplaced_answers`](crate::Stats::misplaced_answers).
     pub fn duplicate_reply(&self) {
         self.route.machine().duplicate_reply();
     }
 
-    /// Delays each answer from now on by a random time within this range, in whole milliseconds. A range of zero to
-    /// zero ends the delays.
+    /// Delays each answer from now on by a random time within this range, in whole milliseconds. A
+    /// range of zero to zero ends the delays.
     ///
-    /// The server executes commands at once. The answers of one connection keep their order, and one that takes longer
-    /// than [`command_timeout`](crate::LockerBuilder::command_timeout) comes too late. Messages to waiters are not
-    /// delayed.
+    /// The server executes commands at once. The answers of one connection keep their order, and
+    /// one that takes longer than [`command_timeout`](crate::LockerBuilder::command_timeout) comes
+    /// too late. Messages to waiters are not delayed.
     ///
     /// # Panics
     /// Panics if the range ends before it begins.
@@ -277,7 +296,10 @@ impl Server {
     /// }
     /// ```
     pub fn delay(&self, range: RangeInclusive<Duration>) {
-        assert!(range.start() <= range.end(), "a delay of {range:?}: it ends before it begins");
+        assert!(
+            range.start() <= range.end(),
+            "a delay of {range:?}: it ends before it begins"
+        );
         self.route.machine().delay(range);
     }
 
@@ -286,26 +308,33 @@ impl Server {
         self.route.machine().delete(key);
     }
 
-    /// Returns the owner in a lock's key, as [`Holder::owner`](crate::Holder::owner) does, or `None` if the lock is
-    /// free.
+    /// Returns the owner in a lock's key, as [`Holder::owner`](crate::Holder::owner) does, or
+    /// `None` if the lock is free.
     pub fn holder(&self, key: &str) -> Option<String> {
-        self.route.machine().owner(key).map(|owner| String::from_utf8_lossy(&owner).into_owned())
+        self.route
+            .machine()
+            .owner(key)
+            .map(|owner| String::from_utf8_lossy(&owner).into_owned())
     }
 
-    /// Sets the server's wall clock to this many milliseconds ahead of the machine's, or behind it if negative.
+    /// Sets the server's wall clock to this many milliseconds ahead of the machine's, or behind it
+    /// if negative.
     pub fn set_clock_offset(&self, millis: i64) {
-        self.route.machine().set_clock_offset(millis.saturating_mul(1_000));
+        self.route
+            .machine()
+            .set_clock_offset(millis.saturating_mul(1_000));
     }
 
     pub(crate) fn clock_offset_us(&self) -> i64 {
         self.route.machine().clock_offset_us()
     }
 
-    /// Returns the same server, reached over a network of its own. Faults of that network affect only the lockers that
-    /// connect through the returned value; clones share the network.
+    /// Returns the same server, reached over a network of its own. Faults of that network affect
+    /// only the lockers that connect through the returned value; clones share the network.
     ///
     /// # Examples
-    /// One of two workers is cut off from the server, and loses its lock before the other one gets it:
+    /// One of two workers is cut off from the server, and loses its lock before the other one gets
+    /// it:
     /// ```
     /// use std::time::Duration;
     ///
@@ -326,7 +355,10 @@ impl Server {
     /// ```
     #[must_use = "the server itself stays as it is"]
     pub fn route(&self) -> Self {
-        Self { name: Arc::clone(&self.name), route: Route::to(self.route.machine()) }
+        Self {
+            name: Arc::clone(&self.name),
+            route: Route::to(self.route.machine()),
+        }
     }
 
     /// Cuts the network to the server. Commands, answers and messages are held until the network is
@@ -340,8 +372,9 @@ impl Server {
         self.route.mend();
     }
 
-    /// Makes the address lead to another server, as when a DNS name or a proxy is changed. Lockers that are connected
-    /// through it reconnect, to that server. From now on every method of this `Server` affects that one.
+    /// Makes the address lead to another server, as when a DNS name or a proxy is changed. Lockers
+    /// that are connected through it reconnect, to that server. From now on every method of this
+    /// `Server` affects that one.
     pub fn lead_to(&self, other: &Self) {
         self.route.lead_to(&other.route.machine());
     }

@@ -1,32 +1,37 @@
-//! The watchdog: one task that renews every lease at a third of its length (by default), and fires the tokens of lost
-//! holds.
+//! The watchdog: one task that renews every lease at a third of its length (by default), and fires
+//! the tokens of lost holds.
 //!
 //! # A renewal
-//! 1. [`Watchdog::watch`] leaves a weak reference in the inbox. The wheel gets it within the width of the grid, a
-//!    hundredth of the lease. Most locks are released before that, and cost the watchdog nothing more.
-//! 2. Entries stand in lines of time (`schedule.rs`). A line of ticks is due as a whole. If it is long, its batches are
-//!    spread over the width of the grid: 100,000 holds with a lease of 30 s are four scripts every forty milliseconds.
-//! 3. The tick of an entry begins (`wheel.rs`): the entry moves to the end of the tick, or of its validity, and its
-//!    hold goes into a batch.
-//! 4. `batch.rs` sends up to a hundred keys to each node (`renew.lua`), and repeats that until the tick is over. A
-//!    batch that a server refuses as a whole is sent key by key.
-//! 5. The reply names only the keys that were not renewed, and counts the others. A reply that does not account for
-//!    every key counts as none. Validity counts from before the send, and the next tick begins a third of the lease
-//!    after that.
+//! 1. [`Watchdog::watch`] leaves a weak reference in the inbox. The wheel gets it within the width
+//!    of the grid, a hundredth of the lease. Most locks are released before that, and cost the
+//!    watchdog nothing more.
+//! 2. Entries stand in lines of time (`schedule.rs`). A line of ticks is due as a whole. If it is
+//!    long, its batches are spread over the width of the grid: 100,000 holds with a lease of 30 s
+//!    are four scripts every forty milliseconds.
+//! 3. The tick of an entry begins (`wheel.rs`): the entry moves to the end of the tick, or of its
+//!    validity, and its hold goes into a batch.
+//! 4. `batch.rs` sends up to a hundred keys to each node (`renew.lua`), and repeats that until the
+//!    tick is over. A batch that a server refuses as a whole is sent key by key.
+//! 5. The reply names only the keys that were not renewed, and counts the others. A reply that does
+//!    not account for every key counts as none. Validity counts from before the send, and the next
+//!    tick begins a third of the lease after that.
 //!
-//! A reconnect of the connection for renewals renews everything, spread over a second. A message for a held key renews
-//! that key immediately: another client may have deleted it.
+//! A reconnect of the connection for renewals renews everything, spread over a second. A message
+//! for a held key renews that key immediately: another client may have deleted it.
 //!
 //! # A panic here
-//! Other tasks start again after a panic, and this one does not. Only a bug of this crate causes one, and it may come
-//! in the middle of a step of the wheel, whose table is then not complete. The table of lines is: the session ends all
-//! waits with `Error::WatchdogPanicked`, and makes every hold in that table lost.
+//! Other tasks start again after a panic, and this one does not. Only a bug of this crate causes
+//! one, and it may come in the middle of a step of the wheel, whose table is then not complete. The
+//! table of lines is: the session ends all waits with `Error::WatchdogPanicked`, and makes every
+//! hold in that table lost.
 //!
 //! # Invariants
-//! - Every hold that is held for longer than a grid's width is in the wheel until it is released or lost.
+//! - Every hold that is held for longer than a grid's width is in the wheel until it is released or
+//!   lost.
 //! - Only one task touches the wheel; others leave orders.
-//! - If the task ends for any reason, every token fires, so that no holder trusts a lock that nothing renews. After a
-//!   panic the session learns of it first, so that a caller that notices the loss and tries again gets the reason.
+//! - If the task ends for any reason, every token fires, so that no holder trusts a lock that
+//!   nothing renews. After a panic the session learns of it first, so that a caller that notices
+//!   the loss and tries again gets the reason.
 
 mod batch;
 mod notes;
@@ -95,11 +100,15 @@ enum WatchOrder {
 impl Watchdog {
     pub(crate) fn new(settings: &Settings) -> Arc<Self> {
         let grid = lease::grid(settings.lease);
-        Arc::new(Self { inbox: Mutex::default(), bell: Notify::new(), grid })
+        Arc::new(Self {
+            inbox: Mutex::default(),
+            bell: Notify::new(),
+            grid,
+        })
     }
 
-    /// Watches a hold from now on. Returns false if the task has ended and cannot. A hold that is released within the
-    /// width of the grid costs the task nothing.
+    /// Watches a hold from now on. Returns false if the task has ended and cannot. A hold that is
+    /// released within the width of the grid costs the task nothing.
     #[must_use = "a hold that nothing watches has to be lost"]
     pub(crate) fn watch(&self, hold: &Arc<Hold>, now: Instant) -> bool {
         // A short lease or a short max_hold may end before the next line of the grid.
@@ -113,8 +122,8 @@ impl Watchdog {
         self.order(WatchOrder::Renew(hold.generation), now);
     }
 
-    /// Forgets a hold that was released, if its entry would otherwise stay: that of a hold that ends before its watch
-    /// has begun is not made.
+    /// Forgets a hold that was released, if its entry would otherwise stay: that of a hold that
+    /// ends before its watch has begun is not made.
     pub(crate) fn forget(&self, hold: &Hold, now: Instant) {
         let long = !hold.terms.renewed || hold.terms.lease > Duration::from_secs(60);
         if long || now.since(hold.since) >= self.grid {
@@ -155,8 +164,7 @@ impl Watchdog {
 impl Watchdog {
     /// Returns whether it was left the order to forget this hold.
     pub(crate) fn is_to_forget(&self, hold: &Hold) -> bool {
-        let is_it =
-            |order: &WatchOrder| matches!(order, WatchOrder::Forget(generation) if *generation == hold.generation);
+        let is_it = |order: &WatchOrder| matches!(order, WatchOrder::Forget(generation) if *generation == hold.generation);
         self.inbox.lock().orders.iter().any(is_it)
     }
 }
@@ -180,8 +188,8 @@ impl Drop for Closing {
     }
 }
 
-/// The watchdog's task. Starts with the locker; ends with the engine, or by a panic, which it reports. Nobody awaits
-/// it.
+/// The watchdog's task. Starts with the locker; ends with the engine, or by a panic, which it
+/// reports. Nobody awaits it.
 pub(crate) async fn run(
     watchdog: Arc<Watchdog>,
     quorum: Arc<Quorum>,
@@ -191,13 +199,24 @@ pub(crate) async fn run(
     judge: Judge,
 ) {
     let _closing = Closing(Arc::clone(&watchdog));
-    // The wheel is outside of the future that may panic, so that unwinding fires no token before the reason is
-    // reported.
+    // The wheel is outside of the future that may panic, so that unwinding fires no token before
+    // the reason is reported.
     let mut wheel = Wheel::new(&settings, Arc::clone(&counters));
     let (answers, answered) = unbounded_channel();
     let sender = Sender::new(quorum, counters, answers);
-    let sources = Sources { answered, reconnects };
-    let watching = keep_watch(&watchdog, &mut wheel, &sender, settings.lease, sources, &judge, Clocks::read());
+    let sources = Sources {
+        answered,
+        reconnects,
+    };
+    let watching = keep_watch(
+        &watchdog,
+        &mut wheel,
+        &sender,
+        settings.lease,
+        sources,
+        &judge,
+        Clocks::read(),
+    );
     if let Err(message) = foreign::survive(watching).await {
         judge(Finding::Panicked(message));
     }
@@ -228,8 +247,8 @@ async fn keep_watch(
                 None => watchdog.bell.notified().await,
                 Some(due) => {
                     tokio::select! {
-                        // In this order and not in a random one, so that a simulation with the same seed takes the same
-                        // course.
+                        // In this order and not in a random one, so that a simulation with the same
+                        // seed takes the same course.
                         biased;
                         () = watchdog.bell.notified() => {}
                         () = sleep(Instant::now().until(due)) => {}
@@ -267,7 +286,8 @@ async fn keep_watch(
         }
         if !renewals.is_empty() {
             sender.send(&renewals);
-            // The tasks of the batches run before the next line is handled: after a stall there may be many lines.
+            // The tasks of the batches run before the next line is handled: after a stall there may
+            // be many lines.
             tokio::task::yield_now().await;
         }
     }
@@ -281,13 +301,19 @@ struct Clocks {
 
 impl Clocks {
     fn read() -> Self {
-        Self { boot: Instant::now(), timers: tokio::time::Instant::now() }
+        Self {
+            boot: Instant::now(),
+            timers: tokio::time::Instant::now(),
+        }
     }
 
     /// Returns whether they have moved apart since the last call.
     fn jumped(&mut self) -> bool {
         let last = std::mem::replace(self, Self::read());
-        let slept = self.boot.since(last.boot).saturating_sub(self.timers.duration_since(last.timers));
+        let slept = self
+            .boot
+            .since(last.boot)
+            .saturating_sub(self.timers.duration_since(last.timers));
         slept > Duration::from_millis(50)
     }
 }
@@ -300,7 +326,11 @@ mod tests {
     use crate::owner::Owner;
 
     fn hold() -> Arc<Hold> {
-        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+        let terms = Terms {
+            lease: Duration::from_secs(30),
+            renewed: true,
+            max_hold: None,
+        };
         Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1))
     }
 
@@ -314,15 +344,23 @@ mod tests {
         assert!(watchdog.watch(&hold, Instant::now()));
         drop(Closing(Arc::clone(&watchdog)));
         assert!(hold.token().is_cancelled());
-        assert!(!watchdog.watch(&late, Instant::now()), "nothing would watch it");
+        assert!(
+            !watchdog.watch(&late, Instant::now()),
+            "nothing would watch it"
+        );
     }
 
-    /// A bug of ours panics. The hold that is being handled is in none of the watchdog's tables at that moment.
+    /// A bug of ours panics. The hold that is being handled is in none of the watchdog's tables at
+    /// that moment.
     #[tokio::test]
     async fn a_panic_is_reported_and_every_token_fires() {
         let watchdog = watchdog();
         let settings = Options::default().validate(1).expect("valid");
-        let short = Terms { lease: Duration::from_millis(100), renewed: true, max_hold: None };
+        let short = Terms {
+            lease: Duration::from_millis(100),
+            renewed: true,
+            max_hold: None,
+        };
         let held = hold();
         let mut untaken = Hold::for_test(Owner::task(2), short, &[0], 1);
         untaken.generation = 2;
@@ -335,18 +373,37 @@ mod tests {
         let after = held.token();
         let judge: Judge = Box::new(move |finding| match finding {
             Finding::Panicked(message) => {
-                assert!(!after.is_cancelled(), "the reason is reported before any token fires");
+                assert!(
+                    !after.is_cancelled(),
+                    "the reason is reported before any token fires"
+                );
                 verdicts.send(message).expect("listens");
             }
             finding => panic!("sick of {finding:?}"),
         });
-        let (quorum, (_reconnected, reconnects)) =
-            (Arc::new(Quorum::new(Vec::new(), Duration::ZERO, Duration::ZERO)), unbounded_channel());
-        run(Arc::clone(&watchdog), quorum, settings, Arc::new(Counters::new()), reconnects, judge).await;
+        let (quorum, (_reconnected, reconnects)) = (
+            Arc::new(Quorum::new(Vec::new(), Duration::ZERO, Duration::ZERO)),
+            unbounded_channel(),
+        );
+        run(
+            Arc::clone(&watchdog),
+            quorum,
+            settings,
+            Arc::new(Counters::new()),
+            reconnects,
+            judge,
+        )
+        .await;
         assert!(told.recv().await.expect("told").contains("sick of Revoked"));
         assert!(tokens[0].is_cancelled());
-        assert!(!tokens[1].is_cancelled(), "a grant that was being revoked was not lost");
-        assert!(!watchdog.watch(&hold(), Instant::now()), "nothing would watch it");
+        assert!(
+            !tokens[1].is_cancelled(),
+            "a grant that was being revoked was not lost"
+        );
+        assert!(
+            !watchdog.watch(&hold(), Instant::now()),
+            "nothing would watch it"
+        );
     }
 
     /// The timers stood still meanwhile, so none of them reports that anything is due.
@@ -354,7 +411,11 @@ mod tests {
     async fn holds_that_ran_out_during_a_suspend_are_lost_at_the_first_sweep() {
         let settings = Options::default().validate(1).expect("valid");
         let mut wheel = Wheel::new(&settings, Arc::new(Counters::new()));
-        let short = Terms { lease: Duration::from_millis(100), renewed: true, max_hold: None };
+        let short = Terms {
+            lease: Duration::from_millis(100),
+            renewed: true,
+            max_hold: None,
+        };
         let hold = Arc::new(Hold::for_test(Owner::task(1), short, &[0], 1));
         assert!(hold.take_guard());
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
@@ -371,12 +432,17 @@ mod tests {
     async fn a_subscriber_that_panics_at_a_suspend_hides_no_loss() {
         let watchdog = watchdog();
         let settings = Options::default().validate(1).expect("valid");
-        let short = Terms { lease: Duration::from_millis(100), renewed: true, max_hold: None };
+        let short = Terms {
+            lease: Duration::from_millis(100),
+            renewed: true,
+            max_hold: None,
+        };
         let hold = Arc::new(Hold::for_test(Owner::task(1), short, &[0], 1));
         assert!(hold.take_guard() && watchdog.watch(&hold, Instant::now()));
         std::thread::sleep(Duration::from_millis(110));
         let mut wheel = Wheel::new(&settings, Arc::new(Counters::new()));
-        let ((answers, answered), (_reconnected, reconnects)) = (unbounded_channel(), unbounded_channel());
+        let ((answers, answered), (_reconnected, reconnects)) =
+            (unbounded_channel(), unbounded_channel());
         let quorum = Arc::new(Quorum::new(Vec::new(), Duration::ZERO, Duration::ZERO));
         let counters = Arc::new(Counters::new());
         let sender = Sender::new(quorum, counters, answers);
@@ -385,11 +451,25 @@ mod tests {
         clocks.boot = clocks.boot.before(Duration::from_secs(3_600));
         let (subscriber, told) = foreign::SickOfEvents::new();
         let _subscribed = tracing::subscriber::set_default(subscriber);
-        let sources = Sources { answered, reconnects };
-        let watching = keep_watch(&watchdog, &mut wheel, &sender, settings.lease, sources, &judge, clocks);
+        let sources = Sources {
+            answered,
+            reconnects,
+        };
+        let watching = keep_watch(
+            &watchdog,
+            &mut wheel,
+            &sender,
+            settings.lease,
+            sources,
+            &judge,
+            clocks,
+        );
         let mut watching = std::pin::pin!(watching);
         while !told.of("the machine was suspended") {
-            assert!(futures_util::poll!(&mut watching).is_pending(), "it does not end");
+            assert!(
+                futures_util::poll!(&mut watching).is_pending(),
+                "it does not end"
+            );
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(hold.token().is_cancelled());
@@ -403,7 +483,8 @@ mod tests {
         }
     }
 
-    /// Watches a hold whose renewal is far away for this long, with these clocks. Returns whether a suspend is logged.
+    /// Watches a hold whose renewal is far away for this long, with these clocks. Returns whether a
+    /// suspend is logged.
     async fn tells_of_a_suspend(lease: Duration, clocks: Clocks, lasts: Duration) -> bool {
         let watchdog = watchdog();
         let settings = Options::default().validate(1).expect("valid");
@@ -412,13 +493,23 @@ mod tests {
         let mut wheel = Wheel::new(&settings, Arc::clone(&counters));
         let hold = hold();
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
-        let ((answers, answered), (_reconnected, reconnects)) = (unbounded_channel(), unbounded_channel());
+        let ((answers, answered), (_reconnected, reconnects)) =
+            (unbounded_channel(), unbounded_channel());
         let sender = Sender::new(quorum, counters, answers);
-        let sources = Sources { answered, reconnects };
-        let (judge, (subscriber, told)): (Judge, _) = (Box::new(|_| {}), foreign::SickOfEvents::new());
+        let sources = Sources {
+            answered,
+            reconnects,
+        };
+        let (judge, (subscriber, told)): (Judge, _) =
+            (Box::new(|_| {}), foreign::SickOfEvents::new());
         let _subscribed = tracing::subscriber::set_default(subscriber);
-        let watching = keep_watch(&watchdog, &mut wheel, &sender, lease, sources, &judge, clocks);
-        assert!(tokio::time::timeout(lasts, watching).await.is_err(), "it does not end");
+        let watching = keep_watch(
+            &watchdog, &mut wheel, &sender, lease, sources, &judge, clocks,
+        );
+        assert!(
+            tokio::time::timeout(lasts, watching).await.is_err(),
+            "it does not end"
+        );
         told.of("the machine was suspended")
     }
 
@@ -441,11 +532,28 @@ mod tests {
         let watchdog = watchdog();
         let minute = Duration::from_secs(60);
         let more = minute + Duration::from_millis(1);
-        for (lease, renewed, forgotten) in [(minute, true, false), (more, true, true), (minute, false, true)] {
-            let hold = Hold::for_test(Owner::task(1), Terms { lease, renewed, max_hold: None }, &[0], 1);
+        for (lease, renewed, forgotten) in [
+            (minute, true, false),
+            (more, true, true),
+            (minute, false, true),
+        ] {
+            let hold = Hold::for_test(
+                Owner::task(1),
+                Terms {
+                    lease,
+                    renewed,
+                    max_hold: None,
+                },
+                &[0],
+                1,
+            );
             watchdog.forget(&hold, Instant::now());
             let orders = watchdog.take_orders();
-            assert_eq!(matches!(orders[..], [WatchOrder::Forget(_)]), forgotten, "{lease:?} {renewed} {orders:?}");
+            assert_eq!(
+                matches!(orders[..], [WatchOrder::Forget(_)]),
+                forgotten,
+                "{lease:?} {renewed} {orders:?}"
+            );
         }
     }
 

@@ -1,7 +1,8 @@
 //! What happened to holds, for the log and the recorder.
 //!
-//! An outage makes every lock of a locker fail to be renewed. A line for each of them would flood the log: the first is
-//! told at once, and those of the next second share a line. Each of these has its own at debug.
+//! An outage makes every lock of a locker fail to be renewed. A line for each of them would flood
+//! the log: the first is told at once, and those of the next second share a line. Each of these has
+//! its own at debug.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,8 +48,14 @@ struct Gathered {
 type Summary = (usize, Arc<Hold>, u32);
 
 impl Report {
-    /// Reports the notes of a step, which is over: a log or a recorder may block, and no hold should wait for that.
-    pub(super) fn tell(&mut self, notes: &mut Vec<(Arc<Hold>, Note)>, counters: &Counters, now: Instant) {
+    /// Reports the notes of a step, which is over: a log or a recorder may block, and no hold
+    /// should wait for that.
+    pub(super) fn tell(
+        &mut self,
+        notes: &mut Vec<(Arc<Hold>, Note)>,
+        counters: &Counters,
+        now: Instant,
+    ) {
         let mut failed = Vec::new();
         let mut safe = Vec::new();
         for (hold, note) in notes.drain(..) {
@@ -87,7 +94,10 @@ impl Report {
                 log!(debug, key = %key.shown(), %owner, generation, "one of these is safe");
             }
         }
-        self.failed.add(failed, now).iter().for_each(|summary| tell_failed(summary, counters));
+        self.failed
+            .add(failed, now)
+            .iter()
+            .for_each(|summary| tell_failed(summary, counters));
         self.safe.add(safe, now).iter().for_each(tell_safe);
     }
 
@@ -98,13 +108,19 @@ impl Report {
 
     /// Logs what was gathered until now.
     pub(super) fn tell_due(&mut self, counters: &Counters, now: Instant) {
-        self.failed.take_due(now).iter().for_each(|summary| tell_failed(summary, counters));
+        self.failed
+            .take_due(now)
+            .iter()
+            .for_each(|summary| tell_failed(summary, counters));
         self.safe.take_due(now).iter().for_each(tell_safe);
     }
 
     /// Logs the rest.
     pub(super) fn end(&mut self, counters: &Counters) {
-        self.failed.take().iter().for_each(|summary| tell_failed(summary, counters));
+        self.failed
+            .take()
+            .iter()
+            .for_each(|summary| tell_failed(summary, counters));
         self.safe.take().iter().for_each(tell_safe);
     }
 }
@@ -176,9 +192,16 @@ mod tests {
 
     #[test]
     fn the_first_is_told_at_once_and_those_after_it_once_a_second() {
-        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
-        let some =
-            |many: u64| (1..=many).map(|n| (Arc::new(Hold::for_test(Owner::task(n), terms, &[0], 1)), 1)).collect();
+        let terms = Terms {
+            lease: Duration::from_secs(30),
+            renewed: true,
+            max_hold: None,
+        };
+        let some = |many: u64| {
+            (1..=many)
+                .map(|n| (Arc::new(Hold::for_test(Owner::task(n), terms, &[0], 1)), 1))
+                .collect()
+        };
         let mut gathered = Gathered::default();
         let now = Instant::now();
         let locks = |summary: Option<Summary>| summary.map(|(locks, ..)| locks);
@@ -188,7 +211,11 @@ mod tests {
         assert_eq!(locks(gathered.add(some(1), now)), None);
         assert_eq!(locks(gathered.take_due(now)), None);
         assert_eq!(locks(gathered.take_due(now + GATHERED)), Some(4));
-        assert_eq!(locks(gathered.take_due(now + GATHERED)), None, "it goes on gathering");
+        assert_eq!(
+            locks(gathered.take_due(now + GATHERED)),
+            None,
+            "it goes on gathering"
+        );
         assert_eq!(locks(gathered.take_due(now + GATHERED * 2)), None);
         assert_eq!(gathered.due, None, "it is calm");
         assert_eq!(locks(gathered.add(some(1), now + GATHERED * 3)), Some(1));

@@ -1,21 +1,23 @@
-//! When the entries of the wheel are handled: lines of time, each with the entries that are due together.
+//! When the entries of the wheel are handled: lines of time, each with the entries that are due
+//! together.
 //!
-//! It has lines and not a timer for each entry (a `DelayQueue`), since a renewal moves its entry twice, and pushing it
-//! into a line costs less than moving a timer.
+//! It has lines and not a timer for each entry (a `DelayQueue`), since a renewal moves its entry
+//! twice, and pushing it into a line costs less than moving a timer.
 //!
-//! A line costs one look-up for all of its entries. A place is never removed: an entry that gets a new place increments
-//! its `placing`, and older places are skipped when their lines are due.
+//! A line costs one look-up for all of its entries. A place is never removed: an entry that gets a
+//! new place increments its `placing`, and older places are skipped when their lines are due.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// The most keys in one script. More than about a hundred gain nothing, and other clients wait for the script.
+/// The most keys in one script. More than about a hundred gain nothing, and other clients wait for
+/// the script.
 pub(super) const BATCH: usize = 100;
 
-/// How many batches of a long line are sent at once. A single batch would find cold caches, here and on the server, and
-/// cost half as much again; more would make other clients wait.
+/// How many batches of a long line are sent at once. A single batch would find cold caches, here
+/// and on the server, and cost half as much again; more would make other clients wait.
 const FLIGHT: usize = 4;
 
 /// The resolution of tokio's timers.
@@ -26,7 +28,8 @@ const STEP: Duration = Duration::from_millis(1);
 pub(super) enum Until {
     /// Something ends: the whole line is handled when it is due.
     End,
-    /// A renewal begins. It may begin up to a grid's width later, so long lines are cut into batches.
+    /// A renewal begins. It may begin up to a grid's width later, so long lines are cut into
+    /// batches.
     Tick,
 }
 
@@ -48,11 +51,18 @@ pub(super) struct Schedule {
 
 impl Schedule {
     pub(super) fn new(grid: Duration) -> Self {
-        Self { lines: BTreeMap::new(), grid, places: 0 }
+        Self {
+            lines: BTreeMap::new(),
+            grid,
+            places: 0,
+        }
     }
 
     pub(super) fn put(&mut self, at: Instant, until: Until, place: EntryRef) {
-        self.lines.entry((at.round_up(STEP), until)).or_default().push(place);
+        self.lines
+            .entry((at.round_up(STEP), until))
+            .or_default()
+            .push(place);
         self.places += 1;
     }
 
@@ -61,11 +71,14 @@ impl Schedule {
         self.lines.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes out the first line if it is due, and returns its time and its places. Of a long line of ticks it takes
-    /// only a few batches; the others follow, spread over the rest of the grid's width, so that the server does not get
-    /// them all at once.
+    /// Takes out the first line if it is due, and returns its time and its places. Of a long line
+    /// of ticks it takes only a few batches; the others follow, spread over the rest of the grid's
+    /// width, so that the server does not get them all at once.
     pub(super) fn take(&mut self, now: Instant) -> Option<(Instant, Vec<EntryRef>)> {
-        let line = self.lines.first_entry().filter(|line| line.key().0 <= now)?;
+        let line = self
+            .lines
+            .first_entry()
+            .filter(|line| line.key().0 <= now)?;
         let ((at, until), mut places) = line.remove_entry();
         let flights = places.len().div_ceil(BATCH * FLIGHT);
         if until == Until::Tick && flights > 1 {
@@ -73,7 +86,8 @@ impl Schedule {
             let rest = places.split_off((batches * BATCH).min(places.len()));
             let left = at.until(at.round_down(self.grid) + self.grid);
             let step = left / u32::try_from(flights).unwrap_or(u32::MAX);
-            // The rest gets a line of its own even if the width is used up, so that answers come before it.
+            // The rest gets a line of its own even if the width is used up, so that answers come
+            // before it.
             let next = (at + step.max(STEP)).round_up(STEP);
             self.lines.entry((next, until)).or_default().extend(rest);
         }
@@ -87,7 +101,8 @@ impl Schedule {
         self.places
     }
 
-    /// Removes outdated places if there are many, so that they do not accumulate in lines that are far away.
+    /// Removes outdated places if there are many, so that they do not accumulate in lines that are
+    /// far away.
     pub(super) fn tidy(&mut self, entries: usize, stands: impl Fn(&EntryRef) -> bool) {
         if self.places <= 3 * entries + 1_000 {
             return;
@@ -108,7 +123,10 @@ mod tests {
     const GRID: Duration = Duration::from_millis(300);
 
     fn place(generation: u64) -> EntryRef {
-        EntryRef { generation, placing: 0 }
+        EntryRef {
+            generation,
+            placing: 0,
+        }
     }
 
     /// Returns an empty schedule, and a time on its grid.
@@ -125,10 +143,17 @@ mod tests {
         schedule.put(at, Until::End, place(1));
         assert_eq!(schedule.first(), Some(at));
         assert_eq!(schedule.take(at.before(STEP)), None);
-        assert_eq!(schedule.take(at), Some((at, vec![place(1)])), "what ends goes first");
+        assert_eq!(
+            schedule.take(at),
+            Some((at, vec![place(1)])),
+            "what ends goes first"
+        );
         assert_eq!(schedule.take(at), Some((at, vec![place(2)])));
         assert_eq!(schedule.take(later), None, "rounded up, as timers are");
-        assert_eq!(schedule.take(at + STEP * 2), Some((at + STEP * 2, vec![place(3)])));
+        assert_eq!(
+            schedule.take(at + STEP * 2),
+            Some((at + STEP * 2, vec![place(3)]))
+        );
         assert_eq!((schedule.first(), schedule.places), (None, 0));
     }
 
@@ -143,8 +168,12 @@ mod tests {
             taken.push((at, places.len()));
         }
         assert_eq!((seen, taken.len(), schedule.places), (3_000, 8, 0));
-        assert!(taken.iter().all(|(_, places)| [300, 400].contains(places)), "full batches: {taken:?}");
-        let apart = |pair: &[(Instant, usize)]| pair[0].0.until(pair[1].0).abs_diff(GRID / 8) <= STEP * 2;
+        assert!(
+            taken.iter().all(|(_, places)| [300, 400].contains(places)),
+            "full batches: {taken:?}"
+        );
+        let apart =
+            |pair: &[(Instant, usize)]| pair[0].0.until(pair[1].0).abs_diff(GRID / 8) <= STEP * 2;
         assert!(taken.windows(2).all(apart), "{taken:?}");
         assert!(taken.iter().all(|(when, _)| at.until(*when) < GRID));
     }
@@ -165,13 +194,17 @@ mod tests {
     fn a_line_of_ends_is_not_spread() {
         let (mut schedule, at) = empty();
         (0..1_000).for_each(|n| schedule.put(at, Until::End, place(n)));
-        assert_eq!(schedule.take(at).map(|(_, places)| places.len()), Some(1_000));
+        assert_eq!(
+            schedule.take(at).map(|(_, places)| places.len()),
+            Some(1_000)
+        );
     }
 
     #[test]
     fn places_are_tidied_if_there_are_over_three_times_as_many_as_entries_plus_a_thousand() {
         let (mut schedule, at) = empty();
-        (0..1_302).for_each(|n| schedule.put(at + STEP * u32::from(n >= 1_000), Until::End, place(n)));
+        (0..1_302)
+            .for_each(|n| schedule.put(at + STEP * u32::from(n >= 1_000), Until::End, place(n)));
         let mut left = |entries| {
             schedule.tidy(entries, |place| place.generation >= 1_000);
             (schedule.places, schedule.lines.len())

@@ -1,9 +1,9 @@
 //! The wheel: when each hold is looked at, and what is done then.
 //!
-//! A tick begins a third of the lease (by default) after the last renewal that succeeded was sent, lasts one command
-//! timeout, and fails at most once. An entry never leaves the wheel while its renewal is under way: before its batch is
-//! sent it gets a place at the end of the tick or of validity, whichever is first, so that a loss is noticed even if no
-//! answer comes.
+//! A tick begins a third of the lease (by default) after the last renewal that succeeded was sent,
+//! lasts one command timeout, and fails at most once. An entry never leaves the wheel while its
+//! renewal is under way: before its batch is sent it gets a place at the end of the tick or of
+//! validity, whichever is first, so that a loss is noticed even if no answer comes.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -63,8 +63,8 @@ struct RenewEntry {
     extra: bool,
 }
 
-/// Hashes sequential numbers that no outsider chooses, so that holds which were taken one after the other, and so are
-/// renewed together, have neighbouring entries.
+/// Hashes sequential numbers that no outsider chooses, so that holds which were taken one after the
+/// other, and so are renewed together, have neighbouring entries.
 #[derive(Default)]
 struct Sequential(u64);
 
@@ -85,7 +85,14 @@ impl Wheel {
         };
         let schedule = Schedule::new(rhythm.grid);
         let entries = HashMap::default();
-        Self { schedule, entries, rhythm, counters, notes: Vec::new(), report: Report::default() }
+        Self {
+            schedule,
+            entries,
+            rhythm,
+            counters,
+            notes: Vec::new(),
+            report: Report::default(),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -105,21 +112,40 @@ impl Wheel {
 
     /// Adds a hold, unless it has been released meanwhile.
     fn insert(&mut self, hold: Weak<Hold>) {
-        let Some(held) = hold.upgrade().filter(|hold| hold.is_held()) else { return };
+        let Some(held) = hold.upgrade().filter(|hold| hold.is_held()) else {
+            return;
+        };
         let now = Instant::now();
         let base = held.since;
         let renew_at = self.rhythm.tick_at(&held, base, 0, now);
-        let entry = RenewEntry { hold, placing: 0, base, renew_at, tick_until: None, hinted: None, extra: false };
+        let entry = RenewEntry {
+            hold,
+            placing: 0,
+            base,
+            renew_at,
+            tick_until: None,
+            hinted: None,
+            extra: false,
+        };
         let (at, until) = self.rhythm.next_look(&held, &held.survey(now), &entry);
-        self.schedule.put(at, until, EntryRef { generation: held.generation, placing: 0 });
+        self.schedule.put(
+            at,
+            until,
+            EntryRef {
+                generation: held.generation,
+                placing: 0,
+            },
+        );
         self.entries.insert(held.generation, entry);
     }
 
-    /// Waits until a line is due, and collects those of its holds that have to be renewed. Cancel-safe: nothing is
-    /// awaited once the line is taken.
+    /// Waits until a line is due, and collects those of its holds that have to be renewed.
+    /// Cancel-safe: nothing is awaited once the line is taken.
     pub(super) async fn expired(&mut self, renewals: &mut Vec<DueRenewal>, judge: &Judge) {
         // Orders come through the inbox, which wakes the task.
-        let Some(first) = self.schedule.first() else { return std::future::pending().await };
+        let Some(first) = self.schedule.first() else {
+            return std::future::pending().await;
+        };
         let wait = Instant::now().until(first);
         if !wait.is_zero() {
             sleep(wait).await;
@@ -130,7 +156,8 @@ impl Wheel {
                 self.due(place, now, renewals, judge);
             }
             self.tell();
-            self.counters.renewals_begun(renewals.len(), now.since(planned));
+            self.counters
+                .renewals_begun(renewals.len(), now.since(planned));
             self.tidy();
         }
     }
@@ -138,8 +165,10 @@ impl Wheel {
     /// Looks at every entry, after time has passed that the timers have not noticed.
     pub(super) fn sweep(&mut self, renewals: &mut Vec<DueRenewal>, judge: &Judge) {
         let now = Instant::now();
-        let place =
-            |(generation, entry): (&u64, &RenewEntry)| EntryRef { generation: *generation, placing: entry.placing };
+        let place = |(generation, entry): (&u64, &RenewEntry)| EntryRef {
+            generation: *generation,
+            placing: entry.placing,
+        };
         let places: Vec<EntryRef> = self.entries.iter().map(place).collect();
         for place in places {
             self.due(place, now, renewals, judge);
@@ -149,13 +178,26 @@ impl Wheel {
     }
 
     /// Looks at the entry of this place, and gives it its next place.
-    fn due(&mut self, place: EntryRef, now: Instant, renewals: &mut Vec<DueRenewal>, judge: &Judge) {
+    fn due(
+        &mut self,
+        place: EntryRef,
+        now: Instant,
+        renewals: &mut Vec<DueRenewal>,
+        judge: &Judge,
+    ) {
         let generation = place.generation;
         // It may have got a new place since, or have left.
-        let Some(entry) = self.entries.get_mut(&generation).filter(|entry| entry.placing == place.placing) else {
+        let Some(entry) = self
+            .entries
+            .get_mut(&generation)
+            .filter(|entry| entry.placing == place.placing)
+        else {
             return;
         };
-        match self.rhythm.tend(entry, now, renewals, judge, &self.counters, &mut self.notes) {
+        match self
+            .rhythm
+            .tend(entry, now, renewals, judge, &self.counters, &mut self.notes)
+        {
             Tended::Leave => _ = self.entries.remove(&generation),
             Tended::Stay(at, until) => self.schedule.put(at, until, entry.next_place(generation)),
         }
@@ -167,12 +209,18 @@ impl Wheel {
         let mut renewed = 0;
         for (hold, said) in batch.holds.iter().zip(&batch.said) {
             match said {
-                RenewAnswer::Renewed => renewed += usize::from(self.renewed(hold, batch.node, batch.sent, now)),
-                // For a hold that has left the wheel, "gone" means nothing: it was released while the renewal was under
-                // way.
+                RenewAnswer::Renewed => {
+                    renewed += usize::from(self.renewed(hold, batch.node, batch.sent, now))
+                }
+                // For a hold that has left the wheel, "gone" means nothing: it was released while
+                // the renewal was under way.
                 RenewAnswer::Gone if !self.entries.contains_key(&hold.generation) => {}
-                RenewAnswer::Gone if hold.gone(batch.node) => _ = self.entries.remove(&hold.generation),
-                RenewAnswer::Gone if hold.is_held() => judge(Finding::VoteLost(Arc::clone(hold), batch.node)),
+                RenewAnswer::Gone if hold.gone(batch.node) => {
+                    _ = self.entries.remove(&hold.generation)
+                }
+                RenewAnswer::Gone if hold.is_held() => {
+                    judge(Finding::VoteLost(Arc::clone(hold), batch.node))
+                }
                 // A failed renewal is tried again while the tick lasts.
                 RenewAnswer::Gone | RenewAnswer::Failed(_) => {}
             }
@@ -183,7 +231,8 @@ impl Wheel {
     }
 
     fn tell(&mut self) {
-        self.report.tell(&mut self.notes, &self.counters, Instant::now());
+        self.report
+            .tell(&mut self.notes, &self.counters, Instant::now());
     }
 
     /// Returns when the log has to be told of something.
@@ -198,7 +247,9 @@ impl Wheel {
 
     /// Records a node's renewal. Returns whether it completed a majority for this hold.
     fn renewed(&mut self, hold: &Arc<Hold>, node: usize, sent: Instant, now: Instant) -> bool {
-        let Some(entry) = self.entries.get_mut(&hold.generation) else { return false };
+        let Some(entry) = self.entries.get_mut(&hold.generation) else {
+            return false;
+        };
         let mut survey = hold.survey(now);
         if matches!(survey.state, HoldState::Lost(_)) {
             self.entries.remove(&hold.generation);
@@ -217,14 +268,19 @@ impl Wheel {
         entry.renew_at = self.rhythm.tick_at(hold, sent, 0, now);
         survey.valid_until = hold.valid_until();
         let (at, until) = self.rhythm.next_look(hold, &survey, entry);
-        self.schedule.put(at, until, entry.next_place(hold.generation));
+        self.schedule
+            .put(at, until, entry.next_place(hold.generation));
         true
     }
 
     /// Renews a hold within this time, unless an extra tick began a moment ago.
     fn renew_soon(&mut self, generation: u64, within: Duration) {
-        let Some(entry) = self.entries.get_mut(&generation) else { return };
-        let Some(hold) = entry.hold.upgrade().filter(|hold| hold.terms.renewed) else { return };
+        let Some(entry) = self.entries.get_mut(&generation) else {
+            return;
+        };
+        let Some(hold) = entry.hold.upgrade().filter(|hold| hold.terms.renewed) else {
+            return;
+        };
         let now = Instant::now();
         let pause = hold.terms.lease / 10;
         if entry.tick_until.is_some() || entry.hinted.is_some_and(|last| now.since(last) < pause) {
@@ -237,11 +293,18 @@ impl Wheel {
         self.schedule.put(at, until, entry.next_place(generation));
     }
 
-    /// Renews everything, spread a little, since after a reconnect the outcome of commands under way is unknown.
+    /// Renews everything, spread a little, since after a reconnect the outcome of commands under
+    /// way is unknown.
     pub(super) fn renew_all(&mut self) {
         let generations: Vec<u64> = self.entries.keys().copied().collect();
         for generation in generations {
-            let Some(hold) = self.entries.get(&generation).and_then(|entry| entry.hold.upgrade()) else { continue };
+            let Some(hold) = self
+                .entries
+                .get(&generation)
+                .and_then(|entry| entry.hold.upgrade())
+            else {
+                continue;
+            };
             let spread = SPREAD.min(self.rhythm.interval(&hold) / 2);
             if let Some(entry) = self.entries.get_mut(&generation) {
                 entry.hinted = None;
@@ -251,8 +314,11 @@ impl Wheel {
     }
 
     fn tidy(&mut self) {
-        let stands =
-            |place: &EntryRef| self.entries.get(&place.generation).is_some_and(|entry| entry.placing == place.placing);
+        let stands = |place: &EntryRef| {
+            self.entries
+                .get(&place.generation)
+                .is_some_and(|entry| entry.placing == place.placing)
+        };
         self.schedule.tidy(self.entries.len(), stands);
         // After a peak.
         if self.entries.capacity() > 1_024 && self.entries.len() < self.entries.capacity() / 8 {
@@ -265,12 +331,16 @@ impl RenewEntry {
     /// Returns a new place, which outdates the ones before it.
     fn next_place(&mut self, generation: u64) -> EntryRef {
         self.placing = self.placing.wrapping_add(1);
-        EntryRef { generation, placing: self.placing }
+        EntryRef {
+            generation,
+            placing: self.placing,
+        }
     }
 }
 
 impl Rhythm {
-    /// Handles an entry that is due: what has ended, what has to be renewed, and when to look again.
+    /// Handles an entry that is due: what has ended, what has to be renewed, and when to look
+    /// again.
     fn tend(
         self,
         entry: &mut RenewEntry,
@@ -280,7 +350,9 @@ impl Rhythm {
         counters: &Counters,
         notes: &mut Vec<(Arc<Hold>, Note)>,
     ) -> Tended {
-        let Some(hold) = entry.hold.upgrade() else { return Tended::Leave };
+        let Some(hold) = entry.hold.upgrade() else {
+            return Tended::Leave;
+        };
         let survey = hold.survey(now + early());
         if matches!(survey.state, HoldState::Lost(_)) {
             return Tended::Leave;
@@ -292,7 +364,11 @@ impl Rhythm {
         if entry.tick_until.is_some_and(|until| now >= until) {
             entry.tick_until = None;
             counters.renewal_failed();
-            let failed = if std::mem::take(&mut entry.extra) { hold.failed_ticks() } else { hold.tick_failed() };
+            let failed = if std::mem::take(&mut entry.extra) {
+                hold.failed_ticks()
+            } else {
+                hold.tick_failed()
+            };
             if failed >= self.renewal_failures {
                 hold.lose(Loss::RenewalFailed);
                 notes.push((hold, Note::FailedLast));
@@ -301,17 +377,24 @@ impl Rhythm {
             notes.push((Arc::clone(&hold), Note::Failed(failed)));
             entry.renew_at = self.tick_at(&hold, entry.base, failed, now);
         }
-        if entry.tick_until.is_none() && hold.terms.renewed && survey.claims.claimed && now >= entry.renew_at {
+        if entry.tick_until.is_none()
+            && hold.terms.renewed
+            && survey.claims.claimed
+            && now >= entry.renew_at
+        {
             let until = now + self.command_timeout;
             entry.tick_until = Some(until);
-            renewals.push(DueRenewal { hold: Arc::clone(&hold), until });
+            renewals.push(DueRenewal {
+                hold: Arc::clone(&hold),
+                until,
+            });
         }
         let (at, until) = self.next_look(&hold, &survey, entry);
         Tended::Stay(at, until)
     }
 
-    /// Returns when a hold has to be looked at next: when a tick begins or ends, when its validity ends, or when a
-    /// grant that nobody took is revoked.
+    /// Returns when a hold has to be looked at next: when a tick begins or ends, when its validity
+    /// ends, or when a grant that nobody took is revoked.
     fn next_look(self, hold: &Hold, survey: &Survey, entry: &RenewEntry) -> (Instant, Until) {
         let end = survey.valid_until.before(early());
         let end = survey.claims.revoke_at.map_or(end, |at| end.min(at));
@@ -327,10 +410,13 @@ impl Rhythm {
         }
     }
 
-    /// Returns when the tick after this many failures begins: on the grid, so that batches fill, and never in the past.
+    /// Returns when the tick after this many failures begins: on the grid, so that batches fill,
+    /// and never in the past.
     fn tick_at(self, hold: &Hold, base: Instant, failed: u32, now: Instant) -> Instant {
         let interval = self.interval(hold);
-        (base + interval * (failed + 1)).round_down(self.grid.min(interval / 10)).max(now)
+        (base + interval * (failed + 1))
+            .round_down(self.grid.min(interval / 10))
+            .max(now)
     }
 
     fn interval(self, hold: &Hold) -> Duration {
@@ -338,10 +424,14 @@ impl Rhythm {
     }
 }
 
-/// Returns how long before the end of its validity a hold is lost: zero while time is paused, since then no look is
-/// late.
+/// Returns how long before the end of its validity a hold is lost: zero while time is paused, since
+/// then no look is late.
 fn early() -> Duration {
-    if clock::is_paused() { Duration::ZERO } else { lease::ARM_EARLY }
+    if clock::is_paused() {
+        Duration::ZERO
+    } else {
+        lease::ARM_EARLY
+    }
 }
 
 impl Hasher for Sequential {
@@ -350,10 +440,13 @@ impl Hasher for Sequential {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+        bytes
+            .iter()
+            .for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
     }
 
-    /// The table takes the position from the low bits, and a tag that distinguishes neighbours from the seven highest.
+    /// The table takes the position from the low bits, and a tag that distinguishes neighbours from
+    /// the seven highest.
     fn finish(&self) -> u64 {
         self.0 ^ (self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 57 << 57)
     }
@@ -361,7 +454,11 @@ impl Hasher for Sequential {
 
 impl Drop for Wheel {
     fn drop(&mut self) {
-        for hold in self.entries.values().filter_map(|entry| entry.hold.upgrade()) {
+        for hold in self
+            .entries
+            .values()
+            .filter_map(|entry| entry.hold.upgrade())
+        {
             hold.lose(Loss::RenewalFailed);
         }
         self.report.end(&self.counters);
@@ -380,10 +477,17 @@ mod tests {
     use crate::owner::Owner;
 
     const LEASE: Duration = Duration::from_secs(30);
-    const TERMS: Terms = Terms { lease: LEASE, renewed: true, max_hold: None };
+    const TERMS: Terms = Terms {
+        lease: LEASE,
+        renewed: true,
+        max_hold: None,
+    };
 
     fn wheel() -> Wheel {
-        Wheel::new(&Options::default().validate(1).expect("valid"), Arc::new(Counters::new()))
+        Wheel::new(
+            &Options::default().validate(1).expect("valid"),
+            Arc::new(Counters::new()),
+        )
     }
 
     /// Returns a hold that its caller has taken.
@@ -402,7 +506,15 @@ mod tests {
     }
 
     fn look(wheel: &mut Wheel, now: Instant, renewals: &mut Vec<DueRenewal>, judge: &Judge) {
-        wheel.due(EntryRef { generation: 1, placing: entry(wheel).placing }, now, renewals, judge);
+        wheel.due(
+            EntryRef {
+                generation: 1,
+                placing: entry(wheel).placing,
+            },
+            now,
+            renewals,
+            judge,
+        );
     }
 
     /// Returns the places of the entry that are not outdated.
@@ -428,22 +540,55 @@ mod tests {
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let begin = hold.since + LEASE / 3;
         let planned = places(&mut wheel);
-        assert!(planned.len() == 1 && planned[0] <= begin + Duration::from_millis(1), "a third, rounded down");
+        assert!(
+            planned.len() == 1 && planned[0] <= begin + Duration::from_millis(1),
+            "a third, rounded down"
+        );
         let mut renewals = Vec::new();
         look(&mut wheel, begin, &mut renewals, &judge);
         assert_eq!(renewals.len(), 1);
         let end = begin + wheel.rhythm.command_timeout;
-        assert_eq!(places(&mut wheel), [end.round_up(Duration::from_millis(1))], "no answer has to come");
-        look(&mut wheel, begin + Duration::from_millis(5), &mut renewals, &judge);
+        assert_eq!(
+            places(&mut wheel),
+            [end.round_up(Duration::from_millis(1))],
+            "no answer has to come"
+        );
+        look(
+            &mut wheel,
+            begin + Duration::from_millis(5),
+            &mut renewals,
+            &judge,
+        );
         assert_eq!(renewals.len(), 1, "a tick renews once");
         let holds: Arc<[Arc<Hold>]> = Arc::new([Arc::clone(&hold)]);
-        let stale = EntryRef { generation: 1, placing: entry(&wheel).placing };
-        wheel.answered(&Answers { node: 0, sent: begin, holds, said: vec![RenewAnswer::Renewed] }, &judge);
+        let stale = EntryRef {
+            generation: 1,
+            placing: entry(&wheel).placing,
+        };
+        wheel.answered(
+            &Answers {
+                node: 0,
+                sent: begin,
+                holds,
+                said: vec![RenewAnswer::Renewed],
+            },
+            &judge,
+        );
         wheel.due(stale, end, &mut renewals, &judge);
-        assert_eq!(hold.at(end), HoldState::Safe, "the end of a tick that succeeded is none");
+        assert_eq!(
+            hold.at(end),
+            HoldState::Safe,
+            "the end of a tick that succeeded is none"
+        );
         let next = places(&mut wheel);
-        assert!(next.len() == 1 && begin.until(next[0]) > LEASE / 3 - wheel.rhythm.grid, "{next:?}");
-        assert_eq!((entry(&wheel).base, entry(&wheel).tick_until), (begin, None));
+        assert!(
+            next.len() == 1 && begin.until(next[0]) > LEASE / 3 - wheel.rhythm.grid,
+            "{next:?}"
+        );
+        assert_eq!(
+            (entry(&wheel).base, entry(&wheel).tick_until),
+            (begin, None)
+        );
     }
 
     #[test]
@@ -454,13 +599,38 @@ mod tests {
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let begin = hold.since + LEASE / 3;
         look(&mut wheel, begin, &mut Vec::new(), &judge);
-        let (holds, said) = (Arc::new([Arc::clone(&hold)]), vec![RenewAnswer::Failed("OOM".to_owned())]);
-        wheel.answered(&Answers { node: 0, sent: begin, holds, said }, &judge);
-        assert!(entry(&wheel).tick_until.is_some(), "it is being tried again");
+        let (holds, said) = (
+            Arc::new([Arc::clone(&hold)]),
+            vec![RenewAnswer::Failed("OOM".to_owned())],
+        );
+        wheel.answered(
+            &Answers {
+                node: 0,
+                sent: begin,
+                holds,
+                said,
+            },
+            &judge,
+        );
+        assert!(
+            entry(&wheel).tick_until.is_some(),
+            "it is being tried again"
+        );
         wheel.entries.remove(&1);
         let (holds, said) = (Arc::new([Arc::clone(&stranger)]), vec![RenewAnswer::Gone]);
-        wheel.answered(&Answers { node: 0, sent: begin, holds, said }, &judge);
-        assert!(stranger.is_held(), "a hold that has left the wheel was released: gone means nothing");
+        wheel.answered(
+            &Answers {
+                node: 0,
+                sent: begin,
+                holds,
+                said,
+            },
+            &judge,
+        );
+        assert!(
+            stranger.is_held(),
+            "a hold that has left the wheel was released: gone means nothing"
+        );
     }
 
     #[test]
@@ -473,7 +643,12 @@ mod tests {
         look(&mut wheel, begin, &mut Vec::new(), &judge);
         let answer = |node| {
             let holds: Arc<[Arc<Hold>]> = Arc::new([Arc::clone(&hold)]);
-            Answers { node, sent: begin, holds, said: vec![RenewAnswer::Renewed] }
+            Answers {
+                node,
+                sent: begin,
+                holds,
+                said: vec![RenewAnswer::Renewed],
+            }
         };
         wheel.answered(&answer(2), &judge);
         assert!(entry(&wheel).tick_until.is_some(), "one of three");
@@ -489,7 +664,10 @@ mod tests {
         let judge = no_finding();
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let timeout = wheel.rhythm.command_timeout;
-        for (third, state) in [(1, HoldState::Jeopardy), (2, HoldState::Lost(Loss::RenewalFailed))] {
+        for (third, state) in [
+            (1, HoldState::Jeopardy),
+            (2, HoldState::Lost(Loss::RenewalFailed)),
+        ] {
             let begin = hold.since + LEASE / 3 * third;
             let mut renewals = Vec::new();
             look(&mut wheel, begin, &mut renewals, &judge);
@@ -502,7 +680,10 @@ mod tests {
 
     #[test]
     fn a_hold_that_is_not_renewed_is_looked_at_when_it_ends() {
-        let terms = Terms { renewed: false, ..TERMS };
+        let terms = Terms {
+            renewed: false,
+            ..TERMS
+        };
         let mut wheel = wheel();
         let hold = hold(terms, &[0], 1);
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
@@ -512,7 +693,8 @@ mod tests {
         assert!(wheel.is_empty());
     }
 
-    /// Returns a judge and its record: the node where a vote was lost, or none for a grant that was revoked.
+    /// Returns a judge and its record: the node where a vote was lost, or none for a grant that was
+    /// revoked.
     fn listening() -> (Judge, Arc<Mutex<Vec<Option<usize>>>>) {
         let told = Arc::new(Mutex::new(Vec::new()));
         let tells = Arc::clone(&told);
@@ -528,7 +710,12 @@ mod tests {
     }
 
     fn answer(wheel: &mut Wheel, hold: &Arc<Hold>, node: usize, said: RenewAnswer, judge: &Judge) {
-        let answers = Answers { node, sent: hold.since, holds: Arc::new([Arc::clone(hold)]), said: vec![said] };
+        let answers = Answers {
+            node,
+            sent: hold.since,
+            holds: Arc::new([Arc::clone(hold)]),
+            said: vec![said],
+        };
         wheel.answered(&answers, judge);
     }
 
@@ -539,15 +726,30 @@ mod tests {
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let mut notes = |after| {
             assert!(wheel.renewed(&hold, 0, hold.since + after, hold.since));
-            wheel.notes.drain(..).map(|(_, note)| matches!(note, Note::SafeAgain)).collect::<Vec<_>>()
+            wheel
+                .notes
+                .drain(..)
+                .map(|(_, note)| matches!(note, Note::SafeAgain))
+                .collect::<Vec<_>>()
         };
         assert_eq!(notes(Duration::from_millis(1)), [false]);
         hold.tick_failed();
         assert_eq!(notes(Duration::from_millis(2)), [false, true]);
         let holds = Arc::new([Arc::clone(&hold)]);
         let sent = hold.since + Duration::from_millis(3);
-        wheel.answered(&Answers { node: 0, sent, holds, said: vec![RenewAnswer::Renewed] }, &no_finding());
-        assert_eq!((wheel.counters.stats(0, 0, 0, 0).renewals, wheel.notes.len()), (1, 0));
+        wheel.answered(
+            &Answers {
+                node: 0,
+                sent,
+                holds,
+                said: vec![RenewAnswer::Renewed],
+            },
+            &no_finding(),
+        );
+        assert_eq!(
+            (wheel.counters.stats(0, 0, 0, 0).renewals, wheel.notes.len()),
+            (1, 0)
+        );
     }
 
     #[tokio::test]
@@ -556,7 +758,10 @@ mod tests {
         let hold = hold(TERMS, &[0], 1);
         let mut renewals = Vec::new();
         let judge = no_finding();
-        assert!(futures_util::poll!(pin!(wheel.expired(&mut renewals, &judge))).is_pending(), "it is empty");
+        assert!(
+            futures_util::poll!(pin!(wheel.expired(&mut renewals, &judge))).is_pending(),
+            "it is empty"
+        );
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         assert!(futures_util::poll!(pin!(wheel.expired(&mut renewals, &judge))).is_pending());
     }
@@ -568,7 +773,14 @@ mod tests {
         let hold = hold(TERMS, &[0, 1, 2], 3);
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         answer(&mut wheel, &hold, 1, RenewAnswer::Gone, &judge);
-        assert_eq!((&*told.lock().expect("sound"), hold.is_held(), wheel.is_empty()), (&vec![Some(1)], true, false));
+        assert_eq!(
+            (
+                &*told.lock().expect("sound"),
+                hold.is_held(),
+                wheel.is_empty()
+            ),
+            (&vec![Some(1)], true, false)
+        );
         answer(&mut wheel, &hold, 2, RenewAnswer::Gone, &judge);
         assert_eq!(hold.at(hold.since), HoldState::Lost(Loss::NotOwner));
         assert!(wheel.is_empty() && told.lock().expect("sound").len() == 1);
@@ -588,19 +800,33 @@ mod tests {
         let mut wheel = wheel();
         let hold = hold(TERMS, &[0], 1);
         let judge = no_finding();
-        wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold)), WatchOrder::Renew(1)]);
+        wheel.carry_out(vec![
+            WatchOrder::Watch(Arc::downgrade(&hold)),
+            WatchOrder::Renew(1),
+        ]);
         let placing = entry(&wheel).placing;
         assert!(entry(&wheel).extra && entry(&wheel).renew_at <= Instant::now());
         wheel.carry_out(vec![WatchOrder::Renew(1)]);
-        assert_eq!(entry(&wheel).placing, placing, "that was asked for a moment ago");
+        assert_eq!(
+            entry(&wheel).placing,
+            placing,
+            "that was asked for a moment ago"
+        );
         let now = Instant::now();
         let timeout = wheel.rhythm.command_timeout;
         let mut renewals = Vec::new();
         look(&mut wheel, now, &mut renewals, &judge);
         look(&mut wheel, now + timeout, &mut renewals, &judge);
-        assert_eq!((renewals.len(), hold.at(now), hold.failed_ticks()), (1, HoldState::Safe, 0));
+        assert_eq!(
+            (renewals.len(), hold.at(now), hold.failed_ticks()),
+            (1, HoldState::Safe, 0)
+        );
         look(&mut wheel, hold.since + LEASE / 3, &mut renewals, &judge);
-        assert_eq!(renewals.len(), 2, "the tick that it came before begins in its turn");
+        assert_eq!(
+            renewals.len(),
+            2,
+            "the tick that it came before begins in its turn"
+        );
         let placing = entry(&wheel).placing;
         wheel.entries.get_mut(&1).expect("in the wheel").hinted = None;
         wheel.carry_out(vec![WatchOrder::Renew(1)]);
@@ -630,8 +856,14 @@ mod tests {
         for _ in 0..64 {
             wheel.entries.get_mut(&1).expect("in the wheel").renew_at = planned;
             wheel.renew_all();
-            assert!(entry(&wheel).renew_at <= Instant::now() + lease / 6, "half a tick");
-            assert!(entry(&wheel).extra, "even if it was renewed out of turn a moment ago");
+            assert!(
+                entry(&wheel).renew_at <= Instant::now() + lease / 6,
+                "half a tick"
+            );
+            assert!(
+                entry(&wheel).extra,
+                "even if it was renewed out of turn a moment ago"
+            );
         }
     }
 
@@ -642,8 +874,19 @@ mod tests {
         let judge = no_finding();
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         for n in 1..2_000 {
-            let (holds, sent) = (Arc::new([Arc::clone(&hold)]), hold.since + Duration::from_micros(n));
-            wheel.answered(&Answers { node: 0, sent, holds, said: vec![RenewAnswer::Renewed] }, &judge);
+            let (holds, sent) = (
+                Arc::new([Arc::clone(&hold)]),
+                hold.since + Duration::from_micros(n),
+            );
+            wheel.answered(
+                &Answers {
+                    node: 0,
+                    sent,
+                    holds,
+                    said: vec![RenewAnswer::Renewed],
+                },
+                &judge,
+            );
         }
         assert!(wheel.schedule.len() <= 1_003, "{}", wheel.schedule.len());
         assert_eq!(places(&mut wheel).len(), 1);
@@ -665,9 +908,15 @@ mod tests {
             hinted: None,
             extra: false,
         };
-        assert_eq!(rhythm.next_look(&hold, &survey, &entry), (entry.renew_at, Until::Tick));
+        assert_eq!(
+            rhythm.next_look(&hold, &survey, &entry),
+            (entry.renew_at, Until::Tick)
+        );
         entry.renew_at = end.before(rhythm.grid * 2);
-        assert_eq!(rhythm.next_look(&hold, &survey, &entry), (entry.renew_at, Until::End));
+        assert_eq!(
+            rhythm.next_look(&hold, &survey, &entry),
+            (entry.renew_at, Until::End)
+        );
         entry.renew_at = end + rhythm.grid;
         assert_eq!(rhythm.next_look(&hold, &survey, &entry), (end, Until::End));
     }
@@ -678,7 +927,11 @@ mod tests {
         let wheel = wheel();
         let hold = hold(Terms { lease, ..TERMS }, &[0], 1);
         let tick = wheel.rhythm.tick_at(&hold, hold.since, 0, hold.since);
-        assert!(hold.since.until(tick) >= lease / 3 - lease / 30, "{:?}", hold.since.until(tick));
+        assert!(
+            hold.since.until(tick) >= lease / 3 - lease / 30,
+            "{:?}",
+            hold.since.until(tick)
+        );
     }
 
     #[test]
@@ -689,18 +942,34 @@ mod tests {
             hasher.finish()
         };
         let numbers = 1_000..1_128;
-        assert!(numbers.clone().all(|number| hash(number) << 7 == number << 7));
+        assert!(
+            numbers
+                .clone()
+                .all(|number| hash(number) << 7 == number << 7)
+        );
         let tags: HashSet<u64> = numbers.map(|number| hash(number) >> 57).collect();
         assert!(tags.len() > 100, "{}", tags.len());
         let far = 0xFF << 56;
-        assert_ne!(hash(far) >> 57, far >> 57, "what is there already is mixed and not covered");
+        assert_ne!(
+            hash(far) >> 57,
+            far >> 57,
+            "what is there already is mixed and not covered"
+        );
         let hash = |bytes: &[u8]| {
             let mut hasher = Sequential::default();
             hasher.write(bytes);
             hasher.finish()
         };
-        let hashes = [[1, 0, 0, 0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0, 1], [0; 9]].map(|bytes| hash(&bytes));
-        assert!(hashes[0] != hashes[1] && hashes[0] != hashes[2], "each byte counts");
+        let hashes = [
+            [1, 0, 0, 0, 0, 0, 0, 0, 0],
+            [1, 0, 0, 0, 0, 0, 0, 0, 1],
+            [0; 9],
+        ]
+        .map(|bytes| hash(&bytes));
+        assert!(
+            hashes[0] != hashes[1] && hashes[0] != hashes[2],
+            "each byte counts"
+        );
     }
 
     #[test]

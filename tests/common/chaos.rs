@@ -1,4 +1,5 @@
-//! Bad days: many processes on a few keys while something is done to the connections or to the server.
+//! Bad days: many processes on a few keys while something is done to the connections or to the
+//! server.
 
 use std::process::Child;
 use std::sync::Arc;
@@ -22,15 +23,20 @@ pub enum Chaos {
     Swallows,
 }
 
-/// Runs processes of eight tasks with `rounds` acquisitions each. Checks that no two visits overlap (a visit ends when
-/// its holder is told of a loss), that every waiter returns, and that no key is left at the end.
+/// Runs processes of eight tasks with `rounds` acquisitions each. Checks that no two visits overlap
+/// (a visit ends when its holder is told of a loss), that every waiter returns, and that no key is
+/// left at the end.
 pub fn survive(chaos: Chaos, processes: usize, rounds: usize) -> Duration {
     let start = Instant::now();
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let keys = [key(), key(), key()];
     let names: Vec<&str> = keys.iter().map(String::as_str).collect();
-    let url = if matches!(chaos, Chaos::Swallows) { proxy.url() } else { server.url() };
+    let url = if matches!(chaos, Chaos::Swallows) {
+        proxy.url()
+    } else {
+        server.url()
+    };
     let children: Vec<_> = (0..processes)
         .map(|_| {
             let out = scratch("visits");
@@ -47,7 +53,10 @@ pub fn survive(chaos: Chaos, processes: usize, rounds: usize) -> Duration {
             }
             proxy.set(Mode::Pass);
         });
-        let outcome: Vec<_> = children.into_iter().map(|(child, out)| (wait(child), out)).collect();
+        let outcome: Vec<_> = children
+            .into_iter()
+            .map(|(child, out)| (wait(child), out))
+            .collect();
         done.store(true, Ordering::Relaxed);
         for (ended_well, out) in outcome {
             assert!(ended_well, "{chaos:?}: a process failed, or did not return");
@@ -56,16 +65,25 @@ pub fn survive(chaos: Chaos, processes: usize, rounds: usize) -> Duration {
         }
     });
     assert_eq!(record.visits.len(), processes * 8 * rounds);
-    record.check().unwrap_or_else(|overlap| panic!("{chaos:?}: {overlap}"));
-    record.history.check(Model::ReentrantFenced(2)).unwrap_or_else(|calls| panic!("{chaos:?}: {calls}"));
+    record
+        .check()
+        .unwrap_or_else(|overlap| panic!("{chaos:?}: {overlap}"));
+    record
+        .history
+        .check(Model::ReentrantFenced(2))
+        .unwrap_or_else(|calls| panic!("{chaos:?}: {calls}"));
     // One lease (and a little more): what was not released has run out by then.
     std::thread::sleep(Duration::from_millis(1_100));
-    assert!(keys.iter().all(|key| !server.exists(key)), "{chaos:?}: a key is left");
+    assert!(
+        keys.iter().all(|key| !server.exists(key)),
+        "{chaos:?}: a key is left"
+    );
     start.elapsed()
 }
 
 fn harm(chaos: Chaos, server: &Server, proxy: &Proxy) {
-    let pause = |ms: std::ops::Range<u64>| std::thread::sleep(Duration::from_millis(fastrand::u64(ms)));
+    let pause =
+        |ms: std::ops::Range<u64>| std::thread::sleep(Duration::from_millis(fastrand::u64(ms)));
     match chaos {
         Chaos::Kills => {
             // The server may be too busy to answer.

@@ -19,13 +19,19 @@ pub fn spawn_child(task: &str, url: &str, keys: &[&str], rounds: usize, out: &Pa
 
 /// Does the same with a pipe for what the child writes to its standard error.
 pub fn spawn_piped_child(task: &str, url: &str, keys: &[&str], rounds: usize, out: &Path) -> Child {
-    child(task, url, keys, rounds, out).stderr(Stdio::piped()).spawn().unwrap()
+    child(task, url, keys, rounds, out)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 fn child(task: &str, url: &str, keys: &[&str], rounds: usize, out: &Path) -> Command {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "child_process", "--nocapture"]);
-    child.env(CHILD, format!("{task} {url} {} {rounds} {}", keys.join(","), out.display()));
+    child.env(
+        CHILD,
+        format!("{task} {url} {} {rounds} {}", keys.join(","), out.display()),
+    );
     child.stdout(Stdio::null());
     child
 }
@@ -35,8 +41,8 @@ pub fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("lockhound-{name}-{}", lockhound::Uuid::new_v4()))
 }
 
-/// Returns what a child has to do: its task, the address, the keys, the number of rounds, and where to report. `None`
-/// if this process is no child.
+/// Returns what a child has to do: its task, the address, the keys, the number of rounds, and where
+/// to report. `None` if this process is no child.
 pub fn told() -> Option<[String; 5]> {
     let told = std::env::var(CHILD).ok()?;
     let words: Vec<String> = told.split(' ').map(str::to_owned).collect();
@@ -45,7 +51,9 @@ pub fn told() -> Option<[String; 5]> {
 
 /// The body of the test `child_process`.
 pub fn run() {
-    let Some([task, url, keys, rounds, out]) = told() else { return };
+    let Some([task, url, keys, rounds, out]) = told() else {
+        return;
+    };
     let keys: Vec<String> = keys.split(',').map(str::to_owned).collect();
     let rounds = rounds.parse().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -63,18 +71,33 @@ pub fn run() {
 
 /// Eight tasks enter and leave without faults: no lock may be lost.
 async fn visit(url: &str, keys: &[String], rounds: usize, out: &Path) {
-    let locks = Locker::builder().node(url).lease(Duration::from_secs(10)).connect().await.unwrap();
+    let locks = Locker::builder()
+        .node(url)
+        .lease(Duration::from_secs(10))
+        .connect()
+        .await
+        .unwrap();
     let tasks = (0..8).map(|task| {
         let lock = locks.get(&keys[task % keys.len()]);
         tokio::spawn(async move {
             let mut visits = Vec::new();
             for _ in 0..rounds {
                 let guard = lock.lock().await.unwrap();
-                let (who, fence, entered) = (guard.owner().to_string(), guard.fence().get(), record::now());
+                let (who, fence, entered) = (
+                    guard.owner().to_string(),
+                    guard.fence().get(),
+                    record::now(),
+                );
                 tokio::task::yield_now().await;
                 guard.check().unwrap();
                 let left = record::now();
-                visits.push(Visit { key: lock.key().to_string(), who, fence, entered, left });
+                visits.push(Visit {
+                    key: lock.key().to_string(),
+                    who,
+                    fence,
+                    entered,
+                    left,
+                });
                 guard.unlock().await.unwrap();
             }
             Record::of(visits)
@@ -83,11 +106,16 @@ async fn visit(url: &str, keys: &[String], rounds: usize, out: &Path) {
     finish(&locks, tasks.collect(), out).await;
 }
 
-/// Eight tasks enter and leave under faults: operations fail, locks are lost, and everything is retried.
+/// Eight tasks enter and leave under faults: operations fail, locks are lost, and everything is
+/// retried.
 async fn survive(url: &str, keys: &[String], rounds: usize, out: &Path) {
     let connect = || {
         let lease = Duration::from_secs(1);
-        Locker::builder().node(url).lease(lease).outage_tolerance(Duration::from_secs(30)).connect()
+        Locker::builder()
+            .node(url)
+            .lease(lease)
+            .outage_tolerance(Duration::from_secs(30))
+            .connect()
     };
     // The faults may have begun already.
     let mut connected = connect().await;
@@ -118,7 +146,13 @@ async fn come_and_go(lock: &Lock, record: &mut Record) {
         if fastrand::u8(..) < 32
             && let Ok(nested) = lock.lock().await
         {
-            stay.note(Op::Lock { fence: nested.fence().get() }, called, Some(record::now()));
+            stay.note(
+                Op::Lock {
+                    fence: nested.fence().get(),
+                },
+                called,
+                Some(record::now()),
+            );
             stay.leave(nested).await;
         }
         for _ in 0..fastrand::u8(0..4) {
@@ -146,19 +180,37 @@ struct Stay<'a> {
 
 impl<'a> Stay<'a> {
     fn begin(lock: &Lock, guard: &Guard, called: u64, record: &'a mut Record) -> Self {
-        let (key, who, fence) = (lock.key().to_string(), guard.owner().to_string(), guard.fence().get());
-        let mut stay = Self { key, who, fence, record, visit: None, held: called, lost: false };
+        let (key, who, fence) = (
+            lock.key().to_string(),
+            guard.owner().to_string(),
+            guard.fence().get(),
+        );
+        let mut stay = Self {
+            key,
+            who,
+            fence,
+            record,
+            visit: None,
+            held: called,
+            lost: false,
+        };
         stay.note(Op::Lock { fence }, called, Some(record::now()));
         stay
     }
 
     fn note(&mut self, op: Op, called: u64, returned: Option<u64>) {
         let (key, who) = (self.key.clone(), self.who.clone());
-        self.record.history.calls.push(Call { key, who, op, called, returned });
+        self.record.history.calls.push(Call {
+            key,
+            who,
+            op,
+            called,
+            returned,
+        });
     }
 
-    /// Returns whether the lock is still held. The visit lasts until the last check that found it held; the time is
-    /// taken before the check.
+    /// Returns whether the lock is still held. The visit lasts until the last check that found it
+    /// held; the time is taken before the check.
     fn look(&mut self, guard: &Guard) -> bool {
         let now = record::now();
         let inside = guard.check().is_ok();
@@ -190,9 +242,20 @@ impl<'a> Stay<'a> {
 
 impl Drop for Stay<'_> {
     fn drop(&mut self) {
-        let Self { key, who, fence, visit, .. } = self;
-        let visit =
-            visit.map(|(entered, left)| Visit { key: key.clone(), who: who.clone(), fence: *fence, entered, left });
+        let Self {
+            key,
+            who,
+            fence,
+            visit,
+            ..
+        } = self;
+        let visit = visit.map(|(entered, left)| Visit {
+            key: key.clone(),
+            who: who.clone(),
+            fence: *fence,
+            entered,
+            left,
+        });
         self.record.visits.extend(visit);
     }
 }
@@ -208,7 +271,12 @@ async fn finish(locks: &Locker, tasks: Vec<tokio::task::JoinHandle<Record>>, out
 
 /// Takes the lock, reports that, and holds it until this process is killed.
 async fn hold(url: &str, key: &str, out: &Path) {
-    let locks = Locker::builder().node(url).lease(Duration::from_secs(2)).connect().await.unwrap();
+    let locks = Locker::builder()
+        .node(url)
+        .lease(Duration::from_secs(2))
+        .connect()
+        .await
+        .unwrap();
     let guard = locks.get(key).lock().await.unwrap();
     std::fs::write(out, "held").unwrap();
     guard.lost().cancelled().await;
@@ -217,13 +285,22 @@ async fn hold(url: &str, key: &str, out: &Path) {
 /// The lease of the locks in [`write`].
 pub const WRITTEN_LEASE: Duration = Duration::from_millis(3_000);
 
-/// Holds many locks for three leases, and writes each event of the locker to the standard error. Reports when it holds
-/// all of them, and at the end how many of them it has lost, and how many events were dropped.
+/// Holds many locks for three leases, and writes each event of the locker to the standard error.
+/// Reports when it holds all of them, and at the end how many of them it has lost, and how many
+/// events were dropped.
 async fn write(urls: &str, key: &str, locks: usize, out: &Path) {
     let level = tracing_subscriber::filter::LevelFilter::TRACE;
-    tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(std::io::stderr).init();
-    let builder = urls.split(',').fold(Locker::builder(), |builder, url| builder.node(url));
-    let builder = builder.restart_quarantine(Duration::ZERO).command_timeout(WRITTEN_LEASE / 4);
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
+    let builder = urls
+        .split(',')
+        .fold(Locker::builder(), |builder, url| builder.node(url));
+    let builder = builder
+        .restart_quarantine(Duration::ZERO)
+        .command_timeout(WRITTEN_LEASE / 4);
     let locker = builder.lease(WRITTEN_LEASE).connect().await.unwrap();
     let taking: Vec<_> = (0..locks)
         .map(|number| {
@@ -240,7 +317,11 @@ async fn write(urls: &str, key: &str, locks: usize, out: &Path) {
     let lost = guards.iter().filter(|guard| guard.check().is_err()).count();
     let stats = locker.stats();
     assert!(stats.renewals >= u64::try_from(locks).unwrap(), "{stats:?}");
-    std::fs::write(out, format!("{lost} lost, {} dropped", stats.dropped_events)).unwrap();
+    std::fs::write(
+        out,
+        format!("{lost} lost, {} dropped", stats.dropped_events),
+    )
+    .unwrap();
     drop(guards);
     locker.close().await;
 }
@@ -251,14 +332,21 @@ pub const STALLED_LEASE: Duration = Duration::from_millis(1_500);
 /// The exit code of [`stall`] if a lock was lost although the process had its CPU.
 pub const LOST_AWAKE: i32 = 3;
 
-/// Holds two locks with [`STALLED_LEASE`] until the process gets no CPU for longer than that. A thread calls `check()`
-/// on the first lock all the time; nothing asks for the second. Reports how much later than the first `check()` that
-/// failed the token of the second lock fired, in microseconds.
+/// Holds two locks with [`STALLED_LEASE`] until the process gets no CPU for longer than that. A
+/// thread calls `check()` on the first lock all the time; nothing asks for the second. Reports how
+/// much later than the first `check()` that failed the token of the second lock fired, in
+/// microseconds.
 async fn stall(url: &str, keys: &[String], out: &Path) {
     // Nearly a tick: on a busy machine an answer may take long.
-    let locks = Locker::builder().node(url).lease(STALLED_LEASE).command_timeout(STALLED_LEASE * 3 / 10);
+    let locks = Locker::builder()
+        .node(url)
+        .lease(STALLED_LEASE)
+        .command_timeout(STALLED_LEASE * 3 / 10);
     let locks = locks.connect().await.unwrap();
-    let (asked, watched) = (locks.get(&keys[0]).lock().await.unwrap(), locks.get(&keys[1]).lock().await.unwrap());
+    let (asked, watched) = (
+        locks.get(&keys[0]).lock().await.unwrap(),
+        locks.get(&keys[1]).lock().await.unwrap(),
+    );
     let (token, asked_of) = (watched.lost(), locks.clone());
     let asking = std::thread::spawn(move || {
         let (begun, mut last, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
@@ -267,14 +355,25 @@ async fn stall(url: &str, keys: &[String], out: &Path) {
             let slept = before.duration_since(last) > STALLED_LEASE;
             match answer {
                 Ok(()) => assert!(!slept, "check() accepts a lock that has run out"),
-                Err(Error::Lost { loss: Loss::Expired, .. }) if slept => return before,
+                Err(Error::Lost {
+                    loss: Loss::Expired,
+                    ..
+                }) if slept => return before,
                 // The process was stopped between the look at the clock and the check.
-                Err(Error::Lost { loss: Loss::Expired, .. }) if before.elapsed() > STALLED_LEASE => {
+                Err(Error::Lost {
+                    loss: Loss::Expired,
+                    ..
+                }) if before.elapsed() > STALLED_LEASE => {
                     return Instant::now();
                 }
-                Err(Error::Lost { loss: Loss::Expired, .. }) => {
+                Err(Error::Lost {
+                    loss: Loss::Expired,
+                    ..
+                }) => {
                     let (held, stats) = (begun.elapsed(), asked_of.stats());
-                    eprintln!("lost awake after {held:?}; the longest time without a look: {longest:?}; {stats:#?}");
+                    eprintln!(
+                        "lost awake after {held:?}; the longest time without a look: {longest:?}; {stats:#?}"
+                    );
                     std::process::exit(LOST_AWAKE)
                 }
                 Err(error) => panic!("{error}"),
@@ -290,5 +389,11 @@ async fn stall(url: &str, keys: &[String], out: &Path) {
     let awake = asking.join().unwrap();
     let late = fired.saturating_duration_since(awake);
     std::fs::write(out, format!("{}", late.as_micros())).unwrap();
-    assert!(matches!(watched.unlock().await, Err(Error::Lost { loss: Loss::Expired | Loss::RenewalFailed, .. })));
+    assert!(matches!(
+        watched.unlock().await,
+        Err(Error::Lost {
+            loss: Loss::Expired | Loss::RenewalFailed,
+            ..
+        })
+    ));
 }

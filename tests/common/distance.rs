@@ -17,11 +17,18 @@ pub struct Distances {
 
 impl Distances {
     pub fn new() -> Self {
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-        Self { runtime: Some(runtime) }
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        Self {
+            runtime: Some(runtime),
+        }
     }
 
-    /// Opens a link to this port and returns the link's port. A reply arrives one round trip after its request.
+    /// Opens a link to this port and returns the link's port. A reply arrives one round trip after
+    /// its request.
     pub fn to(&self, port: u16, round_trip: Duration) -> u16 {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         listener.set_nonblocking(true).expect("a listener");
@@ -29,7 +36,11 @@ impl Distances {
         let runtime = self.runtime.as_ref().expect("it is dropped at the end");
         let _inside = runtime.enter();
         let listener = TcpListener::from_std(listener).expect("a listener");
-        runtime.spawn(serve(listener, ([127, 0, 0, 1], port).into(), round_trip / 2));
+        runtime.spawn(serve(
+            listener,
+            ([127, 0, 0, 1], port).into(),
+            round_trip / 2,
+        ));
         near
     }
 }
@@ -45,11 +56,14 @@ impl Drop for Distances {
 
 async fn serve(listener: TcpListener, to: SocketAddr, one_way: Duration) {
     while let Ok((client, _)) = listener.accept().await {
-        let Ok(server) = TcpStream::connect(to).await else { continue };
+        let Ok(server) = TcpStream::connect(to).await else {
+            continue;
+        };
         if client.set_nodelay(true).is_err() || server.set_nodelay(true).is_err() {
             continue;
         }
-        let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+        let ((from_client, to_client), (from_server, to_server)) =
+            (client.into_split(), server.into_split());
         pass(from_client, to_server, one_way);
         pass(from_server, to_client, one_way);
     }
@@ -62,7 +76,10 @@ fn pass(from: OwnedReadHalf, into: OwnedWriteHalf, one_way: Duration) {
         let mut buffer = vec![0; 64 * 1024];
         while from.readable().await.is_ok() {
             match from.try_read(&mut buffer) {
-                Ok(n @ 1..) if sender.send((Instant::now() + one_way, buffer[..n].to_vec())).is_ok() => {}
+                Ok(n @ 1..)
+                    if sender
+                        .send((Instant::now() + one_way, buffer[..n].to_vec()))
+                        .is_ok() => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 _ => return,
             }

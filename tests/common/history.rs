@@ -1,7 +1,8 @@
-//! Histories of calls on locks, and the check that some order of the calls explains them all: linearizability. The
-//! check is Wing and Gong's, with the cache of states that Lowe added (*Testing for linearizability*, 2016). The models
-//! are those of Hazelcast's Jepsen tests: an owner-aware, a re-entrant, a fenced, and a re-entrant fenced mutex. Times
-//! are of [`super::record::now`], which all processes of a machine share.
+//! Histories of calls on locks, and the check that some order of the calls explains them all:
+//! linearizability. The check is Wing and Gong's, with the cache of states that Lowe added
+//! (*Testing for linearizability*, 2016). The models are those of Hazelcast's Jepsen tests: an
+//! owner-aware, a re-entrant, a fenced, and a re-entrant fenced mutex. Times are of
+//! [`super::record::now`], which all processes of a machine share.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -13,8 +14,8 @@ pub enum Op {
     Lock { fence: u64 },
     /// A guard was released.
     Unlock,
-    /// The lock was lost at some time during this call, which lasts from the last check that found it held to the first
-    /// that did not. The loss ends all its guards.
+    /// The lock was lost at some time during this call, which lasts from the last check that found
+    /// it held to the first that did not. The loss ends all its guards.
     Lose,
 }
 
@@ -25,7 +26,8 @@ pub struct Call {
     pub who: String,
     pub op: Op,
     pub called: u64,
-    /// `None`: the caller got no answer. The call took effect at some time after it was made, or never.
+    /// `None`: the caller got no answer. The call took effect at some time after it was made, or
+    /// never.
     pub returned: Option<u64>,
 }
 
@@ -68,14 +70,28 @@ impl Model {
         match op {
             Op::Lock { fence } if is_holder => {
                 let same = !self.is_fenced() || fence == state.fence;
-                (state.count < self.most() && same).then_some(State { count: state.count + 1, ..state })
+                (state.count < self.most() && same).then_some(State {
+                    count: state.count + 1,
+                    ..state
+                })
             }
             Op::Lock { fence } => {
                 let grows = !self.is_fenced() || fence > state.fence;
-                (state.holder.is_none() && grows).then_some(State { holder: Some(who), count: 1, fence })
+                (state.holder.is_none() && grows).then_some(State {
+                    holder: Some(who),
+                    count: 1,
+                    fence,
+                })
             }
-            Op::Unlock if is_holder && state.count > 1 => Some(State { count: state.count - 1, ..state }),
-            Op::Unlock | Op::Lose => is_holder.then_some(State { holder: None, count: 0, ..state }),
+            Op::Unlock if is_holder && state.count > 1 => Some(State {
+                count: state.count - 1,
+                ..state
+            }),
+            Op::Unlock | Op::Lose => is_holder.then_some(State {
+                holder: None,
+                count: 0,
+                ..state
+            }),
         }
     }
 }
@@ -112,7 +128,13 @@ impl History {
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, who, op, called, returned } = self;
+        let Self {
+            key,
+            who,
+            op,
+            called,
+            returned,
+        } = self;
         let op = match op {
             Op::Lock { fence } => format!("lock:{fence}"),
             Op::Unlock => "unlock".to_owned(),
@@ -127,23 +149,38 @@ impl Call {
     /// Parses a line that Display wrote; `None` if the line is something else.
     pub fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split(' ').collect();
-        let [key, who, op, called, returned] = words[..] else { return None };
+        let [key, who, op, called, returned] = words[..] else {
+            return None;
+        };
         let op = match (op, op.split_once(':')) {
-            (_, Some(("lock", fence))) => Op::Lock { fence: fence.parse().ok()? },
+            (_, Some(("lock", fence))) => Op::Lock {
+                fence: fence.parse().ok()?,
+            },
             ("unlock", _) => Op::Unlock,
             ("lose", _) => Op::Lose,
             _ => return None,
         };
-        let returned = if returned == "never" { None } else { Some(returned.parse().ok()?) };
-        Some(Self { key: key.to_owned(), who: who.to_owned(), op, called: called.parse().ok()?, returned })
+        let returned = if returned == "never" {
+            None
+        } else {
+            Some(returned.parse().ok()?)
+        };
+        Some(Self {
+            key: key.to_owned(),
+            who: who.to_owned(),
+            op,
+            called: called.parse().ok()?,
+            returned,
+        })
     }
 }
 
-/// How many states the search for one lock may visit: far more than the longest histories of the tests need.
+/// How many states the search for one lock may visit: far more than the longest histories of the
+/// tests need.
 const MOST_STATES: usize = 1_000_000;
 
-/// The search for an order of the calls on one lock. Without the rules of `Search::may_be_next` and the dead calls of
-/// `Search::visit`, each release without an answer doubles the number of states.
+/// The search for an order of the calls on one lock. Without the rules of `Search::may_be_next` and
+/// the dead calls of `Search::visit`, each release without an answer doubles the number of states.
 struct Search {
     model: Model,
     calls: Vec<Step>,
@@ -151,8 +188,8 @@ struct Search {
     unanswered: Vec<usize>,
     /// The answered locks, by their fences.
     locks: Vec<usize>,
-    /// Calls and returns in the order of their times. `next` and `before` link those that have no place in the order
-    /// yet.
+    /// Calls and returns in the order of their times. `next` and `before` link those that have no
+    /// place in the order yet.
     events: Vec<Event>,
     next: Vec<usize>,
     before: Vec<usize>,
@@ -166,7 +203,8 @@ struct Step {
     who: usize,
     op: Op,
     returned: Option<u64>,
-    /// The highest fence that its owner had asked for by then. A release or a loss cannot be that of a later hold.
+    /// The highest fence that its owner had asked for by then. A release or a loss cannot be that
+    /// of a later hold.
     latest: u64,
 }
 
@@ -182,7 +220,11 @@ impl Step {
 
     /// The fence of a lock.
     fn fence(&self) -> u64 {
-        if let Op::Lock { fence } = self.op { fence } else { 0 }
+        if let Op::Lock { fence } = self.op {
+            fence
+        } else {
+            0
+        }
     }
 }
 
@@ -227,11 +269,18 @@ impl Search {
         }
         // At equal times calls come before returns: they may overlap.
         times.sort_unstable();
-        let events: Vec<Event> = times.iter().map(|&(_, returns, call)| Event { call, returns }).collect();
+        let events: Vec<Event> = times
+            .iter()
+            .map(|&(_, returns, call)| Event { call, returns })
+            .collect();
         // The head of the list has the index after the last event.
         let head = events.len();
-        let next = (0..=head).map(|at| if at == head { 0 } else { at + 1 }).collect();
-        let before = (0..=head).map(|at| if at == 0 { head } else { at - 1 }).collect();
+        let next = (0..=head)
+            .map(|at| if at == head { 0 } else { at + 1 })
+            .collect();
+        let before = (0..=head)
+            .map(|at| if at == 0 { head } else { at - 1 })
+            .collect();
         let latest = latest_fences(model, calls);
         let step = |(call, latest): (&&Call, u64)| Step {
             who: owners[&call.who],
@@ -247,24 +296,41 @@ impl Search {
         let mut locks: Vec<usize> = answered.iter().copied().filter(is_lock).collect();
         locks.sort_by_key(|&call| calls[call].fence());
         let open = answered.len();
-        Self { model, calls, unanswered, locks, events, next, before, open }
+        Self {
+            model,
+            calls,
+            unanswered,
+            locks,
+            events,
+            next,
+            before,
+            open,
+        }
     }
 
     /// Returns the state after this call, if it may have the next place.
     fn after(&self, state: State, call: usize, placed: &[u64]) -> Option<State> {
-        let Step { who, op, latest, .. } = self.calls[call];
+        let Step {
+            who, op, latest, ..
+        } = self.calls[call];
         let is_of_it = matches!(op, Op::Lock { .. }) || state.fence <= latest;
         let after = self.model.step(state, who, op).filter(|_| is_of_it)?;
-        self.may_be_next(call, state, after, placed).then_some(after)
+        self.may_be_next(call, state, after, placed)
+            .then_some(after)
     }
 
-    /// Returns whether an order with this call in the next place is worth a look: it is not if a lower fence is left
-    /// out, or if another call of its kind, which returned sooner, could take the place.
+    /// Returns whether an order with this call in the next place is worth a look: it is not if a
+    /// lower fence is left out, or if another call of its kind, which returned sooner, could take
+    /// the place.
     fn may_be_next(&self, call: usize, state: State, after: State, placed: &[u64]) -> bool {
         let is_placed = |call: usize| placed[call / 64] & (1 << (call % 64)) != 0;
         if self.model.is_fenced() && after.fence > state.fence {
-            let from = self.locks.partition_point(|&lock| self.calls[lock].fence() < state.fence);
-            let mut lower = self.locks[from..].iter().take_while(|&&lock| self.calls[lock].fence() < after.fence);
+            let from = self
+                .locks
+                .partition_point(|&lock| self.calls[lock].fence() < state.fence);
+            let mut lower = self.locks[from..]
+                .iter()
+                .take_while(|&&lock| self.calls[lock].fence() < after.fence);
             if lower.any(|&lock| !is_placed(lock)) {
                 return false;
             }
@@ -282,13 +348,22 @@ impl Search {
         true
     }
 
-    /// Notes a state; false if it was visited before. Calls that can have no place any more make no difference.
+    /// Notes a state; false if it was visited before. Calls that can have no place any more make no
+    /// difference.
     fn visit(&self, seen: &mut Seen, placed: &[u64], after: State) -> bool {
         let mut placed = placed.to_vec();
-        for &call in self.unanswered.iter().take_while(|&&call| self.calls[call].latest < after.fence) {
+        for &call in self
+            .unanswered
+            .iter()
+            .take_while(|&&call| self.calls[call].latest < after.fence)
+        {
             placed[call / 64] |= 1 << (call % 64);
         }
-        assert!(seen.len() < MOST_STATES, "the search for an order of {} calls is too wide", self.calls.len());
+        assert!(
+            seen.len() < MOST_STATES,
+            "the search for an order of {} calls is too wide",
+            self.calls.len()
+        );
         seen.insert((placed, after))
     }
 
@@ -315,8 +390,11 @@ impl Search {
             .filter(|(_, event)| event.returns)
             .map(|(at, event)| (event.call, at))
             .collect();
-        let (mut state, mut placed, mut chosen) =
-            (State::default(), vec![0_u64; self.calls.len().div_ceil(64)], Vec::new());
+        let (mut state, mut placed, mut chosen) = (
+            State::default(),
+            vec![0_u64; self.calls.len().div_ceil(64)],
+            Vec::new(),
+        );
         let (mut seen, mut farthest) = (Seen::new(), 0);
         let mut at = self.next[head];
         while self.open > 0 {
@@ -341,9 +419,12 @@ impl Search {
                 at = self.next[at];
                 continue;
             }
-            // This call returned without a place in the order: the search takes its last choice back.
+            // This call returned without a place in the order: the search takes its last choice
+            // back.
             farthest = farthest.max(at);
-            let Some((last, former)) = chosen.pop() else { return Err(self.events[farthest].call) };
+            let Some((last, former)) = chosen.pop() else {
+                return Err(self.events[farthest].call);
+            };
             let call = self.events[last].call;
             placed[call / 64] &= !(1 << (call % 64));
             if let Some(&end) = return_of.get(&call) {

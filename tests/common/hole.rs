@@ -14,9 +14,14 @@ pub struct Hole {
 impl Hole {
     pub fn new() -> Self {
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        listener
+            .bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())
+            .unwrap();
         listener.listen(0).unwrap();
-        let mut hole = Self { listener, waiting: Vec::new() };
+        let mut hole = Self {
+            listener,
+            waiting: Vec::new(),
+        };
         let address = SocketAddr::from(([127, 0, 0, 1], hole.port()));
         while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
             hole.waiting.push(stream);
@@ -25,6 +30,11 @@ impl Hole {
     }
 
     pub fn port(&self) -> u16 {
-        self.listener.local_addr().unwrap().as_socket().unwrap().port()
+        self.listener
+            .local_addr()
+            .unwrap()
+            .as_socket()
+            .unwrap()
+            .port()
     }
 }

@@ -1,5 +1,6 @@
-//! Redisson on a JVM, driven by lines. The program is in tests/redisson, and documents the lines. `./dev` has Maven
-//! build it in target/foreign/redisson on first use, and again when it has changed.
+//! Redisson on a JVM, driven by lines. The program is in tests/redisson, and documents the lines.
+//! `./dev` has Maven build it in target/foreign/redisson on first use, and again when it has
+//! changed.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -28,7 +29,8 @@ pub struct Jvm {
     log: Arc<Mutex<String>>,
 }
 
-/// The callers that wait for an answer, by the line's number. `None` once there are no more answers.
+/// The callers that wait for an answer, by the line's number. `None` once there are no more
+/// answers.
 type Waiting = Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>;
 
 /// The answer to a line.
@@ -44,14 +46,15 @@ pub struct Answer {
 pub type Asked = JoinHandle<Answer>;
 
 impl Jvm {
-    /// Returns the JVM that tests share, each with clients of its own. `None`, and a line on stderr, if it cannot be
-    /// run.
+    /// Returns the JVM that tests share, each with clients of its own. `None`, and a line on
+    /// stderr, if it cannot be run.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Jvm>> = OnceLock::new();
         SHARED.get_or_init(Self::start).as_ref()
     }
 
-    /// Returns the command that runs a class of the program. `None`, and a line on stderr, if it cannot be run.
+    /// Returns the command that runs a class of the program. `None`, and a line on stderr, if it
+    /// cannot be run.
     pub fn program(class: &str) -> Option<Command> {
         static PREPARED: OnceLock<Result<PathBuf, String>> = OnceLock::new();
         let prepared = match PREPARED.get_or_init(prepare) {
@@ -67,18 +70,29 @@ impl Jvm {
         let mut java = Command::new("java");
         // It has to start quickly and share two cores with many other processes.
         java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m"]);
-        java.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn").arg("-cp").arg(path).arg(class);
+        java.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+            .arg("-cp")
+            .arg(path)
+            .arg(class);
         Some(java)
     }
 
     /// Starts a JVM. `None`, and a line on stderr, if it cannot be run.
     pub fn start() -> Option<Self> {
         let mut java = Self::program("Driver")?;
-        let mut child = java.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = java
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let to = Mutex::new(child.stdin.take().unwrap());
         let waiting = Arc::new(Mutex::new(Some(HashMap::new())));
         let log = Arc::<Mutex<String>>::default();
-        let (answers, answered) = (BufReader::new(child.stdout.take().unwrap()), Arc::clone(&waiting));
+        let (answers, answered) = (
+            BufReader::new(child.stdout.take().unwrap()),
+            Arc::clone(&waiting),
+        );
         std::thread::spawn(move || {
             for line in answers.lines().map_while(Result::ok) {
                 tell(&answered, &line);
@@ -90,10 +104,18 @@ impl Jvm {
         std::thread::spawn(move || {
             let mut bytes = [0; 4_096];
             while let Ok(read @ 1..) = said.read(&mut bytes) {
-                into.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..read]));
+                into.lock()
+                    .unwrap()
+                    .push_str(&String::from_utf8_lossy(&bytes[..read]));
             }
         });
-        Some(Self { child: Mutex::new(child), to, number: AtomicU64::new(1), waiting, log })
+        Some(Self {
+            child: Mutex::new(child),
+            to,
+            number: AtomicU64::new(1),
+            waiting,
+            log,
+        })
     }
 
     /// Kills it (SIGKILL).
@@ -111,21 +133,46 @@ impl Jvm {
             waiting.insert(number, sender);
         }
         // A JVM that has ended takes no more lines; the answer then says so.
-        drop(self.to.lock().unwrap().write_all(format!("{number} {thread} {words}\n").as_bytes()));
-        let gone = || Answer { at: Instant::now(), said: Err("the JVM has ended".to_owned()) };
+        drop(
+            self.to
+                .lock()
+                .unwrap()
+                .write_all(format!("{number} {thread} {words}\n").as_bytes()),
+        );
+        let gone = || Answer {
+            at: Instant::now(),
+            said: Err("the JVM has ended".to_owned()),
+        };
         tokio::spawn(async move { receiver.await.unwrap_or_else(|_| gone()) })
     }
 
     /// Starts a client for these addresses, with this `lockWatchdogTimeout`.
-    pub async fn connect(&self, mode: Mode, addresses: &[String], watchdog: Duration) -> Client<'_> {
+    pub async fn connect(
+        &self,
+        mode: Mode,
+        addresses: &[String],
+        watchdog: Duration,
+    ) -> Client<'_> {
         let name = format!("c{}", self.number.fetch_add(1, Ordering::Relaxed));
         let mode = match mode {
             Mode::Single => "single",
             Mode::Cluster => "cluster",
         };
-        let line = format!("connect {name} {mode} {} {}", addresses.join(","), watchdog.as_millis());
-        let id = self.done(self.ask(&name, &line)).await.said.unwrap_or_else(|e| panic!("{e}"));
-        Client { jvm: self, name, id }
+        let line = format!(
+            "connect {name} {mode} {} {}",
+            addresses.join(","),
+            watchdog.as_millis()
+        );
+        let id = self
+            .done(self.ask(&name, &line))
+            .await
+            .said
+            .unwrap_or_else(|e| panic!("{e}"));
+        Client {
+            jvm: self,
+            name,
+            id,
+        }
     }
 
     /// Starts a client of one server.
@@ -133,7 +180,8 @@ impl Jvm {
         self.connect(Mode::Single, &[server.url()], watchdog).await
     }
 
-    /// Returns the locks of this name of several clients as one ("multi" or "red"), with an owner of its own.
+    /// Returns the locks of this name of several clients as one ("multi" or "red"), with an owner
+    /// of its own.
     pub fn lock_over(&self, kind: &str, clients: &[Client<'_>], key: &str) -> RLock<'_> {
         let names: Vec<&str> = clients.iter().map(|client| client.name.as_str()).collect();
         self.lock_of(kind, &names.join(","), key)
@@ -141,7 +189,11 @@ impl Jvm {
 
     fn lock_of(&self, kind: &str, clients: &str, key: &str) -> RLock<'_> {
         let thread = format!("t{}", self.number.fetch_add(1, Ordering::Relaxed));
-        RLock { jvm: self, name: format!("{kind} {clients} {key}"), thread }
+        RLock {
+            jvm: self,
+            name: format!("{kind} {clients} {key}"),
+            thread,
+        }
     }
 
     /// Waits for an answer that nothing delays.
@@ -152,7 +204,10 @@ impl Jvm {
     /// Waits for an answer that has to come within this time.
     pub async fn within(&self, bound: Duration, asked: Asked) -> Answer {
         let Some(answer) = soon(bound, asked).await else {
-            panic!("no answer in {bound:?}; what the JVM says: {}", self.log.lock().unwrap())
+            panic!(
+                "no answer in {bound:?}; what the JVM says: {}",
+                self.log.lock().unwrap()
+            )
         };
         answer.unwrap()
     }
@@ -160,7 +215,10 @@ impl Jvm {
 
 impl Drop for Jvm {
     fn drop(&mut self) {
-        let child = self.child.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let child = self
+            .child
+            .get_mut()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         drop(child.kill());
         drop(child.wait());
     }
@@ -175,7 +233,11 @@ fn tell(waiting: &Waiting, line: &str) {
         Some(("error", exception)) => Err(exception.to_owned()),
         _ => panic!("{line}"),
     };
-    let asked = waiting.lock().unwrap().as_mut().and_then(|waiting| waiting.remove(&number.parse().unwrap()));
+    let asked = waiting
+        .lock()
+        .unwrap()
+        .as_mut()
+        .and_then(|waiting| waiting.remove(&number.parse().unwrap()));
     // The line with number 0 is the greeting.
     if let Some(asked) = asked {
         drop(asked.send(Answer { at, said }));
@@ -206,9 +268,14 @@ impl<'a> Client<'a> {
     /// Has a thread begin a transaction that changes a bucket and stays open.
     pub async fn begin_to_change(&self, bucket: &str) -> Transaction<'a> {
         let thread = format!("t{}", self.jvm.number.fetch_add(1, Ordering::Relaxed));
-        let asked = self.jvm.ask(&thread, &format!("transaction {} {bucket}", self.name));
+        let asked = self
+            .jvm
+            .ask(&thread, &format!("transaction {} {bucket}", self.name));
         self.jvm.done(asked).await.said.unwrap();
-        Transaction { jvm: self.jvm, thread }
+        Transaction {
+            jvm: self.jvm,
+            thread,
+        }
     }
 
     /// Returns a lock of this kind, used by a thread of its own.
@@ -234,7 +301,11 @@ pub struct Transaction<'a> {
 
 impl Transaction<'_> {
     pub async fn roll_back(self) {
-        self.jvm.done(self.jvm.ask(&self.thread, "rollback")).await.said.unwrap();
+        self.jvm
+            .done(self.jvm.ask(&self.thread, "rollback"))
+            .await
+            .said
+            .unwrap();
     }
 }
 
@@ -252,7 +323,8 @@ impl RLock<'_> {
         self.jvm.ask(&self.thread, line.trim_end())
     }
 
-    /// Sends this verb, which nothing delays, and returns the word that is answered, or the exception.
+    /// Sends this verb, which nothing delays, and returns the word that is answered, or the
+    /// exception.
     pub async fn done(&self, verb: &str) -> Result<String, String> {
         self.said(verb, "").await
     }
@@ -262,7 +334,10 @@ impl RLock<'_> {
     }
 
     async fn word<T: std::str::FromStr>(&self, verb: &str, rest: &str) -> T {
-        let said = self.said(verb, rest).await.unwrap_or_else(|e| panic!("{verb}: {e}"));
+        let said = self
+            .said(verb, rest)
+            .await
+            .unwrap_or_else(|e| panic!("{verb}: {e}"));
         said.parse().unwrap_or_else(|_| panic!("{verb}: {said}"))
     }
 
@@ -273,7 +348,8 @@ impl RLock<'_> {
 
     /// Locks with a lease that is not renewed.
     pub async fn lock_leased(&self, lease: Duration) {
-        self.word::<String>("lock", &lease.as_millis().to_string()).await;
+        self.word::<String>("lock", &lease.as_millis().to_string())
+            .await;
     }
 
     pub async fn try_lock(&self) -> bool {
@@ -315,23 +391,40 @@ impl RLock<'_> {
 /// In CI, if the tools are there and the program cannot be prepared.
 fn prepare() -> Result<PathBuf, String> {
     for tool in ["java", "mvn"] {
-        if !Command::new("sh").args(["-c", "command -v \"$0\"", tool]).output().unwrap().status.success() {
+        if !Command::new("sh")
+            .args(["-c", "command -v \"$0\"", tool])
+            .output()
+            .unwrap()
+            .status
+            .success()
+        {
             return Err(format!("there is no {tool}"));
         }
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     // The unit tests share this module, and have no such variable.
-    let target = option_env!("CARGO_TARGET_TMPDIR").and_then(|of| Path::new(of).parent()).unwrap_or(root);
+    let target = option_env!("CARGO_TARGET_TMPDIR")
+        .and_then(|of| Path::new(of).parent())
+        .unwrap_or(root);
     let prepared = target.join("foreign/redisson");
     if !root.join("dev").exists() {
         return Err("its program is not part of the package".to_owned());
     }
     let mut dev = Command::new(root.join("dev"));
-    let run = dev.args(["foreign", "redisson"]).env("CARGO_TARGET_DIR", target).output().unwrap();
+    let run = dev
+        .args(["foreign", "redisson"])
+        .env("CARGO_TARGET_DIR", target)
+        .output()
+        .unwrap();
     if prepared.join("prepared").exists() {
         return Ok(prepared);
     }
-    let said = [run.stdout, run.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{said}");
+    let said = [run.stdout, run.stderr]
+        .map(|text| String::from_utf8_lossy(&text).into_owned())
+        .concat();
+    assert!(
+        std::env::var_os("CI").is_none_or(|ci| ci != "true"),
+        "{said}"
+    );
     Err(format!("it cannot be prepared: {said}"))
 }

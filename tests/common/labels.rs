@@ -22,5 +22,8 @@ pub fn keys_without_labels(server: &Server) -> Vec<String> {
 /// Waits until a locker that has taken a lock has written its label to these servers.
 pub async fn labelled(locks: &Locker, servers: &[Server]) {
     let label = label_of(locks);
-    eventually(ms(10_000), "it has a label", || servers.iter().all(|server| server.exists(&label))).await;
+    eventually(ms(10_000), "it has a label", || {
+        servers.iter().all(|server| server.exists(&label))
+    })
+    .await;
 }

@@ -7,8 +7,8 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::FmtSpan;
 
-/// Everything that was logged since it was set up. There can be one per process: a test that uses it is alone in its
-/// target. `of_thread` is the exception.
+/// Everything that was logged since it was set up. There can be one per process: a test that uses
+/// it is alone in its target. `of_thread` is the exception.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -21,7 +21,11 @@ impl Log {
     /// Collects the events of every thread that are at least as urgent as this, from now on.
     pub fn collect_from(level: LevelFilter) -> Self {
         let log = Self::default();
-        tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(log.clone()).init();
+        tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_ansi(false)
+            .with_writer(log.clone())
+            .init();
         log
     }
 
@@ -40,7 +44,10 @@ impl Log {
     /// Collects the events of this thread, for as long as the guard lives.
     pub fn of_thread() -> (Self, tracing::subscriber::DefaultGuard) {
         let log = Self::default();
-        let events = tracing_subscriber::fmt().with_ansi(false).with_writer(log.clone()).finish();
+        let events = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(log.clone())
+            .finish();
         let guard = tracing::subscriber::set_default(events);
         (log, guard)
     }
@@ -48,7 +55,9 @@ impl Log {
     /// Does the same, and collects each span when it ends.
     pub fn of_thread_with_spans() -> (Self, tracing::subscriber::DefaultGuard) {
         let log = Self::default();
-        let events = tracing_subscriber::fmt().with_ansi(false).with_span_events(FmtSpan::CLOSE);
+        let events = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_span_events(FmtSpan::CLOSE);
         let guard = tracing::subscriber::set_default(events.with_writer(log.clone()).finish());
         (log, guard)
     }

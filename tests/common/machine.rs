@@ -1,4 +1,5 @@
-//! Allowances for a busy machine. A bound in milliseconds assumes that a process has a core when it needs one.
+//! Allowances for a busy machine. A bound in milliseconds assumes that a process has a core when it
+//! needs one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,15 +8,19 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// By which factor things may take longer while cores are missing. A fault lasts longer still: mostly for ever.
+/// By which factor things may take longer while cores are missing. A fault lasts longer still:
+/// mostly for ever.
 const STRETCH: u32 = 10;
 
-/// Returns whether cores are missing now: a thread that spins for 50 ms gets a core for less than three quarters of
-/// them.
+/// Returns whether cores are missing now: a thread that spins for 50 ms gets a core for less than
+/// three quarters of them.
 pub fn starved() -> bool {
     let used = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);
-        Duration::new(u64::try_from(time.tv_sec).unwrap(), u32::try_from(time.tv_nsec).unwrap())
+        Duration::new(
+            u64::try_from(time.tv_sec).unwrap(),
+            u32::try_from(time.tv_nsec).unwrap(),
+        )
     };
     let (start, before) = (Instant::now(), used());
     while start.elapsed() < Duration::from_millis(50) {
@@ -24,12 +29,14 @@ pub fn starved() -> bool {
     used() - before < start.elapsed() * 3 / 4
 }
 
-/// Returns whether to retry something that failed for the `tried`-th time: a few times, while cores are missing.
+/// Returns whether to retry something that failed for the `tried`-th time: a few times, while cores
+/// are missing.
 pub fn again(tried: u32) -> bool {
     tried < 5 && starved()
 }
 
-/// Measures for how long a thread that wants to run waits for a core, until [`longest`](Self::longest) is called.
+/// Measures for how long a thread that wants to run waits for a core, until
+/// [`longest`](Self::longest) is called.
 pub struct Stalls {
     stop: Arc<AtomicBool>,
     watch: JoinHandle<Duration>,
@@ -59,15 +66,20 @@ impl Stalls {
     }
 }
 
-/// Returns whether something took no longer than it may. It may take longer while cores are missing.
+/// Returns whether something took no longer than it may. It may take longer while cores are
+/// missing.
 pub fn within(took: Duration, bound: Duration) -> bool {
     took < bound || (took < bound * STRETCH && starved())
 }
 
-/// Returns by how much a token may be late. Without a core no token fires in time; a fault delays it for longer than
-/// this.
+/// Returns by how much a token may be late. Without a core no token fires in time; a fault delays
+/// it for longer than this.
 pub fn grace() -> Duration {
-    if starved() { Duration::from_secs(1) } else { Duration::ZERO }
+    if starved() {
+        Duration::from_secs(1)
+    } else {
+        Duration::ZERO
+    }
 }
 
 /// Returns whether a token fired before this bound, or, while cores are missing, soon after it.

@@ -1,5 +1,5 @@
-//! A proxy that spoils single replies at random: it swallows them, repeats them, swaps them with the next one, or
-//! replaces them.
+//! A proxy that spoils single replies at random: it swallows them, repeats them, swaps them with
+//! the next one, or replaces them.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -20,13 +20,26 @@ pub enum Harm {
     Garble,
 }
 
-pub const HARMS: [Harm; 5] = [Harm::Swallow, Harm::Duplicate, Harm::Swap, Harm::Unreadable, Harm::Garble];
+pub const HARMS: [Harm; 5] = [
+    Harm::Swallow,
+    Harm::Duplicate,
+    Harm::Swap,
+    Harm::Unreadable,
+    Harm::Garble,
+];
 
 const UNREADABLE: &[u8] = b"-ERR \xff\xfe\r\n";
-const GARBLED: [&[u8]; 6] =
-    [b"-ERR odd\r\n", b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*0\r\n", b"-NOSCRIPT No matching script.\r\n"];
+const GARBLED: [&[u8]; 6] = [
+    b"-ERR odd\r\n",
+    b"+OK\r\n",
+    b":1\r\n",
+    b"$-1\r\n",
+    b"*0\r\n",
+    b"-NOSCRIPT No matching script.\r\n",
+];
 
-/// The number of replies at the start of a connection that are left alone: they answer the client's handshake.
+/// The number of replies at the start of a connection that are left alone: they answer the client's
+/// handshake.
 const HANDSHAKE: usize = 6;
 
 pub struct Meddler {
@@ -43,22 +56,31 @@ struct Shared {
 }
 
 impl Meddler {
-    /// Listens on a free port in front of a server's. The seed decides what becomes of the nth reply of the nth
-    /// connection.
+    /// Listens on a free port in front of a server's. The seed decides what becomes of the nth
+    /// reply of the nth connection.
     pub fn start(to: u16, seed: u64) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let shared =
-            Arc::new(Shared { one_in: AtomicU32::new(0), harmed: Default::default(), instead: Mutex::default() });
+        let shared = Arc::new(Shared {
+            one_in: AtomicU32::new(0),
+            harmed: Default::default(),
+            instead: Mutex::default(),
+        });
         let meddling = Arc::clone(&shared);
         thread::spawn(move || {
             for (number, client) in (0..).zip(listener.incoming()) {
-                let (Ok(client), Ok(server)) = (client, TcpStream::connect(("127.0.0.1", to))) else { return };
+                let (Ok(client), Ok(server)) = (client, TcpStream::connect(("127.0.0.1", to)))
+                else {
+                    return;
+                };
                 client.set_nodelay(true).unwrap();
                 server.set_nodelay(true).unwrap();
                 let (from, into) = (client.try_clone().unwrap(), server.try_clone().unwrap());
                 thread::spawn(move || pass(from, into));
-                let (meddling, rng) = (Arc::clone(&meddling), fastrand::Rng::with_seed(seed ^ (number << 32)));
+                let (meddling, rng) = (
+                    Arc::clone(&meddling),
+                    fastrand::Rng::with_seed(seed ^ (number << 32)),
+                );
                 thread::spawn(move || meddling.pass(server, client, rng));
             }
         });
@@ -86,7 +108,12 @@ impl Meddler {
 
     /// Returns how many replies each harm was done to.
     pub fn harmed(&self) -> [(Harm, usize); HARMS.len()] {
-        HARMS.map(|harm| (harm, self.shared.harmed[harm as usize].load(Ordering::Relaxed)))
+        HARMS.map(|harm| {
+            (
+                harm,
+                self.shared.harmed[harm as usize].load(Ordering::Relaxed),
+            )
+        })
     }
 }
 
@@ -150,7 +177,12 @@ fn pass(mut from: TcpStream, mut into: TcpStream) {
 /// Returns the length of the first reply, if it is complete.
 fn frame(bytes: &[u8]) -> Option<usize> {
     let line = bytes.windows(2).position(|end| end == b"\r\n")? + 2;
-    let count = || std::str::from_utf8(&bytes[1..line - 2]).unwrap().parse::<i64>().unwrap();
+    let count = || {
+        std::str::from_utf8(&bytes[1..line - 2])
+            .unwrap()
+            .parse::<i64>()
+            .unwrap()
+    };
     let items = |count: i64| (0..count).try_fold(line, |end, _| Some(end + frame(&bytes[end..])?));
     match bytes[0] {
         b'$' | b'=' | b'!' => {

@@ -1,5 +1,10 @@
-//! What the tests share: private servers, proxies that do harm, and the record of who was inside when.
-#![allow(dead_code, unreachable_pub, reason = "each test target uses a part of it")]
+//! What the tests share: private servers, proxies that do harm, and the record of who was inside
+//! when.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test target uses a part of it"
+)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 pub mod chaos;
@@ -41,7 +46,9 @@ pub fn key() -> String {
 /// Prints a line past libtest, which hides what a passing test prints.
 pub fn say(text: &str) {
     use std::io::Write as _;
-    std::io::stderr().write_all(format!("{text}\n").as_bytes()).unwrap();
+    std::io::stderr()
+        .write_all(format!("{text}\n").as_bytes())
+        .unwrap();
 }
 
 pub fn ms(millis: u64) -> Duration {
@@ -73,7 +80,10 @@ pub async fn eventually(within: Duration, what: &str, mut so: impl FnMut() -> bo
     let mut limit = within;
     while !so() {
         if start.elapsed() >= limit {
-            assert!(machine::within(start.elapsed(), within), "{what}: not within {within:?}");
+            assert!(
+                machine::within(start.elapsed(), within),
+                "{what}: not within {within:?}"
+            );
             limit = start.elapsed() + within;
         }
         tokio::time::sleep(Duration::from_millis(2)).await;

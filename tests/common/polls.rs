@@ -15,9 +15,12 @@ impl Wake for Bell {
     }
 }
 
-/// Polls a future this many times: at once, and then each time it is woken, or after 100 ms. Returns its value if it
-/// completes.
-pub async fn poll_times<T>(mut future: Pin<Box<dyn Future<Output = T> + '_>>, times: usize) -> Option<T> {
+/// Polls a future this many times: at once, and then each time it is woken, or after 100 ms.
+/// Returns its value if it completes.
+pub async fn poll_times<T>(
+    mut future: Pin<Box<dyn Future<Output = T> + '_>>,
+    times: usize,
+) -> Option<T> {
     let bell = Arc::new(Bell(tokio::sync::Notify::new()));
     let waker = Waker::from(Arc::clone(&bell));
     for _ in 0..times {
@@ -41,9 +44,15 @@ impl Wake for Inline {
         self.woken.store(true, Ordering::SeqCst);
         while self.woken.load(Ordering::SeqCst) {
             // It is being polled, and is polled again after that.
-            let Some(mut task) = self.task.lock().unwrap().take() else { return };
+            let Some(mut task) = self.task.lock().unwrap().take() else {
+                return;
+            };
             self.woken.store(false, Ordering::SeqCst);
-            if task.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self)))).is_ready() {
+            if task
+                .as_mut()
+                .poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self))))
+                .is_ready()
+            {
                 return;
             }
             *self.task.lock().unwrap() = Some(task);
@@ -51,9 +60,14 @@ impl Wake for Inline {
     }
 }
 
-/// Runs a task here, and then each time within the call that wakes it. It takes no part in the budget of a tokio task
-/// that wakes it: that would be used up by many such tasks, and not filled up before they return.
+/// Runs a task here, and then each time within the call that wakes it. It takes no part in the
+/// budget of a tokio task that wakes it: that would be used up by many such tasks, and not filled
+/// up before they return.
 pub fn run_inline(task: impl Future<Output = ()> + Send + 'static) {
     let task = tokio::task::unconstrained(task);
-    Arc::new(Inline { task: Mutex::new(Some(Box::pin(task))), woken: AtomicBool::new(false) }).wake();
+    Arc::new(Inline {
+        task: Mutex::new(Some(Box::pin(task))),
+        woken: AtomicBool::new(false),
+    })
+    .wake();
 }

@@ -1,5 +1,5 @@
-//! A TCP proxy in front of a server: it passes, refuses, black-holes, delays, swallows a reply and cuts, or sends a
-//! huge one in its place.
+//! A TCP proxy in front of a server: it passes, refuses, black-holes, delays, swallows a reply and
+//! cuts, or sends a huge one in its place.
 
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
@@ -16,7 +16,8 @@ pub enum Mode {
     Refuse,
     /// Nothing is passed on, in either direction; connections stay open.
     BlackHole,
-    /// A request that contains these bytes is passed on; its reply is swallowed and the connection is cut.
+    /// A request that contains these bytes is passed on; its reply is swallowed and the connection
+    /// is cut.
     SwallowReplyTo(Vec<u8>),
     /// Replies are delayed by this much.
     Delay(Duration),
@@ -33,8 +34,9 @@ pub enum Mode {
 pub enum Flood {
     /// One string of this many bytes.
     String(usize),
-    /// An array that has this many elements at once, and then one more every millisecond, without an end: a reader that
-    /// parses it from the beginning each time has no time for anything else, and its memory does not grow.
+    /// An array that has this many elements at once, and then one more every millisecond, without
+    /// an end: a reader that parses it from the beginning each time has no time for anything else,
+    /// and its memory does not grow.
     Array(usize),
 }
 
@@ -159,7 +161,9 @@ impl Shared {
         if self.mode() == Mode::Refuse {
             return;
         }
-        let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { return };
+        let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else {
+            return;
+        };
         client.set_nodelay(true).unwrap();
         server.set_nodelay(true).unwrap();
         let mut open = self.open.lock().unwrap();
@@ -169,17 +173,36 @@ impl Shared {
         let swallow = Arc::new(AtomicBool::new(false));
         let (requests, replies) = (Arc::clone(self), Arc::clone(self));
         let number = self.opened.fetch_add(1, Ordering::SeqCst);
-        let (from, into, marked) = (client.try_clone().unwrap(), server.try_clone().unwrap(), Arc::clone(&swallow));
-        thread::spawn(move || requests.pump(number, from, into, |shared, bytes| shared.request(bytes, &marked)));
+        let (from, into, marked) = (
+            client.try_clone().unwrap(),
+            server.try_clone().unwrap(),
+            Arc::clone(&swallow),
+        );
+        thread::spawn(move || {
+            requests.pump(number, from, into, |shared, bytes| {
+                shared.request(bytes, &marked)
+            })
+        });
         let reader = client.try_clone().unwrap();
-        thread::spawn(move || replies.pump(number, server, client, |shared, _| shared.reply(&swallow, &reader)));
+        thread::spawn(move || {
+            replies.pump(number, server, client, |shared, _| {
+                shared.reply(&swallow, &reader)
+            })
+        });
     }
 
     /// Passes bytes on until they end, or until `pass` returns false.
-    fn pump(&self, number: usize, mut from: TcpStream, mut into: TcpStream, pass: impl Fn(&Self, &[u8]) -> bool) {
+    fn pump(
+        &self,
+        number: usize,
+        mut from: TcpStream,
+        mut into: TcpStream,
+        pass: impl Fn(&Self, &[u8]) -> bool,
+    ) {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(n @ 1..) = from.read(&mut buffer) {
-            let silent = || self.mode() == Mode::BlackHole || self.frozen.lock().unwrap().contains(&number);
+            let silent =
+                || self.mode() == Mode::BlackHole || self.frozen.lock().unwrap().contains(&number);
             while silent() && !self.ended.load(Ordering::Relaxed) {
                 thread::sleep(Duration::from_millis(2));
             }
@@ -233,7 +256,8 @@ impl Shared {
         matches!(self.mode(), Mode::Flood(_)) && !self.ended.load(Ordering::Relaxed)
     }
 
-    /// Replaces a piece that was read: a piece holds whole replies here, so that the flood begins between two replies.
+    /// Replaces a piece that was read: a piece holds whole replies here, so that the flood begins
+    /// between two replies.
     fn flood(&self, flood: Flood, mut reader: &TcpStream) -> io::Result<()> {
         const ELEMENT: &[u8] = b":1\r\n";
         let (head, unit, mut left) = match flood {

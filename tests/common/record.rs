@@ -1,8 +1,8 @@
 //! The record of who was inside when, and the check that no two visits overlap.
 //!
-//! Times are of CLOCK_MONOTONIC, which all processes of a machine share. A visit begins after the lock was granted and
-//! ends before its release is requested, or when its holder is told of the loss. So if two visits overlap, two holders
-//! were inside at once.
+//! Times are of CLOCK_MONOTONIC, which all processes of a machine share. A visit begins after the
+//! lock was granted and ends before its release is requested, or when its holder is told of the
+//! loss. So if two visits overlap, two holders were inside at once.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -34,8 +34,8 @@ pub fn now() -> u64 {
     u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
 }
 
-/// Returns the visits by a list on the server to which all contenders append "enter NAME" and "leave NAME". Places in
-/// the list serve as times, so that the server decides the order.
+/// Returns the visits by a list on the server to which all contenders append "enter NAME" and
+/// "leave NAME". Places in the list serve as times, so that the server decides the order.
 pub fn visits(notes: &[String]) -> Vec<Visit> {
     let mut inside = HashMap::new();
     let mut visits = Vec::new();
@@ -46,7 +46,13 @@ pub fn visits(notes: &[String]) -> Vec<Visit> {
         } else {
             let entered = inside.remove(who).unwrap();
             // These clients have no fences: the place serves as one.
-            visits.push(Visit { key: "k".into(), who: who.into(), fence: entered, entered, left: at });
+            visits.push(Visit {
+                key: "k".into(),
+                who: who.into(),
+                fence: entered,
+                entered,
+                left: at,
+            });
         }
     }
     assert!(inside.is_empty(), "did not leave: {inside:?}");
@@ -55,7 +61,10 @@ pub fn visits(notes: &[String]) -> Vec<Visit> {
 
 impl Record {
     pub fn of(visits: Vec<Visit>) -> Self {
-        Self { visits, ..Self::default() }
+        Self {
+            visits,
+            ..Self::default()
+        }
     }
 
     pub fn extend(&mut self, other: Self) {
@@ -86,7 +95,12 @@ impl Record {
     pub fn write(&self, path: &Path) {
         let mut text = String::new();
         for v in &self.visits {
-            writeln!(text, "{} {} {} {} {}", v.key, v.who, v.fence, v.entered, v.left).unwrap();
+            writeln!(
+                text,
+                "{} {} {} {} {}",
+                v.key, v.who, v.fence, v.entered, v.left
+            )
+            .unwrap();
         }
         for call in &self.history.calls {
             writeln!(text, "{call}").unwrap();

@@ -33,8 +33,8 @@ impl Server {
         Self::start_in(own_directory(), None, args)
     }
 
-    /// Starts with a wall clock that is this many milliseconds ahead of the machine's, and further arguments. `None`,
-    /// and a line on stderr, if the shim cannot be built.
+    /// Starts with a wall clock that is this many milliseconds ahead of the machine's, and further
+    /// arguments. `None`, and a line on stderr, if the shim cannot be built.
     pub fn start_with_clock(offset_ms: i64, args: &[&str]) -> Option<Self> {
         let directory = own_directory();
         let Some(clock) = Clock::new(&directory, offset_ms) else {
@@ -44,14 +44,21 @@ impl Server {
         Some(Self::start_in(directory, Some(clock), args))
     }
 
-    /// Sets the wall clock of a server that was started with one: this many milliseconds ahead of the machine's.
+    /// Sets the wall clock of a server that was started with one: this many milliseconds ahead of
+    /// the machine's.
     pub fn set_clock(&self, offset_ms: i64) {
-        self.clock.as_ref().expect("it was started with a clock").set(offset_ms);
+        self.clock
+            .as_ref()
+            .expect("it was started with a clock")
+            .set(offset_ms);
     }
 
     /// Stops the wall clock of a server that was started with one, at this many microseconds since 1970.
     pub fn stop_clock(&self, at_us: i64) {
-        self.clock.as_ref().expect("it was started with a clock").stop(at_us);
+        self.clock
+            .as_ref()
+            .expect("it was started with a clock")
+            .stop(at_us);
     }
 
     fn start_in(directory: PathBuf, clock: Option<Clock>, args: &[&str]) -> Self {
@@ -59,7 +66,12 @@ impl Server {
     }
 
     /// Starts with `all` before all other arguments.
-    fn start_of(mut all: Vec<String>, directory: PathBuf, clock: Option<Clock>, args: &[&str]) -> Self {
+    fn start_of(
+        mut all: Vec<String>,
+        directory: PathBuf,
+        clock: Option<Clock>,
+        args: &[&str],
+    ) -> Self {
         all.extend(["--dir".to_owned(), directory.display().to_string()]);
         all.extend(args.iter().map(|&arg| arg.to_owned()));
         let wants_tls = all.iter().any(|arg| arg == "--tls-cert-file");
@@ -67,18 +79,37 @@ impl Server {
         for _ in 0..10 {
             let (port, mut args) = (free_port(), all.clone());
             let tls_port = wants_tls.then(free_port);
-            args.extend(tls_port.iter().flat_map(|port| ["--tls-port".to_owned(), port.to_string()]));
+            args.extend(
+                tls_port
+                    .iter()
+                    .flat_map(|port| ["--tls-port".to_owned(), port.to_string()]),
+            );
             let mut child = spawn(port, &args, clock.as_ref());
             if answers(port, &mut child) {
-                return Self { port, tls_port, args, directory, clock, child: Mutex::new(child) };
+                return Self {
+                    port,
+                    tls_port,
+                    args,
+                    directory,
+                    clock,
+                    child: Mutex::new(child),
+                };
             }
             drop(child.kill());
             drop(child.wait());
         }
-        panic!("redis-server did not start ten times{}", if wants_tls { ": was it built with TLS?" } else { "" });
+        panic!(
+            "redis-server did not start ten times{}",
+            if wants_tls {
+                ": was it built with TLS?"
+            } else {
+                ""
+            }
+        );
     }
 
-    /// Starts a Sentinel with this file of settings, which it writes to, and which is deleted with it.
+    /// Starts a Sentinel with this file of settings, which it writes to, and which is deleted with
+    /// it.
     pub fn start_as_sentinel(file: PathBuf) -> Self {
         let directory = own_directory();
         let settings = directory.join("sentinel.conf");
@@ -90,7 +121,12 @@ impl Server {
     /// Starts another server with the same arguments.
     pub fn another(&self) -> Self {
         let own = ["--dir".to_owned(), self.directory.display().to_string()];
-        let args: Vec<_> = self.args.iter().filter(|arg| !own.contains(arg)).map(String::as_str).collect();
+        let args: Vec<_> = self
+            .args
+            .iter()
+            .filter(|arg| !own.contains(arg))
+            .map(String::as_str)
+            .collect();
         Self::start_with(&args)
     }
 
@@ -99,7 +135,8 @@ impl Server {
         Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()])
     }
 
-    /// Returns whether it has this many replicas that are in sync. A replica may be "online" for a second before it is.
+    /// Returns whether it has this many replicas that are in sync. A replica may be "online" for a
+    /// second before it is.
     pub fn has_replicas(&self, count: usize) -> bool {
         let mut connection = self.connection().unwrap();
         let waited = redis::pipe()
@@ -122,14 +159,19 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Returns the encrypted address of a server that was started with a certificate, with this host name.
+    /// Returns the encrypted address of a server that was started with a certificate, with this
+    /// host name.
     pub fn tls_url(&self, host: &str) -> String {
-        format!("rediss://{host}:{}", self.tls_port.expect("it was started with a certificate"))
+        format!(
+            "rediss://{host}:{}",
+            self.tls_port.expect("it was started with a certificate")
+        )
     }
 
     /// Runs a command on a connection of its own and returns the reply.
     pub fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
-        self.try_command(words).unwrap_or_else(|e| panic!("{words:?}: {e}"))
+        self.try_command(words)
+            .unwrap_or_else(|e| panic!("{words:?}: {e}"))
     }
 
     pub fn try_command<T: redis::FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
@@ -191,7 +233,10 @@ impl Server {
     pub fn restart(&self) {
         let mut child = self.child.lock().unwrap();
         *child = spawn(self.port, &self.args, self.clock.as_ref());
-        assert!(answers(self.port, &mut child), "redis-server did not start again");
+        assert!(
+            answers(self.port, &mut child),
+            "redis-server did not start again"
+        );
     }
 
     /// Restarts it on another port.
@@ -213,7 +258,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let mut child = self.child.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut child = self
+            .child
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         drop(child.kill());
         drop(child.wait());
         drop(std::fs::remove_dir_all(&self.directory));
@@ -231,7 +279,9 @@ fn spawn(port: u16, args: &[String], clock: Option<&Clock>) -> Child {
     server.envs(clock.into_iter().flat_map(Clock::environment));
     let (settings, args) = args.split_at(args.iter().position(|arg| arg == "--dir").unwrap_or(0));
     // A Sentinel's file of settings and its option have to come first.
-    server.args(settings).args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
+    server
+        .args(settings)
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
     if settings.is_empty() {
         server.args(["--save", "", "--appendonly", "no"]);
         if version() >= (7, 0) {
@@ -250,7 +300,11 @@ fn spawn(port: u16, args: &[String], clock: Option<&Clock>) -> Child {
 /// Returns the version (major, minor) of the redis-server that is started here.
 pub fn version() -> (u32, u32) {
     static VERSION: LazyLock<(u32, u32)> = LazyLock::new(|| {
-        let said = Command::new("redis-server").arg("--version").output().expect("redis-server is needed").stdout;
+        let said = Command::new("redis-server")
+            .arg("--version")
+            .output()
+            .expect("redis-server is needed")
+            .stdout;
         let said = String::from_utf8(said).unwrap();
         let (_, version) = said.split_once(" v=").unwrap_or_else(|| panic!("{said}"));
         let mut numbers = version.split('.').map(|number| number.parse().unwrap());
@@ -259,7 +313,8 @@ pub fn version() -> (u32, u32) {
     *VERSION
 }
 
-/// Finds a free port below those of outgoing connections, which could take it while the server is restarted.
+/// Finds a free port below those of outgoing connections, which could take it while the server is
+/// restarted.
 fn free_port() -> u16 {
     loop {
         let port = fastrand::u16(16_384..32_768);
@@ -269,7 +324,8 @@ fn free_port() -> u16 {
     }
 }
 
-/// Returns whether this server comes up. Another test's server may have taken the port first, and answer on it.
+/// Returns whether this server comes up. Another test's server may have taken the port first, and
+/// answer on it.
 fn answers(port: u16, child: &mut Child) -> bool {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(10) {
@@ -319,7 +375,11 @@ impl Monitor {
                 into.lock().unwrap().push(line);
             }
         });
-        Self { lines, stream, url: server.url() }
+        Self {
+            lines,
+            stream,
+            url: server.url(),
+        }
     }
 
     /// Returns the lines so far that contain this and that clients sent, not scripts.
@@ -327,8 +387,9 @@ impl Monitor {
         self.of(needle, |line| !is_of_a_script(line))
     }
 
-    /// Returns the lines so far that contain this and that scripts called. Unlike what is sent, these do not depend on
-    /// which commands share a batch, or which are sent again with the text of their script.
+    /// Returns the lines so far that contain this and that scripts called. Unlike what is sent,
+    /// these do not depend on which commands share a batch, or which are sent again with the text
+    /// of their script.
     pub fn called(&self, needle: &str) -> Vec<String> {
         self.of(needle, is_of_a_script)
     }
@@ -336,7 +397,11 @@ impl Monitor {
     fn of(&self, needle: &str, wanted: impl Fn(&str) -> bool) -> Vec<String> {
         self.catch_up();
         let lines = self.lines.lock().unwrap();
-        lines.iter().filter(|line| line.contains(needle) && wanted(line)).cloned().collect()
+        lines
+            .iter()
+            .filter(|line| line.contains(needle) && wanted(line))
+            .cloned()
+            .collect()
     }
 }
 
@@ -345,11 +410,23 @@ impl Monitor {
     fn catch_up(&self) {
         let mark = uuid::Uuid::new_v4().to_string();
         let client = redis::Client::open(self.url.as_str()).unwrap();
-        let mut connection = client.get_connection_with_timeout(Duration::from_secs(5)).unwrap();
+        let mut connection = client
+            .get_connection_with_timeout(Duration::from_secs(5))
+            .unwrap();
         redis::cmd("ECHO").arg(&mark).exec(&mut connection).unwrap();
         let start = Instant::now();
-        while !self.lines.lock().unwrap().iter().rev().any(|line| line.contains(&mark)) {
-            assert!(start.elapsed() < Duration::from_secs(10), "MONITOR shows no more commands");
+        while !self
+            .lines
+            .lock()
+            .unwrap()
+            .iter()
+            .rev()
+            .any(|line| line.contains(&mark))
+        {
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "MONITOR shows no more commands"
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
     }

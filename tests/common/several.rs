@@ -11,10 +11,16 @@ pub fn servers(count: usize) -> Vec<Server> {
     (0..count).map(|_| Server::start()).collect()
 }
 
-/// Returns a builder over these addresses, whose votes count at once. Many servers on few cores may be slow.
+/// Returns a builder over these addresses, whose votes count at once. Many servers on few cores may
+/// be slow.
 pub fn over_urls(urls: impl IntoIterator<Item = String>, lease: Duration) -> LockerBuilder {
-    let nodes = urls.into_iter().fold(Locker::builder(), |builder, url| builder.node(url));
-    nodes.lease(lease).command_timeout((lease / 4).min(ms(3_000))).restart_quarantine(Duration::ZERO)
+    let nodes = urls
+        .into_iter()
+        .fold(Locker::builder(), |builder, url| builder.node(url));
+    nodes
+        .lease(lease)
+        .command_timeout((lease / 4).min(ms(3_000)))
+        .restart_quarantine(Duration::ZERO)
 }
 
 /// Returns a builder over these servers, whose votes count at once.
@@ -24,7 +30,10 @@ pub fn over(servers: &[Server], lease: Duration) -> LockerBuilder {
 
 /// Returns the same, with a proxy in front of each server.
 pub fn through(servers: &[Server], lease: Duration) -> (Vec<Proxy>, LockerBuilder) {
-    let proxies: Vec<Proxy> = servers.iter().map(|server| Proxy::start(server.port())).collect();
+    let proxies: Vec<Proxy> = servers
+        .iter()
+        .map(|server| Proxy::start(server.port()))
+        .collect();
     let builder = over_urls(proxies.iter().map(Proxy::url), lease);
     (proxies, builder)
 }
@@ -49,5 +58,8 @@ pub fn connections(server: &Server) -> usize {
 
 /// Waits until nothing that a locker began is still under way.
 pub async fn settled(locks: &Locker) {
-    eventually(ms(10_000), "nothing is under way", || locks.stats().pending == 0).await;
+    eventually(ms(10_000), "nothing is under way", || {
+        locks.stats().pending == 0
+    })
+    .await;
 }

@@ -1,4 +1,5 @@
-//! Independent servers that forget, one minority after the other, while programs reach some of them badly.
+//! Independent servers that forget, one minority after the other, while programs reach some of them
+//! badly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,31 +14,49 @@ use lockhound::{Lock, Owner};
 /// The lease and the quarantine of each program, in milliseconds.
 const LEASES: [u64; 3] = [400, 1_200, 800];
 
-/// Runs three programs of two tasks each on one lock of so many servers, of which a minority at a time forgets: so many
-/// times. Checks that no two visits overlap, that fences grow, and that each server votes again. Returns the number of
-/// visits.
+/// Runs three programs of two tasks each on one lock of so many servers, of which a minority at a
+/// time forgets: so many times. Checks that no two visits overlap, that fences grow, and that each
+/// server votes again. Returns the number of visits.
 pub async fn weather(count: usize, losses: usize) -> usize {
     let servers = servers(count);
-    let ways: Vec<Vec<Proxy>> =
-        LEASES.iter().map(|_| servers.iter().map(|server| Proxy::start(server.port())).collect()).collect();
+    let ways: Vec<Vec<Proxy>> = LEASES
+        .iter()
+        .map(|_| {
+            servers
+                .iter()
+                .map(|server| Proxy::start(server.port()))
+                .collect()
+        })
+        .collect();
     let mut lockers = Vec::new();
     for (ways, lease) in ways.iter().zip(LEASES) {
-        let builder = over_urls(ways.iter().map(Proxy::url), ms(lease)).restart_quarantine(ms(lease));
-        lockers.push(builder.command_timeout(ms(100)).outage_tolerance(ms(60_000)).connect().await.unwrap());
+        let builder =
+            over_urls(ways.iter().map(Proxy::url), ms(lease)).restart_quarantine(ms(lease));
+        lockers.push(
+            builder
+                .command_timeout(ms(100))
+                .outage_tolerance(ms(60_000))
+                .connect()
+                .await
+                .unwrap(),
+        );
     }
     let all_vote = || servers.iter().all(votes);
     eventually(ms(20_000), "all vote", all_vote).await;
     let (key, over) = (key(), Arc::new(AtomicBool::new(false)));
-    let tasks = lockers.iter().flat_map(|locker| [locker, locker]).map(|locker| {
-        let (lock, over) = (locker.get(&key).owned_by(Owner::new()), Arc::clone(&over));
-        tokio::spawn(async move {
-            let mut visits = Vec::new();
-            while !over.load(Ordering::Relaxed) {
-                visits.extend(visit(&lock).await);
-            }
-            visits
-        })
-    });
+    let tasks = lockers
+        .iter()
+        .flat_map(|locker| [locker, locker])
+        .map(|locker| {
+            let (lock, over) = (locker.get(&key).owned_by(Owner::new()), Arc::clone(&over));
+            tokio::spawn(async move {
+                let mut visits = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    visits.extend(visit(&lock).await);
+                }
+                visits
+            })
+        });
     let tasks: Vec<_> = tasks.collect();
     for _ in 0..losses {
         let way = &ways[fastrand::usize(..ways.len())][fastrand::usize(..count)];
@@ -56,7 +75,8 @@ pub async fn weather(count: usize, losses: usize) -> usize {
         }
         pause(600).await;
         way.set(Mode::Pass);
-        // A server fails until it votes again, and at least for the longest lease: then the next ones may.
+        // A server fails until it votes again, and at least for the longest lease: then the next
+        // ones may.
         eventually(ms(15_000), "all vote again", all_vote).await;
         tokio::time::sleep(ms(1_250).saturating_sub(begun.elapsed())).await;
     }
@@ -70,7 +90,10 @@ pub async fn weather(count: usize, losses: usize) -> usize {
 }
 
 fn votes(server: &Server) -> bool {
-    let begun: Option<String> = server.try_command(&["HGET", "lockhound_vote", "begun"]).ok().flatten();
+    let begun: Option<String> = server
+        .try_command(&["HGET", "lockhound_vote", "begun"])
+        .ok()
+        .flatten();
     begun.as_deref() == Some("0")
 }
 
@@ -111,7 +134,12 @@ async fn visit(lock: &Lock) -> Option<Visit> {
     };
     let (fence, entered) = (guard.fence().get(), record::now());
     let mut left = None;
-    let stays = Instant::now() + ms(if fastrand::u8(..7) == 0 { 1_500 } else { fastrand::u64(..60) });
+    let stays = Instant::now()
+        + ms(if fastrand::u8(..7) == 0 {
+            1_500
+        } else {
+            fastrand::u64(..60)
+        });
     loop {
         let now = record::now();
         if guard.check().is_err() {
@@ -125,5 +153,11 @@ async fn visit(lock: &Lock) -> Option<Visit> {
     }
     // The lock may be lost.
     let _: Result<_, _> = guard.unlock().await;
-    left.map(|left| Visit { key: lock.key().to_string(), who: String::from("a task"), fence, entered, left })
+    left.map(|left| Visit {
+        key: lock.key().to_string(),
+        who: String::from("a task"),
+        fence,
+        entered,
+        left,
+    })
 }

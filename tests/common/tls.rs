@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use lockhound::Tls;
-use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
 
 use super::Server;
 
@@ -29,13 +32,18 @@ impl Authority {
         std::fs::create_dir(&directory).unwrap();
         let mut params = CertificateParams::default();
         // No other CA has this name.
-        params.distinguished_name.push(DnType::CommonName, directory.display().to_string());
+        params
+            .distinguished_name
+            .push(DnType::CommonName, directory.display().to_string());
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap();
         std::fs::write(directory.join("ca.pem"), certificate.pem()).unwrap();
-        Self { issuer: Issuer::new(params, key), directory }
+        Self {
+            issuer: Issuer::new(params, key),
+            directory,
+        }
     }
 
     /// Returns the path of the CA's certificate.
@@ -65,8 +73,19 @@ impl Authority {
     }
 
     /// Issues a certificate into these files, and overwrites what they contain.
-    pub fn issue_into(&self, files: &Files, hosts: &[&str], change: impl FnOnce(&mut CertificateParams)) {
-        let mut params = CertificateParams::new(hosts.iter().map(|&host| host.to_owned()).collect::<Vec<_>>()).unwrap();
+    pub fn issue_into(
+        &self,
+        files: &Files,
+        hosts: &[&str],
+        change: impl FnOnce(&mut CertificateParams),
+    ) {
+        let mut params = CertificateParams::new(
+            hosts
+                .iter()
+                .map(|&host| host.to_owned())
+                .collect::<Vec<_>>(),
+        )
+        .unwrap();
         change(&mut params);
         let key = KeyPair::generate().unwrap();
         let certificate: Certificate = params.signed_by(&key, &self.issuer).unwrap();
@@ -79,13 +98,28 @@ impl Authority {
         self.server_with(&self.issue(&HOSTS), &[])
     }
 
-    /// Starts a server with this certificate and further arguments. It trusts this CA, and asks for no client
-    /// certificate unless the arguments say so.
+    /// Starts a server with this certificate and further arguments. It trusts this CA, and asks for
+    /// no client certificate unless the arguments say so.
     pub fn server_with(&self, files: &Files, args: &[&str]) -> Server {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
-        let (certificate, key, ca) = (text(&files.certificate), text(&files.key), text(&self.file()));
-        let tls = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
-        let clients = if args.contains(&"--tls-auth-clients") { &[][..] } else { &["--tls-auth-clients", "no"] };
+        let (certificate, key, ca) = (
+            text(&files.certificate),
+            text(&files.key),
+            text(&self.file()),
+        );
+        let tls = [
+            "--tls-cert-file",
+            &certificate,
+            "--tls-key-file",
+            &key,
+            "--tls-ca-cert-file",
+            &ca,
+        ];
+        let clients = if args.contains(&"--tls-auth-clients") {
+            &[][..]
+        } else {
+            &["--tls-auth-clients", "no"]
+        };
         Server::start_with(&[&tls, clients, args].concat())
     }
 }

@@ -1,5 +1,10 @@
-//! What a lock promises, on every kind of deployment and for every kind of lock: one list of behaviours.
-#![allow(dead_code, unreachable_pub, reason = "each test target uses a part of it")]
+//! What a lock promises, on every kind of deployment and for every kind of lock: one list of
+//! behaviours.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test target uses a part of it"
+)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -31,7 +36,9 @@ impl Place {
         match self {
             Self::Redis(server) => builder.node(server.url()),
             #[cfg(feature = "tls")]
-            Self::Encrypted(server, ca) => builder.node(server.tls_url("localhost")).tls(ca.trusted()),
+            Self::Encrypted(server, ca) => {
+                builder.node(server.tls_url("localhost")).tls(ca.trusted())
+            }
             Self::Cluster(cluster) => builder.node(cluster.url()),
             Self::Named(group) => builder.node(group.url()),
             #[cfg(feature = "testing")]
@@ -68,7 +75,9 @@ impl Place {
             Self::Redis(server) => server.kill(),
             #[cfg(feature = "tls")]
             Self::Encrypted(server, _) => server.kill(),
-            Self::Cluster(_) | Self::Named(_) => panic!("it has no server of whose vote something depends"),
+            Self::Cluster(_) | Self::Named(_) => {
+                panic!("it has no server of whose vote something depends")
+            }
             // A server in memory cannot refuse connections: it is stopped for good.
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.stop(),
@@ -80,7 +89,9 @@ impl Place {
             Self::Redis(server) => server.stop(),
             #[cfg(feature = "tls")]
             Self::Encrypted(server, _) => server.stop(),
-            Self::Cluster(_) | Self::Named(_) => panic!("it has no server of whose vote something depends"),
+            Self::Cluster(_) | Self::Named(_) => {
+                panic!("it has no server of whose vote something depends")
+            }
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.stop(),
         }
@@ -116,11 +127,20 @@ pub struct Deployment {
 
 impl Deployment {
     pub fn on(servers: Vec<Place>, chosen: impl Into<Chosen>) -> Self {
-        Self { servers, chosen: chosen.into(), down: false }
+        Self {
+            servers,
+            chosen: chosen.into(),
+            down: false,
+        }
     }
 
     pub fn of(count: usize, chosen: impl Into<Chosen>) -> Self {
-        Self::on((0..count).map(|_| Place::Redis(Arc::new(Server::start()))).collect(), chosen)
+        Self::on(
+            (0..count)
+                .map(|_| Place::Redis(Arc::new(Server::start())))
+                .collect(),
+            chosen,
+        )
     }
 
     /// Starts a server whose connections are encrypted.
@@ -132,7 +152,12 @@ impl Deployment {
 
     #[cfg(feature = "testing")]
     pub fn in_memory(count: usize, chosen: impl Into<Chosen>) -> Self {
-        Self::on((0..count).map(|_| Place::Memory(testing::Server::new())).collect(), chosen)
+        Self::on(
+            (0..count)
+                .map(|_| Place::Memory(testing::Server::new()))
+                .collect(),
+            chosen,
+        )
     }
 
     /// Has one of five servers killed and one stopped.
@@ -149,7 +174,10 @@ impl Deployment {
         let mut lockers = Vec::new();
         for _ in 0..N {
             let builder = (self.chosen.by)(common::several::over_urls([], lease));
-            let builder = self.servers.iter().fold(builder, |builder, server| server.add_to(builder));
+            let builder = self
+                .servers
+                .iter()
+                .fold(builder, |builder, server| server.add_to(builder));
             lockers.push(builder.connect().await.unwrap());
         }
         if self.down {
@@ -160,7 +188,11 @@ impl Deployment {
     }
 
     fn up(&self) -> impl Iterator<Item = &Place> {
-        self.servers.iter().enumerate().filter(|(at, _)| !self.down || ![1, 3].contains(at)).map(|(_, server)| server)
+        self.servers
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| !self.down || ![1, 3].contains(at))
+            .map(|(_, server)| server)
     }
 
     /// Returns the key under which a lock is on the servers.
@@ -170,11 +202,15 @@ impl Deployment {
 
     async fn is_free_everywhere(&self, key: &str) {
         let key = self.stored(key);
-        eventually(ms(10_000), "free", || self.up().all(|server| !server.exists(&key))).await;
+        eventually(ms(10_000), "free", || {
+            self.up().all(|server| !server.exists(&key))
+        })
+        .await;
     }
 }
 
-/// A lease that tests wait for. It is renewed every third of it, and no stall of a busy machine is as long as the rest.
+/// A lease that tests wait for. It is renewed every third of it, and no stall of a busy machine is
+/// as long as the rest.
 const SHORT: Duration = Duration::from_secs(2);
 
 /// A lease that no test waits for.
@@ -184,11 +220,28 @@ pub async fn a_lock_excludes_other_owners_and_other_lockers(on: Deployment) {
     let ([one, two], key) = (on.lockers(LONG).await, key());
     let guard = one.get(&key).lock().await.unwrap();
     assert!(two.get(&key).try_lock().await.unwrap().is_none());
-    assert!(one.get(&key).owned_by(Owner::new()).try_lock().await.unwrap().is_none());
-    assert!(two.get(common::key()).try_lock().await.unwrap().is_some(), "another key");
+    assert!(
+        one.get(&key)
+            .owned_by(Owner::new())
+            .try_lock()
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert!(
+        two.get(common::key()).try_lock().await.unwrap().is_some(),
+        "another key"
+    );
     guard.unlock().await.unwrap();
     on.is_free_everywhere(&key).await;
-    two.get(&key).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
+    two.get(&key)
+        .try_lock()
+        .await
+        .unwrap()
+        .expect("free")
+        .unlock()
+        .await
+        .unwrap();
 }
 
 pub async fn a_bounded_wait_ends_in_time(on: Deployment) {
@@ -202,7 +255,14 @@ pub async fn a_bounded_wait_ends_in_time(on: Deployment) {
     let waiting = tokio::spawn(async move { lock.try_lock_for(ms(2_000)).await });
     sleep(ms(20)).await;
     guard.unlock().await.unwrap();
-    waiting.await.unwrap().unwrap().expect("free in time").unlock().await.unwrap();
+    waiting
+        .await
+        .unwrap()
+        .unwrap()
+        .expect("free in time")
+        .unlock()
+        .await
+        .unwrap();
 }
 
 pub async fn its_owner_enters_again_and_leaves_as_often(on: Deployment) {
@@ -211,11 +271,15 @@ pub async fn its_owner_enters_again_and_leaves_as_often(on: Deployment) {
     let (first, second) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
     let third = lock.try_lock().await.unwrap().expect("ours");
     assert_eq!((third.hold_count(), first.fence()), (3, third.fence()));
-    // In another order, guards of an owner without a name look as if branches of one task were inside together.
+    // In another order, guards of an owner without a name look as if branches of one task were
+    // inside together.
     third.unlock().await.unwrap();
     second.unlock().await.unwrap();
     assert_eq!(first.hold_count(), 1);
-    assert!(two.get(&key).try_lock().await.unwrap().is_none(), "held until the last is out");
+    assert!(
+        two.get(&key).try_lock().await.unwrap().is_none(),
+        "held until the last is out"
+    );
     first.unlock().await.unwrap();
     on.is_free_everywhere(&key).await;
 }
@@ -225,7 +289,10 @@ pub async fn an_owner_is_the_same_in_every_task(on: Deployment) {
     let lock = locks.get(&key).owned_by(owner.clone());
     let guard = lock.lock().await.unwrap();
     let (again, name) = (locks.get(&key), key.clone());
-    let nested = tokio::spawn(owner.scope(async move { again.try_lock().await })).await.unwrap().unwrap();
+    let nested = tokio::spawn(owner.scope(async move { again.try_lock().await }))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(nested.expect("the same owner").hold_count(), 2);
     drop(guard);
     on.is_free_everywhere(&name).await;
@@ -236,16 +303,21 @@ pub async fn a_waiter_is_woken_by_the_release(on: Deployment) {
     let guard = one.get(&key).lock().await.unwrap();
     let (near, far) = (one.get(&key).owned_by(Owner::new()), two.get(&key));
     let waiting = tokio::spawn(async move {
-        let (near, far) = tokio::join!(async { near.lock().await.unwrap().unlock().await }, async {
-            far.lock().await.unwrap().unlock().await
-        });
+        let (near, far) =
+            tokio::join!(async { near.lock().await.unwrap().unlock().await }, async {
+                far.lock().await.unwrap().unlock().await
+            });
         near.and(far)
     });
     sleep(ms(150)).await;
     assert!(!waiting.is_finished());
     guard.unlock().await.unwrap();
     // Without messages waiters poll every five seconds.
-    common::soon(ms(1_000), waiting).await.expect("woken").unwrap().unwrap();
+    common::soon(ms(1_000), waiting)
+        .await
+        .expect("woken")
+        .unwrap()
+        .unwrap();
 }
 
 pub async fn fences_grow(on: Deployment) {
@@ -265,7 +337,10 @@ pub async fn the_watchdog_renews_beyond_the_lease(on: Deployment) {
     sleep(SHORT * 3 / 2).await;
     guard.check().unwrap();
     assert!(two.get(&key).try_lock().await.unwrap().is_none());
-    eventually(SHORT, "the last renewal succeeded", || guard.state() == HoldState::Safe).await;
+    eventually(SHORT, "the last renewal succeeded", || {
+        guard.state() == HoldState::Safe
+    })
+    .await;
     guard.unlock().await.unwrap();
 }
 
@@ -281,9 +356,26 @@ pub async fn a_deletion_is_told_at_the_next_renewal(on: Deployment) {
         }
     };
     common::soon(SHORT, deleting).await.expect("told");
-    assert_eq!(guard.loss(), Some(Loss::NotOwner), "by a renewal, and not by the end of the lease");
-    assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
-    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+    assert_eq!(
+        guard.loss(),
+        Some(Loss::NotOwner),
+        "by a renewal, and not by the end of the lease"
+    );
+    assert!(matches!(
+        guard.unlock().await,
+        Err(Error::Lost {
+            loss: Loss::NotOwner,
+            ..
+        })
+    ));
+    locks
+        .get(&key)
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
 }
 
 pub async fn a_forced_unlock_is_told_and_lets_others_in(on: Deployment) {
@@ -304,7 +396,12 @@ pub async fn everybody_sees_who_holds_it(on: Deployment) {
     assert!(!two.get(&key).is_locked().await.unwrap());
     let guard = one.get(&key).lock().await.unwrap();
     let holder = two.get(&key).holder().await.unwrap().expect("held");
-    assert!(holder.owner().starts_with(&format!("{}:{}:", one.id(), guard.owner())), "{holder:?}");
+    assert!(
+        holder
+            .owner()
+            .starts_with(&format!("{}:{}:", one.id(), guard.owner())),
+        "{holder:?}"
+    );
     assert_eq!(holder.hold_count(), 1);
     assert!(holder.remaining().unwrap() > ms(29_000));
     guard.unlock().await.unwrap();
@@ -315,7 +412,10 @@ pub async fn a_fixed_lease_runs_out(on: Deployment) {
     let ([one, two], key) = (on.lockers(LONG).await, key());
     let guard = one.get(&key).fixed_lease(ms(250)).lock().await.unwrap();
     let next = two.get(&key).lock().await.unwrap();
-    assert!(guard.lost().is_cancelled(), "told before the next one was in");
+    assert!(
+        guard.lost().is_cancelled(),
+        "told before the next one was in"
+    );
     assert_eq!(guard.loss(), Some(Loss::Expired));
     next.unlock().await.unwrap();
 }
@@ -324,7 +424,9 @@ pub async fn a_hold_ends_with_its_longest_time(on: Deployment) {
     let (locks, key) = (on.locker(LONG).await, key());
     let start = Instant::now();
     let guard = locks.get(&key).max_hold(ms(200)).lock().await.unwrap();
-    common::soon(ms(400), guard.lost().cancelled()).await.expect("told");
+    common::soon(ms(400), guard.lost().cancelled())
+        .await
+        .expect("told");
     assert!(start.elapsed() > ms(180), "{:?}", start.elapsed());
     assert_eq!(guard.loss(), Some(Loss::MaxHold));
     drop(guard);
@@ -337,11 +439,18 @@ pub async fn a_lock_stays_for_its_shortest_time_and_then_a_waiter_has_it(on: Dep
     lock.lock().await.unwrap().unlock().await.unwrap();
     // The clock is read after the attempt, so that it shows whether the time was over.
     let again = lock.try_lock().await.unwrap();
-    assert!(again.is_none() || start.elapsed() >= ms(1_000), "its owner is in after {:?}", start.elapsed());
+    assert!(
+        again.is_none() || start.elapsed() >= ms(1_000),
+        "its owner is in after {:?}",
+        start.elapsed()
+    );
     drop(again);
     let next = two.get(&key).lock().await.unwrap();
     let waited = start.elapsed();
-    assert!(waited >= ms(1_000) && within(waited, ms(3_000)), "{waited:?}");
+    assert!(
+        waited >= ms(1_000) && within(waited, ms(3_000)),
+        "{waited:?}"
+    );
     next.unlock().await.unwrap();
     on.is_free_everywhere(&key).await;
 }
@@ -361,7 +470,10 @@ pub async fn closing_ends_waiters_and_tells_holders(on: Deployment) {
     held.lost().cancelled().await;
     assert_eq!(held.loss(), Some(Loss::Closed));
     drop(held);
-    common::soon(ms(1_500), closing).await.expect("bounded").unwrap();
+    common::soon(ms(1_500), closing)
+        .await
+        .expect("bounded")
+        .unwrap();
     assert!(matches!(waiting.await.unwrap(), Err(Error::Closed)));
     assert!(matches!(one.get(&key).try_lock().await, Err(Error::Closed)));
     on.is_free_everywhere(&name).await;
@@ -379,22 +491,48 @@ pub async fn a_section_runs_with_the_lock_and_ends_with_its_loss(on: Deployment)
     on.is_free_everywhere(&key).await;
     let lock = one.get(&key).max_hold(ms(100));
     let cut: Result<(), Error> = lock.run(|_| std::future::pending()).await;
-    assert!(matches!(cut, Err(Error::Lost { loss: Loss::MaxHold, .. })), "{cut:?}");
+    assert!(
+        matches!(
+            cut,
+            Err(Error::Lost {
+                loss: Loss::MaxHold,
+                ..
+            })
+        ),
+        "{cut:?}"
+    );
 }
 
 pub async fn a_detached_hold_is_no_longer_its_task_s(on: Deployment) {
     let (locks, key) = (on.locker(LONG).await, key());
     let guard = locks.get(&key).lock().await.unwrap().detach();
     assert!(locks.get(&key).try_lock().await.unwrap().is_none());
-    tokio::spawn(async move { guard.unlock().await }).await.unwrap().unwrap();
-    locks.get(&key).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
+    tokio::spawn(async move { guard.unlock().await })
+        .await
+        .unwrap()
+        .unwrap();
+    locks
+        .get(&key)
+        .try_lock()
+        .await
+        .unwrap()
+        .expect("free")
+        .unlock()
+        .await
+        .unwrap();
 }
 
 pub async fn a_dropped_guard_releases(on: Deployment) {
     let ([one, two], key) = (on.lockers(LONG).await, key());
     let guard = one.get(&key).lock().await.unwrap();
     std::thread::spawn(move || drop(guard)).join().unwrap();
-    common::soon(ms(1_000), two.get(&key).lock()).await.expect("released").unwrap().unlock().await.unwrap();
+    common::soon(ms(1_000), two.get(&key).lock())
+        .await
+        .expect("released")
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     on.is_free_everywhere(&key).await;
 }
 

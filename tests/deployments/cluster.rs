@@ -1,4 +1,5 @@
-//! Locks on a Redis cluster: every slot, failovers, slots that move, and a master that does not answer.
+//! Locks on a Redis cluster: every slot, failovers, slots that move, and a master that does not
+//! answer.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,7 +22,10 @@ fn keys_of(cluster: &Cluster, master: usize) -> impl Iterator<Item = String> {
 async fn locks_of_all_masters_exclude_are_renewed_and_wake_their_waiters() {
     let cluster = Cluster::start(3);
     let lease = ms(1_500);
-    let (one, two) = (cluster.builder(lease).connect().await.unwrap(), cluster.builder(lease).connect().await.unwrap());
+    let (one, two) = (
+        cluster.builder(lease).connect().await.unwrap(),
+        cluster.builder(lease).connect().await.unwrap(),
+    );
     let keys: Vec<_> = (0..60).map(|_| key()).collect();
     let mut guards = Vec::new();
     for key in &keys {
@@ -36,8 +40,14 @@ async fn locks_of_all_masters_exclude_are_renewed_and_wake_their_waiters() {
         .map(|(lock, _)| tokio::spawn(async move { lock.lock().await }))
         .collect();
     sleep(lease * 2).await;
-    assert!(waiting.iter().all(|waiting| !waiting.is_finished()) && guards.iter().all(|guard| !guard.is_lost()));
-    let owners: HashSet<_> = keys.iter().map(|key| cluster.first_master_of(key)).collect();
+    assert!(
+        waiting.iter().all(|waiting| !waiting.is_finished())
+            && guards.iter().all(|guard| !guard.is_lost())
+    );
+    let owners: HashSet<_> = keys
+        .iter()
+        .map(|key| cluster.first_master_of(key))
+        .collect();
     assert_eq!(owners.len(), 3);
     let fences: Vec<_> = guards.iter().map(Guard::fence).collect();
     for guard in guards {
@@ -57,27 +67,59 @@ async fn locks_of_all_masters_exclude_are_renewed_and_wake_their_waiters() {
 #[tokio::test]
 async fn holder_gives_a_label_that_another_master_has() {
     let cluster = Cluster::start(3);
-    let one = cluster.builder(ms(30_000)).label("shop").connect().await.unwrap();
+    let one = cluster
+        .builder(ms(30_000))
+        .label("shop")
+        .connect()
+        .await
+        .unwrap();
     let other = cluster.builder(ms(30_000)).connect().await.unwrap();
     let master = cluster.first_master_of(&label_of(&one));
-    for name in [keys_of(&cluster, master).next().unwrap(), keys_of(&cluster, (master + 1) % 3).next().unwrap()] {
+    for name in [
+        keys_of(&cluster, master).next().unwrap(),
+        keys_of(&cluster, (master + 1) % 3).next().unwrap(),
+    ] {
         let guard = one.get(&name).lock().await.unwrap();
-        eventually(ms(10_000), "it has a label", || cluster.exists(&label_of(&one))).await;
+        eventually(ms(10_000), "it has a label", || {
+            cluster.exists(&label_of(&one))
+        })
+        .await;
         let holder = other.get(&name).holder().await.unwrap().expect("held");
         assert_eq!(holder.label(), Some("shop"));
         guard.unlock().await.unwrap();
     }
     let brief = cluster.builder(ms(30_000)).connect().await.unwrap();
-    brief.get(key()).lock().await.unwrap().unlock().await.unwrap();
-    eventually(ms(10_000), "it has a label", || cluster.exists(&label_of(&brief))).await;
+    brief
+        .get(key())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    eventually(ms(10_000), "it has a label", || {
+        cluster.exists(&label_of(&brief))
+    })
+    .await;
     brief.close().await;
-    eventually(ms(10_000), "close deletes it", || !cluster.exists(&label_of(&brief))).await;
+    eventually(ms(10_000), "close deletes it", || {
+        !cluster.exists(&label_of(&brief))
+    })
+    .await;
     // The label moves with its slot.
-    let (from, to) = (&cluster.masters()[master], &cluster.masters()[(master + 1) % 3]);
+    let (from, to) = (
+        &cluster.masters()[master],
+        &cluster.masters()[(master + 1) % 3],
+    );
     cluster.move_slot(slot(&label_of(&one)), from, to, || {});
     assert!(to.exists(&label_of(&one)));
     let guard = one.get(key()).lock().await.unwrap();
-    let holder = other.get(guard.key()).holder().await.unwrap().expect("held");
+    let holder = other
+        .get(guard.key())
+        .holder()
+        .await
+        .unwrap()
+        .expect("held");
     assert_eq!(holder.label(), Some("shop"));
     guard.unlock().await.unwrap();
 }
@@ -87,7 +129,10 @@ async fn holder_gives_a_label_that_another_master_has() {
 async fn a_release_wakes_waiters_by_a_sharded_message() {
     let cluster = Cluster::start(3);
     let lease = ms(30_000);
-    let (one, two) = (cluster.builder(lease).connect().await.unwrap(), cluster.builder(lease).connect().await.unwrap());
+    let (one, two) = (
+        cluster.builder(lease).connect().await.unwrap(),
+        cluster.builder(lease).connect().await.unwrap(),
+    );
     for master in 0..3 {
         let key = keys_of(&cluster, master).next().unwrap();
         let guard = one.get(&key).lock().await.unwrap();
@@ -96,13 +141,20 @@ async fn a_release_wakes_waiters_by_a_sharded_message() {
         let channel = format!("redisson_lock__channel:{{{key}}}");
         let server = &cluster.masters()[master];
         eventually(ms(10_000), "it listens at the master of the slot", || {
-            server.command::<(String, u64)>(&["PUBSUB", "SHARDNUMSUB", &channel]).1 == 1
+            server
+                .command::<(String, u64)>(&["PUBSUB", "SHARDNUMSUB", &channel])
+                .1
+                == 1
         })
         .await;
         let released = Instant::now();
         guard.unlock().await.unwrap();
         waiting.await.unwrap().unwrap().unlock().await.unwrap();
-        assert!(within(released.elapsed(), ms(1_000)), "{:?}", released.elapsed());
+        assert!(
+            within(released.elapsed(), ms(1_000)),
+            "{:?}",
+            released.elapsed()
+        );
     }
 }
 
@@ -110,8 +162,14 @@ async fn a_release_wakes_waiters_by_a_sharded_message() {
 async fn a_stopped_master_delays_no_other() {
     let cluster = Cluster::start_with(3, 0, &["--cluster-require-full-coverage", "no"]);
     let lease = ms(3_000);
-    let (one, two) = (cluster.builder(lease).connect().await.unwrap(), cluster.builder(lease).connect().await.unwrap());
-    let (dead, alive) = (keys_of(&cluster, 0).next().unwrap(), keys_of(&cluster, 1).next().unwrap());
+    let (one, two) = (
+        cluster.builder(lease).connect().await.unwrap(),
+        cluster.builder(lease).connect().await.unwrap(),
+    );
+    let (dead, alive) = (
+        keys_of(&cluster, 0).next().unwrap(),
+        keys_of(&cluster, 1).next().unwrap(),
+    );
     let lost = one.get(&dead).lock().await.unwrap();
     let kept = one.get(&alive).lock().await.unwrap();
     cluster.masters()[0].stop();
@@ -121,23 +179,31 @@ async fn a_stopped_master_delays_no_other() {
     let mut slowest = Duration::ZERO;
     while begun.elapsed() < lease * 2 {
         let started = Instant::now();
-        two.get(keys_of(&cluster, 1 + slowest.as_millis() as usize % 2).next().unwrap())
-            .lock()
-            .await
-            .unwrap()
-            .unlock()
-            .await
-            .unwrap();
+        two.get(
+            keys_of(&cluster, 1 + slowest.as_millis() as usize % 2)
+                .next()
+                .unwrap(),
+        )
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
         slowest = slowest.max(started.elapsed());
     }
     // A command that waits for the stopped master takes a command timeout, a quarter of the lease.
     assert!(within(slowest, lease / 8), "{slowest:?}");
     assert!(lost.is_lost(), "it was not renewed");
     assert_eq!(kept.state(), HoldState::Safe);
-    // Its renewals are answered at once: otherwise its age would be a third of the lease and a command timeout.
+    // Its renewals are answered at once: otherwise its age would be a third of the lease and a
+    // command timeout.
     let oldest = lease - kept.remaining();
     assert!(oldest <= lease / 3 + lease / 6, "{oldest:?}");
-    assert!(matches!(stuck.await.unwrap(), Err(Error::Unavailable { .. }) | Ok(None)));
+    assert!(matches!(
+        stuck.await.unwrap(),
+        Err(Error::Unavailable { .. }) | Ok(None)
+    ));
     kept.unlock().await.unwrap();
     cluster.masters()[0].go_on();
 }
@@ -151,17 +217,31 @@ struct Load {
 impl Load {
     fn start(lockers: &[Locker], keys: &[String]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let inside: Arc<Vec<AtomicUsize>> = Arc::new(keys.iter().map(|_| AtomicUsize::new(0)).collect());
+        let inside: Arc<Vec<AtomicUsize>> =
+            Arc::new(keys.iter().map(|_| AtomicUsize::new(0)).collect());
         let worker = |(at, locks): (usize, &Locker)| {
-            let (stop, inside, locks, keys) = (Arc::clone(&stop), Arc::clone(&inside), locks.clone(), keys.to_vec());
+            let (stop, inside, locks, keys) = (
+                Arc::clone(&stop),
+                Arc::clone(&inside),
+                locks.clone(),
+                keys.to_vec(),
+            );
             tokio::spawn(async move {
                 let (mut entries, mut longest, mut next) = (0, Duration::ZERO, at);
                 while !stop.load(Ordering::Relaxed) {
                     next = (next + 1) % keys.len();
                     let begun = Instant::now();
-                    let Ok(guard) = locks.get(&keys[next]).owned_by(Owner::new()).lock().await else { continue };
+                    let Ok(guard) = locks.get(&keys[next]).owned_by(Owner::new()).lock().await
+                    else {
+                        continue;
+                    };
                     longest = longest.max(begun.elapsed());
-                    assert_eq!(inside[next].fetch_add(1, Ordering::SeqCst), 0, "{} has two holders", keys[next]);
+                    assert_eq!(
+                        inside[next].fetch_add(1, Ordering::SeqCst),
+                        0,
+                        "{} has two holders",
+                        keys[next]
+                    );
                     let lost = guard.lost();
                     tokio::select! {
                         () = sleep(ms(2)) => {}
@@ -174,7 +254,13 @@ impl Load {
                 (entries, longest)
             })
         };
-        let workers = lockers.iter().cycle().take(6).enumerate().map(worker).collect();
+        let workers = lockers
+            .iter()
+            .cycle()
+            .take(6)
+            .enumerate()
+            .map(worker)
+            .collect();
         Self { stop, workers }
     }
 
@@ -194,7 +280,10 @@ impl Load {
 async fn an_ordered_failover_loses_no_lock_and_wakes_the_waiters() {
     let cluster = Cluster::start_with(3, 1, &[]);
     let lease = ms(6_000);
-    let (one, two) = (cluster.builder(lease).connect().await.unwrap(), cluster.builder(lease).connect().await.unwrap());
+    let (one, two) = (
+        cluster.builder(lease).connect().await.unwrap(),
+        cluster.builder(lease).connect().await.unwrap(),
+    );
     let key = keys_of(&cluster, 0).next().unwrap();
     let held = one.get(&key).lock().await.unwrap();
     let lock = two.get(&key);
@@ -210,7 +299,11 @@ async fn an_ordered_failover_loses_no_lock_and_wakes_the_waiters() {
     let released = Instant::now();
     held.unlock().await.unwrap();
     waiting.await.unwrap().unwrap().unlock().await.unwrap();
-    assert!(within(released.elapsed(), lease / 6), "{:?}", released.elapsed());
+    assert!(
+        within(released.elapsed(), lease / 6),
+        "{:?}",
+        released.elapsed()
+    );
     let (entries, _) = load.end().await;
     assert!(entries > 100, "{entries}");
 }
@@ -220,15 +313,28 @@ async fn a_killed_master_is_replaced_by_its_replica() {
     let cluster = Cluster::start_with(3, 1, &[]);
     let lease = ms(6_000);
     let locks = cluster.builder(lease).connect().await.unwrap();
-    let (key, other) = (keys_of(&cluster, 0).next().unwrap(), keys_of(&cluster, 1).next().unwrap());
-    let (held, kept) = (locks.get(&key).lock().await.unwrap(), locks.get(&other).lock().await.unwrap());
+    let (key, other) = (
+        keys_of(&cluster, 0).next().unwrap(),
+        keys_of(&cluster, 1).next().unwrap(),
+    );
+    let (held, kept) = (
+        locks.get(&key).lock().await.unwrap(),
+        locks.get(&other).lock().await.unwrap(),
+    );
     let fence = held.fence();
     // A write that the replica has acknowledged cannot be lost with its master.
     cluster.masters()[0].command::<()>(&["WAIT", "1", "5000"]);
     let replica = cluster.replica_of(0);
-    eventually(ms(10_000), "replicated", || replica.command::<String>(&["INFO", "keyspace"]).contains("keys=")).await;
+    eventually(ms(10_000), "replicated", || {
+        replica
+            .command::<String>(&["INFO", "keyspace"])
+            .contains("keys=")
+    })
+    .await;
     let other_locker = cluster.builder(lease).connect().await.unwrap();
-    let names: Vec<_> = (0..3).flat_map(|master| keys_of(&cluster, master).skip(1).take(2)).collect();
+    let names: Vec<_> = (0..3)
+        .flat_map(|master| keys_of(&cluster, master).skip(1).take(2))
+        .collect();
     let load = Load::start(&[locks.clone(), other_locker], &names);
     sleep(ms(500)).await;
     cluster.masters()[0].kill();
@@ -255,17 +361,26 @@ async fn a_killed_master_is_replaced_by_its_replica() {
 async fn slots_that_move_under_load_lose_no_lock_and_stop_no_locker() {
     let cluster = Cluster::start(3);
     let lease = ms(6_000);
-    let lockers = [cluster.builder(lease).connect().await.unwrap(), cluster.builder(lease).connect().await.unwrap()];
+    let lockers = [
+        cluster.builder(lease).connect().await.unwrap(),
+        cluster.builder(lease).connect().await.unwrap(),
+    ];
     let held: Vec<_> = keys_of(&cluster, 0).take(8).collect();
     let mut guards = Vec::new();
     for key in &held {
         guards.push(lockers[0].get(key).lock().await.unwrap());
     }
     // The load uses some of those slots too, by names in the same braces.
-    let contended: Vec<_> = held.iter().take(3).map(|key| format!("{{{key}}}:contended")).collect();
+    let contended: Vec<_> = held
+        .iter()
+        .take(3)
+        .map(|key| format!("{{{key}}}:contended"))
+        .collect();
     assert_eq!(slot(&contended[0]), slot(&held[0]));
     let load = Load::start(&lockers, &contended);
-    let [from, to, _] = cluster.masters() else { panic!("three masters") };
+    let [from, to, _] = cluster.masters() else {
+        panic!("three masters")
+    };
     tokio::task::block_in_place(|| {
         // Two keys may be in one slot.
         let slots: HashSet<_> = held.iter().map(|key| slot(key)).collect();
@@ -280,27 +395,41 @@ async fn slots_that_move_under_load_lose_no_lock_and_stop_no_locker() {
     }
     let (entries, longest) = load.end().await;
     println!("{entries} entries, the longest wait was {longest:?}");
-    assert!(entries > 50 && within(longest, ms(5_000)), "{entries} entries, {longest:?}");
+    assert!(
+        entries > 50 && within(longest, ms(5_000)),
+        "{entries} entries, {longest:?}"
+    );
     for guard in guards {
         guard.unlock().await.unwrap();
     }
     eventually(ms(20_000), "nothing is left", || cluster.keys().is_empty()).await;
 }
 
-/// A server ends the subscriptions of a slot that leaves it, with a message that the client library ignores.
+/// A server ends the subscriptions of a slot that leaves it, with a message that the client library
+/// ignores.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_moves_away_and_back_still_wakes_its_waiters() {
     let cluster = Cluster::start(3);
     // Without a message waiters poll after a sixth of it, ten seconds.
     let lease = ms(60_000);
-    let (one, two) = (cluster.builder(lease).connect().await.unwrap(), cluster.builder(lease).connect().await.unwrap());
+    let (one, two) = (
+        cluster.builder(lease).connect().await.unwrap(),
+        cluster.builder(lease).connect().await.unwrap(),
+    );
     let key = keys_of(&cluster, 0).next().unwrap();
     let guard = one.get(&key).lock().await.unwrap();
     let lock = two.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await });
     let channel = format!("redisson_lock__channel:{{{key}}}");
-    let [there, elsewhere, _] = cluster.masters() else { panic!("three masters") };
-    let listens = |server: &Server| server.command::<(String, u64)>(&["PUBSUB", "SHARDNUMSUB", &channel]).1 == 1;
+    let [there, elsewhere, _] = cluster.masters() else {
+        panic!("three masters")
+    };
+    let listens = |server: &Server| {
+        server
+            .command::<(String, u64)>(&["PUBSUB", "SHARDNUMSUB", &channel])
+            .1
+            == 1
+    };
     eventually(ms(10_000), "it listens", || listens(there)).await;
     tokio::task::block_in_place(|| {
         cluster.move_slot(slot(&key), there, elsewhere, || {});
@@ -311,7 +440,11 @@ async fn a_slot_that_moves_away_and_back_still_wakes_its_waiters() {
     let released = Instant::now();
     guard.unlock().await.unwrap();
     waiting.await.unwrap().unwrap().unlock().await.unwrap();
-    assert!(within(released.elapsed(), ms(2_000)), "{:?}", released.elapsed());
+    assert!(
+        within(released.elapsed(), ms(2_000)),
+        "{:?}",
+        released.elapsed()
+    );
 }
 
 /// By default one master that is gone without a replica makes all others refuse every command.
@@ -320,26 +453,42 @@ async fn a_cluster_that_is_down_is_asked_rarely_and_its_holds_are_renewed_when_i
     let cluster = Cluster::start(3);
     let lease = ms(20_000);
     let locks = cluster.builder(lease).connect().await.unwrap();
-    let held = locks.get(keys_of(&cluster, 1).next().unwrap()).lock().await.unwrap();
+    let held = locks
+        .get(keys_of(&cluster, 1).next().unwrap())
+        .lock()
+        .await
+        .unwrap();
     let received = || -> u64 {
         let info: String = cluster.masters()[1].command(&["INFO", "stats"]);
-        let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:")).unwrap();
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix("total_connections_received:"))
+            .unwrap();
         line.parse().unwrap()
     };
     cluster.masters()[0].kill();
     let info = |server: &Server| server.command::<String>(&["CLUSTER", "INFO"]);
-    eventually(ms(30_000), "it is down", || info(&cluster.masters()[1]).contains("cluster_state:fail")).await;
+    eventually(ms(30_000), "it is down", || {
+        info(&cluster.masters()[1]).contains("cluster_state:fail")
+    })
+    .await;
     let before = received();
     let begun = Instant::now();
     let other = keys_of(&cluster, 1).next().unwrap();
-    assert!(matches!(locks.get(&other).try_lock_for(ms(4_000)).await, Err(Error::Unavailable { .. }) | Ok(None)));
-    // The client library gives each of two connections up when it hears CLUSTERDOWN, every two thirds of a second. The
-    // looks of this test open one connection each.
+    assert!(matches!(
+        locks.get(&other).try_lock_for(ms(4_000)).await,
+        Err(Error::Unavailable { .. }) | Ok(None)
+    ));
+    // The client library gives each of two connections up when it hears CLUSTERDOWN, every two
+    // thirds of a second. The looks of this test open one connection each.
     let made = received() - before;
     let most = 10 + 2 * u64::try_from(begun.elapsed().as_millis() / 600).unwrap();
     assert!(made <= most, "{made} connections, {most} at the most");
     cluster.masters()[0].restart();
-    eventually(ms(30_000), "it is up", || info(&cluster.masters()[1]).contains("cluster_state:ok")).await;
+    eventually(ms(30_000), "it is up", || {
+        info(&cluster.masters()[1]).contains("cluster_state:ok")
+    })
+    .await;
     let guard = locks.get(&other).lock().await.unwrap();
     guard.unlock().await.unwrap();
     eventually(ms(15_000), "renewed", || held.remaining() > lease * 2 / 3).await;
@@ -351,8 +500,13 @@ async fn a_cluster_that_is_down_is_asked_rarely_and_its_holds_are_renewed_when_i
 async fn several_locks_of_several_slots_are_taken_all_or_none() {
     let cluster = Cluster::start(3);
     let lease = ms(30_000);
-    let (one, two) = (cluster.builder(lease).connect().await.unwrap(), cluster.builder(lease).connect().await.unwrap());
-    let keys: Vec<_> = (0..3).map(|master| keys_of(&cluster, master).next().unwrap()).collect();
+    let (one, two) = (
+        cluster.builder(lease).connect().await.unwrap(),
+        cluster.builder(lease).connect().await.unwrap(),
+    );
+    let keys: Vec<_> = (0..3)
+        .map(|master| keys_of(&cluster, master).next().unwrap())
+        .collect();
     let all = one.all(&keys).lock().await.unwrap();
     for key in &keys {
         assert!(two.get(key).try_lock().await.unwrap().is_none());
@@ -360,9 +514,16 @@ async fn several_locks_of_several_slots_are_taken_all_or_none() {
     all.unlock().await.unwrap();
     for taken in &keys {
         let other = two.get(taken).lock().await.unwrap();
-        assert!(one.all(&keys).try_lock().await.unwrap().is_none(), "one of them is held");
+        assert!(
+            one.all(&keys).try_lock().await.unwrap().is_none(),
+            "one of them is held"
+        );
         other.unlock().await.unwrap();
-        assert_eq!(cluster.keys(), Vec::<String>::new(), "the others have been given back");
+        assert_eq!(
+            cluster.keys(),
+            Vec::<String>::new(),
+            "the others have been given back"
+        );
     }
     // Contenders for the same locks, given in any order: each gets them in the end.
     let mut orders = Vec::new();
@@ -386,13 +547,27 @@ async fn several_locks_of_several_slots_are_taken_all_or_none() {
 async fn a_name_with_braces_is_a_lock_if_its_channel_is_in_its_slot() {
     let cluster = Cluster::start(3);
     for format in [Format::Redisson, Format::Plain] {
-        let locks = cluster.builder(ms(30_000)).format(format).connect().await.unwrap();
+        let locks = cluster
+            .builder(ms(30_000))
+            .format(format)
+            .connect()
+            .await
+            .unwrap();
         for name in ["{orders}:1", "a{b}c", "plain", "{{x}}", "ü"] {
-            locks.get(name).lock().await.unwrap().unlock().await.unwrap();
+            locks
+                .get(name)
+                .lock()
+                .await
+                .unwrap()
+                .unlock()
+                .await
+                .unwrap();
         }
         for name in ["a}b", "a{b", "{}x", "}{"] {
             match locks.get(name).lock().await {
-                Err(error @ Error::Config { .. }) => assert!(error.to_string().contains("braces"), "{name}: {error}"),
+                Err(error @ Error::Config { .. }) => {
+                    assert!(error.to_string().contains("braces"), "{name}: {error}")
+                }
                 other => panic!("{name}: {other:?}"),
             }
         }
@@ -407,16 +582,39 @@ async fn an_address_says_whether_it_is_that_of_a_cluster() {
     assert!(message.contains("redis-cluster://"), "{message}");
     let message = refusal(format!("redis-cluster://127.0.0.1:{}", alone.port())).await;
     assert!(message.contains("in no cluster"), "{message}");
-    let both = Locker::builder().node(cluster.url()).node(alone.url()).connect().await.unwrap_err().to_string();
+    let both = Locker::builder()
+        .node(cluster.url())
+        .node(alone.url())
+        .connect()
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(both.contains("name the cluster alone"), "{both}");
-    let remembered =
-        cluster.builder(ms(30_000)).restart_quarantine(ms(30_000)).connect().await.unwrap_err().to_string();
+    let remembered = cluster
+        .builder(ms(30_000))
+        .restart_quarantine(ms(30_000))
+        .connect()
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(remembered.contains("restart_quarantine"), "{remembered}");
     // One of the seeds is enough.
     let port = cluster.servers[0].port();
     alone.kill();
-    let url = format!("redis-cluster://127.0.0.1:{}?node=127.0.0.1:{port}", alone.port());
-    Locker::connect(url).await.unwrap().get(key()).lock().await.unwrap().unlock().await.unwrap();
+    let url = format!(
+        "redis-cluster://127.0.0.1:{}?node=127.0.0.1:{port}",
+        alone.port()
+    );
+    Locker::connect(url)
+        .await
+        .unwrap()
+        .get(key())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
 }
 
 /// Kills the servers of a cluster, and starts them a second later.
@@ -437,7 +635,9 @@ async fn a_cluster_that_starts_a_second_later_is_waited_for() {
     let (patient, hasty, lazy) = (builder(), builder().connect_timeout(ms(300)), builder());
     let starting = start_later(cluster);
     let start = Instant::now();
-    let Error::Unavailable { nodes, .. } = hasty.connect().await.unwrap_err() else { panic!("it is not there") };
+    let Error::Unavailable { nodes, .. } = hasty.connect().await.unwrap_err() else {
+        panic!("it is not there")
+    };
     assert!(nodes[0].reason().contains("refused"), "{}", nodes[0]);
     let lazy = lazy.connect_lazy().unwrap();
     assert!(within(start.elapsed(), ms(900)), "{:?}", start.elapsed());
@@ -446,10 +646,24 @@ async fn a_cluster_that_starts_a_second_later_is_waited_for() {
     let patient = patient.connect().await.unwrap();
     assert!(start.elapsed() >= ms(1_000), "{:?}", start.elapsed());
     for _ in 0..5 {
-        patient.get(key()).lock().await.unwrap().unlock().await.unwrap();
+        patient
+            .get(key())
+            .lock()
+            .await
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
     }
-    let guard = crate::common::soon(ms(60_000), waiting).await.expect("it gets in").unwrap().unwrap();
-    assert!(patient.get(guard.key()).try_lock().await.unwrap().is_none(), "both are in one cluster");
+    let guard = crate::common::soon(ms(60_000), waiting)
+        .await
+        .expect("it gets in")
+        .unwrap()
+        .unwrap();
+    assert!(
+        patient.get(guard.key()).try_lock().await.unwrap().is_none(),
+        "both are in one cluster"
+    );
     guard.unlock().await.unwrap();
     drop(starting.join().unwrap());
 }
@@ -467,9 +681,20 @@ async fn a_cluster_has_one_mark_for_each_slot_and_fences_grow() {
         guard.unlock().await.unwrap();
     }
     for n in 0..20 {
-        locks.get(format!("{{{name}}}:{n}")).lock().await.unwrap().unlock().await.unwrap();
+        locks
+            .get(format!("{{{name}}}:{n}"))
+            .lock()
+            .await
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
     }
-    let marks: Vec<String> = cluster.masters().iter().flat_map(keys_without_labels).collect();
+    let marks: Vec<String> = cluster
+        .masters()
+        .iter()
+        .flat_map(keys_without_labels)
+        .collect();
     assert_eq!(marks.len(), 1, "{marks:?}");
     assert_eq!(slot(&marks[0]), slot(&name));
 }

@@ -1,4 +1,5 @@
-//! Whose map of slots a locker follows: its own cluster's, whatever other clusters are at known addresses.
+//! Whose map of slots a locker follows: its own cluster's, whatever other clusters are at known
+//! addresses.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -22,7 +23,10 @@ fn scripts(server: &Server) -> u64 {
 /// Returns the epoch of a server's cluster.
 fn epoch(server: &Server) -> u64 {
     let info: String = server.command(&["CLUSTER", "INFO"]);
-    let line = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:")).unwrap();
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("cluster_current_epoch:"))
+        .unwrap();
     line.parse().unwrap()
 }
 
@@ -35,7 +39,10 @@ fn raise(cluster: &Cluster, to: u64) {
         cluster.servers[1].command::<String>(&["CLUSTER", "BUMPEPOCH"]);
         let start = Instant::now();
         while epoch(&cluster.servers[0]) == now && epoch(&cluster.servers[1]) > now {
-            assert!(start.elapsed() < Duration::from_secs(30), "the epoch does not spread");
+            assert!(
+                start.elapsed() < Duration::from_secs(30),
+                "the epoch does not spread"
+            );
             std::thread::sleep(ms(5));
         }
     }
@@ -54,30 +61,52 @@ async fn try_lock(locks: &Locker, key: &str) -> Option<Guard> {
     locks.get(key).try_lock().await.ok().flatten()
 }
 
-/// A server of another cluster, whose map looks newer, is started at the address of a dead master. Returns both
-/// clusters, a locker that was connected before, and one that connects after that by a healthy server.
+/// A server of another cluster, whose map looks newer, is started at the address of a dead master.
+/// Returns both clusters, a locker that was connected before, and one that connects after that by a
+/// healthy server.
 async fn with_a_foreigner(replicas: usize, lease: Duration) -> (Cluster, Cluster, [Locker; 2]) {
     LazyLock::force(&WARNINGS);
-    let (ours, mut foreign) = (Cluster::start_with(3, replicas, &APART), Cluster::start_with(3, 0, &APART));
+    let (ours, mut foreign) = (
+        Cluster::start_with(3, replicas, &APART),
+        Cluster::start_with(3, 0, &APART),
+    );
     raise(&foreign, epoch(&ours.servers[0]) + 20);
     let early = ours.builder(lease).connect().await.unwrap();
     ours.servers[0].kill();
     if replicas > 0 {
         // The servers do not take a node for dead that another one answers for.
-        eventually(ms(60_000), "the replica takes over", || ours.replica_of(0).is_master()).await;
+        eventually(ms(60_000), "the replica takes over", || {
+            ours.replica_of(0).is_master()
+        })
+        .await;
     }
     foreign.servers[0].kill();
     foreign.servers[0].restart_at(ours.servers[0].port());
-    let is_whole = || foreign.servers[0].command::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok");
+    let is_whole = || {
+        foreign.servers[0]
+            .command::<String>(&["CLUSTER", "INFO"])
+            .contains("cluster_state:ok")
+    };
     eventually(ms(30_000), "it is back in its cluster", is_whole).await;
     let url = format!("redis-cluster://127.0.0.1:{}", ours.servers[1].port());
-    let late = Locker::builder().node(url).lease(lease).command_timeout(lease / 4).connect().await.unwrap();
+    let late = Locker::builder()
+        .node(url)
+        .lease(lease)
+        .command_timeout(lease / 4)
+        .connect()
+        .await
+        .unwrap();
     (ours, foreign, [early, late])
 }
 
-/// Asserts that no two lockers hold a lock, that both get the locks of masters that are there, and that no server of
-/// the other cluster was sent a script.
-async fn assert_never_used(ours: &Cluster, foreign: &Cluster, lockers: &[Locker; 2], is_there: impl Fn(&str) -> bool) {
+/// Asserts that no two lockers hold a lock, that both get the locks of masters that are there, and
+/// that no server of the other cluster was sent a script.
+async fn assert_never_used(
+    ours: &Cluster,
+    foreign: &Cluster,
+    lockers: &[Locker; 2],
+    is_there: impl Fn(&str) -> bool,
+) {
     let [early, late] = lockers;
     let keys: Vec<_> = (0..12).map(|_| key()).collect();
     let there = keys.iter().filter(|key| is_there(key)).count();
@@ -89,11 +118,16 @@ async fn assert_never_used(ours: &Cluster, foreign: &Cluster, lockers: &[Locker;
         let mut had = 0;
         for key in &keys {
             for (one, two) in [(early, late), (late, early)] {
-                let Some(guard) = try_lock(one, key).await else { continue };
+                let Some(guard) = try_lock(one, key).await else {
+                    continue;
+                };
                 assert!(is_there(key), "the master of {key} is dead");
                 had += 1;
                 if let Some(second) = try_lock(two, key).await {
-                    assert!(guard.check().is_err() || second.check().is_err(), "{key} has two holders");
+                    assert!(
+                        guard.check().is_err() || second.check().is_err(),
+                        "{key} has two holders"
+                    );
                 }
                 drop(guard.unlock().await);
             }
@@ -103,27 +137,45 @@ async fn assert_never_used(ours: &Cluster, foreign: &Cluster, lockers: &[Locker;
     let used: Vec<_> = foreign.servers.iter().map(scripts).collect();
     assert_eq!(used, [0, 0, 0], "scripts were sent to the other cluster");
     assert!(scripts(&ours.servers[1]) > 0);
-    assert_eq!(warned("belongs to another cluster", foreign.servers[0].port()), 1);
+    assert_eq!(
+        warned("belongs to another cluster", foreign.servers[0].port()),
+        1
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_node_at_a_dead_nodes_address_is_never_used() {
     let (ours, foreign, lockers) = with_a_foreigner(0, ms(3_000)).await;
-    assert_never_used(&ours, &foreign, &lockers, |key| ours.first_master_of(key) != 0).await;
+    assert_never_used(&ours, &foreign, &lockers, |key| {
+        ours.first_master_of(key) != 0
+    })
+    .await;
     let report = lockhound_doctor::examine(&lockers[0]).await.unwrap();
     // The others have no address for its node any more.
-    let failures: Vec<_> = report.servers.iter().filter_map(|server| server.failure.as_deref()).collect();
-    let is_said = |why: &&str| why.contains("no master whose address is known") || why.contains("another cluster");
+    let failures: Vec<_> = report
+        .servers
+        .iter()
+        .filter_map(|server| server.failure.as_deref())
+        .collect();
+    let is_said = |why: &&str| {
+        why.contains("no master whose address is known") || why.contains("another cluster")
+    };
     assert!(failures.iter().any(is_said), "{report}");
 }
 
-/// The client library may send a script that it has in its queue on the next connection, before it is known whose
-/// server that is. Its answer does not count.
+/// The client library may send a script that it has in its queue on the next connection, before it
+/// is known whose server that is. Its answer does not count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_that_waits_for_a_dead_node_is_answered_by_a_foreign_one() {
-    let (ours, mut foreign) = (Cluster::start_with(3, 0, &APART), Cluster::start_with(3, 0, &APART));
+    let (ours, mut foreign) = (
+        Cluster::start_with(3, 0, &APART),
+        Cluster::start_with(3, 0, &APART),
+    );
     let locks = ours.builder(ms(3_000)).connect().await.unwrap();
-    let keys: Vec<_> = std::iter::repeat_with(key).filter(|key| ours.first_master_of(key) == 0).take(8).collect();
+    let keys: Vec<_> = std::iter::repeat_with(key)
+        .filter(|key| ours.first_master_of(key) == 0)
+        .take(8)
+        .collect();
     let is_dead = Arc::new(AtomicBool::new(false));
     let ask = |key: String| {
         let (locks, is_dead) = (locks.clone(), Arc::clone(&is_dead));
@@ -141,7 +193,10 @@ async fn no_call_that_waits_for_a_dead_node_is_answered_by_a_foreign_one() {
         })
     };
     let asking: Vec<_> = keys.iter().cloned().map(ask).collect();
-    eventually(ms(10_000), "they are under way", || scripts(&ours.servers[0]) > 100).await;
+    eventually(ms(10_000), "they are under way", || {
+        scripts(&ours.servers[0]) > 100
+    })
+    .await;
     foreign.servers[0].kill();
     ours.servers[0].kill();
     is_dead.store(true, Ordering::SeqCst);
@@ -150,7 +205,10 @@ async fn no_call_that_waits_for_a_dead_node_is_answered_by_a_foreign_one() {
         assert!(asking.await.unwrap() > 10);
     }
     let told = scripts(&foreign.servers[0]);
-    assert!(told <= 10, "{told} scripts were sent to the other cluster: more than were waiting in the client");
+    assert!(
+        told <= 10,
+        "{told} scripts were sent to the other cluster: more than were waiting in the client"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -162,9 +220,18 @@ async fn a_foreign_node_at_a_deposed_masters_address_is_never_used() {
 #[tokio::test]
 async fn servers_of_two_clusters_in_one_address_are_refused() {
     let (one, other) = (Cluster::start(2), Cluster::start(2));
-    let url =
-        format!("{}&node=127.0.0.1:{}&node=127.0.0.1:{}", one.url(), other.servers[0].port(), other.servers[1].port());
-    let connect = || Locker::builder().node(&url).connect_timeout(ms(2_000)).connect();
+    let url = format!(
+        "{}&node=127.0.0.1:{}&node=127.0.0.1:{}",
+        one.url(),
+        other.servers[0].port(),
+        other.servers[1].port()
+    );
+    let connect = || {
+        Locker::builder()
+            .node(&url)
+            .connect_timeout(ms(2_000))
+            .connect()
+    };
     let begun = Instant::now();
     // A server that answers later than the others goes unnoticed.
     let error = loop {
@@ -193,7 +260,11 @@ async fn a_cluster_that_was_created_again_is_found_within_seconds() {
     let begun = Instant::now();
     for key in &keys {
         let guard = loop {
-            assert!(within(begun.elapsed(), ms(10_000)), "{key} not within {:?}", begun.elapsed());
+            assert!(
+                within(begun.elapsed(), ms(10_000)),
+                "{key} not within {:?}",
+                begun.elapsed()
+            );
             if let Some(guard) = try_lock(&locks, key).await {
                 break guard;
             }
@@ -201,7 +272,10 @@ async fn a_cluster_that_was_created_again_is_found_within_seconds() {
         assert!(cluster.exists(key));
         guard.unlock().await.unwrap();
     }
-    assert_eq!(warned("have been made a new one", cluster.servers[0].port()), 1);
+    assert_eq!(
+        warned("have been made a new one", cluster.servers[0].port()),
+        1
+    );
 }
 
 #[tokio::test]
@@ -210,18 +284,47 @@ async fn a_node_without_an_address_costs_a_connect_nothing() {
     let gone = &cluster.servers[2];
     gone.command::<()>(&["CLUSTER", "RESET", "HARD"]);
     for server in cluster.masters().iter().take(2) {
-        let so = || server.command::<String>(&["CLUSTER", "NODES"]).contains("noaddr");
+        let so = || {
+            server
+                .command::<String>(&["CLUSTER", "NODES"])
+                .contains("noaddr")
+        };
         eventually(ms(30_000), "nobody knows its address", so).await;
     }
     let connect_timeout = ms(40_000);
     let begun = Instant::now();
-    let locks = cluster.builder(ms(3_000)).connect_timeout(connect_timeout).connect().await.unwrap();
+    let locks = cluster
+        .builder(ms(3_000))
+        .connect_timeout(connect_timeout)
+        .connect()
+        .await
+        .unwrap();
     // Before the locker could tell, a master that does not answer took half of it.
-    assert!(within(begun.elapsed(), connect_timeout / 8), "{:?}", begun.elapsed());
-    let mine = std::iter::repeat_with(key).find(|key| cluster.first_master_of(key) == 0).unwrap();
-    locks.get(&mine).lock().await.unwrap().unlock().await.unwrap();
-    let gone = std::iter::repeat_with(key).find(|key| cluster.first_master_of(key) == 2).unwrap();
-    let error = locks.get(&gone).try_lock_for(ms(500)).await.unwrap_err().to_string();
+    assert!(
+        within(begun.elapsed(), connect_timeout / 8),
+        "{:?}",
+        begun.elapsed()
+    );
+    let mine = std::iter::repeat_with(key)
+        .find(|key| cluster.first_master_of(key) == 0)
+        .unwrap();
+    locks
+        .get(&mine)
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    let gone = std::iter::repeat_with(key)
+        .find(|key| cluster.first_master_of(key) == 2)
+        .unwrap();
+    let error = locks
+        .get(&gone)
+        .try_lock_for(ms(500))
+        .await
+        .unwrap_err()
+        .to_string();
     // The name of the lock may begin with a zero.
     assert!(!error.replace(&gone, "").contains(":0"), "{error}");
 }

@@ -1,4 +1,5 @@
-//! `lockhound-doctor`: which promises the servers' settings, rights and clocks keep, and what it reports otherwise.
+//! `lockhound-doctor`: which promises the servers' settings, rights and clocks keep, and what it
+//! reports otherwise.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,30 +14,46 @@ use crate::common::sentinel::Sentinels;
 use crate::common::several::{over, servers, settled};
 use crate::common::{Server, builder, eventually, key, locker, machine, ms, soon};
 use lockhound::{Error, Fencing, Locker};
-use lockhound_doctor::{self as doctor, Answer, Finding, Forgets, Promise, Report, Role, ServerReport};
+use lockhound_doctor::{
+    self as doctor, Answer, Finding, Forgets, Promise, Report, Role, ServerReport,
+};
 use lockhound_doctor::{examine, examine_keys};
 
 /// The only server's part of a report.
 fn only(report: &Report) -> &ServerReport {
-    let [server] = &report.servers[..] else { panic!("one server: {report}") };
+    let [server] = &report.servers[..] else {
+        panic!("one server: {report}")
+    };
     server
 }
 
 #[track_caller]
 fn assert_answers<const N: usize>(report: &Report, expected: [(Promise, Answer); N]) {
     for (promise, answer) in expected {
-        assert_eq!(report.verdict(promise).unwrap().answer, answer, "{promise}\n{report}");
+        assert_eq!(
+            report.verdict(promise).unwrap().answer,
+            answer,
+            "{promise}\n{report}"
+        );
     }
 }
 
 /// Returns the problems and remedies that a report has for a promise.
 fn said(report: &Report, promise: Promise) -> String {
     let reasons = &report.verdict(promise).unwrap().reasons;
-    reasons.iter().map(|reason| format!("{} => {:?}\n", reason.problem, reason.remedy)).collect()
+    reasons
+        .iter()
+        .map(|reason| format!("{} => {:?}\n", reason.problem, reason.remedy))
+        .collect()
 }
 
 fn missing(server: &ServerReport) -> Vec<&str> {
-    server.rights.missing.iter().map(|right| right.rule.as_str()).collect()
+    server
+        .rights
+        .missing
+        .iter()
+        .map(|right| right.rule.as_str())
+        .collect()
 }
 
 #[tokio::test]
@@ -59,21 +76,42 @@ async fn a_server_without_persistence_keeps_all_promises_but_restart() {
         ],
     );
     assert!(!report.is_ok() && report.keeps(Promise::Locking) && !report.keeps(Promise::Restart));
-    assert_eq!(report.problems().map(|verdict| verdict.promise).collect::<Vec<_>>(), [Promise::Restart]);
+    assert_eq!(
+        report
+            .problems()
+            .map(|verdict| verdict.promise)
+            .collect::<Vec<_>>(),
+        [Promise::Restart]
+    );
     assert!(said(&report, Promise::Restart).contains("appendfsync always"));
     let found = only(&report);
     let told: String = server.command(&["INFO", "server"]);
     let version = found.version.known().unwrap();
-    assert!(told.contains(&format!("_version:{}\r\n", version.number)), "{version:?}");
-    assert_eq!((found.role.known(), found.failure.as_deref()), (Some(&Role::Master), None));
+    assert!(
+        told.contains(&format!("_version:{}\r\n", version.number)),
+        "{version:?}"
+    );
+    assert_eq!(
+        (found.role.known(), found.failure.as_deref()),
+        (Some(&Role::Master), None)
+    );
     assert_eq!((missing(found), found.rights.unknown.len()), (vec![], 0));
     let clock = found.clock.known().unwrap();
     let uncertainty = i64::try_from(clock.uncertainty.as_micros()).unwrap();
-    assert!(clock.offset_us.abs() <= uncertainty + 1_000, "it is this machine's clock: {clock:?}");
+    assert!(
+        clock.offset_us.abs() <= uncertainty + 1_000,
+        "it is this machine's clock: {clock:?}"
+    );
     let times = found.round_trip.known().unwrap();
-    assert!((1..=50).contains(&times.count) && times.p50 <= times.p99 && times.p99 <= times.max, "{times:?}");
+    assert!(
+        (1..=50).contains(&times.count) && times.p50 <= times.p99 && times.p99 <= times.max,
+        "{times:?}"
+    );
     let text = report.to_string();
-    assert!(text.contains(&server.url()) && text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    assert!(
+        text.contains(&server.url()) && text.lines().all(|line| line.chars().count() <= 100),
+        "{text}"
+    );
 }
 
 #[tokio::test]
@@ -82,13 +120,31 @@ async fn each_persistence_setting_is_reported_with_what_a_crash_loses() {
     let locks = locker(&server).await;
     let set = |setting: &str, value: &str| server.command::<()>(&["CONFIG", "SET", setting, value]);
     for (settings, forgets, answer) in [
-        (&[("save", "3600 1")][..], Forgets::SinceSnapshot, Answer::No),
-        (&[("appendonly", "yes"), ("appendfsync", "no")], Forgets::Unwritten, Answer::No),
-        (&[("appendfsync", "everysec")], Forgets::LastSeconds, Answer::No),
+        (
+            &[("save", "3600 1")][..],
+            Forgets::SinceSnapshot,
+            Answer::No,
+        ),
+        (
+            &[("appendonly", "yes"), ("appendfsync", "no")],
+            Forgets::Unwritten,
+            Answer::No,
+        ),
+        (
+            &[("appendfsync", "everysec")],
+            Forgets::LastSeconds,
+            Answer::No,
+        ),
         (&[("appendfsync", "always")], Forgets::Nothing, Answer::Yes),
-        (&[("no-appendfsync-on-rewrite", "yes")], Forgets::Unwritten, Answer::No),
+        (
+            &[("no-appendfsync-on-rewrite", "yes")],
+            Forgets::Unwritten,
+            Answer::No,
+        ),
     ] {
-        settings.iter().for_each(|(setting, value)| set(setting, value));
+        settings
+            .iter()
+            .for_each(|(setting, value)| set(setting, value));
         let report = examine(&locks).await.unwrap();
         let found = only(&report).persistence.known().unwrap().forgets();
         assert_eq!(found, Finding::Known(forgets), "{settings:?}");
@@ -104,9 +160,18 @@ async fn a_server_that_may_evict_locks_is_reported_with_its_policy() {
         server.command::<()>(&["CONFIG", "SET", "maxmemory-policy", policy]);
         server.command::<()>(&["CONFIG", "SET", "maxmemory", limit]);
         let report = examine(&locks).await.unwrap();
-        assert_answers(&report, [(Promise::Eviction, Answer::No), (Promise::Locking, Answer::Yes)]);
+        assert_answers(
+            &report,
+            [
+                (Promise::Eviction, Answer::No),
+                (Promise::Locking, Answer::Yes),
+            ],
+        );
         let said = said(&report, Promise::Eviction);
-        assert!(said.contains(policy) && said.contains("maxmemory-policy noeviction"), "{said}");
+        assert!(
+            said.contains(policy) && said.contains("maxmemory-policy noeviction"),
+            "{said}"
+        );
         let eviction = only(&report).eviction.known().unwrap();
         assert_eq!(eviction.limit, if limit == "0" { 0 } else { 100 << 20 });
         assert!(eviction.used.is_some_and(|used| used > 0));
@@ -117,31 +182,72 @@ async fn a_server_that_may_evict_locks_is_reported_with_its_policy() {
 async fn the_number_of_replicas_is_compared_with_the_option() {
     let server = Server::start();
     let replica = server.replica();
-    eventually(ms(20_000), "the replica is in step", || server.has_replicas(1)).await;
-    let wanting = async |count| builder(&server.url(), ms(30_000)).replicas(count, ms(2_000)).connect().await.unwrap();
+    eventually(ms(20_000), "the replica is in step", || {
+        server.has_replicas(1)
+    })
+    .await;
+    let wanting = async |count| {
+        builder(&server.url(), ms(30_000))
+            .replicas(count, ms(2_000))
+            .connect()
+            .await
+            .unwrap()
+    };
     let without = examine(&locker(&server).await).await.unwrap();
-    assert_answers(&without, [(Promise::Failover, Answer::No), (Promise::Locking, Answer::Yes)]);
+    assert_answers(
+        &without,
+        [
+            (Promise::Failover, Answer::No),
+            (Promise::Locking, Answer::Yes),
+        ],
+    );
     let found = only(&without).replicas.known().unwrap();
     assert!(found.len() == 1 && found[0].is_online, "{found:?}");
-    assert!(found[0].address.ends_with(&format!(":{}", replica.port())), "{found:?}");
+    assert!(
+        found[0].address.ends_with(&format!(":{}", replica.port())),
+        "{found:?}"
+    );
     let with_one = examine(&wanting(1).await).await.unwrap();
-    assert_answers(&with_one, [(Promise::Failover, Answer::Unknown), (Promise::Locking, Answer::Yes)]);
+    assert_answers(
+        &with_one,
+        [
+            (Promise::Failover, Answer::Unknown),
+            (Promise::Locking, Answer::Yes),
+        ],
+    );
     assert_eq!(only(&with_one).acknowledging, Finding::Known(1));
     let with_two = examine(&wanting(2).await).await.unwrap();
     assert_answers(&with_two, [(Promise::Locking, Answer::No)]);
-    assert!(said(&with_two, Promise::Locking).contains("1 of 2 replicas acknowledge"), "{with_two}");
+    assert!(
+        said(&with_two, Promise::Locking).contains("1 of 2 replicas acknowledge"),
+        "{with_two}"
+    );
     server.command::<()>(&["CONFIG", "SET", "min-replicas-to-write", "2"]);
     let refused = examine(&locker(&server).await).await.unwrap();
     assert_answers(&refused, [(Promise::Locking, Answer::No)]);
-    assert!(said(&refused, Promise::Locking).contains("min-replicas-to-write"), "{refused}");
+    assert!(
+        said(&refused, Promise::Locking).contains("min-replicas-to-write"),
+        "{refused}"
+    );
     let on_replica = examine(&locker(&replica).await).await.unwrap();
-    assert_answers(&on_replica, [(Promise::Locking, Answer::No), (Promise::Exclusion, Answer::Unknown)]);
+    assert_answers(
+        &on_replica,
+        [
+            (Promise::Locking, Answer::No),
+            (Promise::Exclusion, Answer::Unknown),
+        ],
+    );
     let master = format!("127.0.0.1:{}", server.port());
-    assert_eq!(only(&on_replica).role, Finding::Known(Role::Replica(Some(master))));
+    assert_eq!(
+        only(&on_replica).role,
+        Finding::Known(Role::Replica(Some(master)))
+    );
 }
 
 fn in_step(master: &Server) -> bool {
-    master.command::<String>(&["INFO", "replication"]).contains("state=online")
+    master
+        .command::<String>(&["INFO", "replication"])
+        .contains("state=online")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,25 +256,46 @@ async fn the_report_says_what_each_sentinel_would_do() {
     let locks = group.builder(ms(30_000)).connect().await.unwrap();
     let report = examine(&locks).await.unwrap();
     assert!(report.keeps(Promise::FaultTolerance), "{report}");
-    let [server] = &*report.servers else { panic!("one server") };
-    let named: Vec<_> = server.sentinels.iter().map(|sentinel| sentinel.master.known().cloned()).collect();
-    assert_eq!(named, vec![Some(format!("127.0.0.1:{}", group.master.port())); 3]);
+    let [server] = &*report.servers else {
+        panic!("one server")
+    };
+    let named: Vec<_> = server
+        .sentinels
+        .iter()
+        .map(|sentinel| sentinel.master.known().cloned())
+        .collect();
+    assert_eq!(
+        named,
+        vec![Some(format!("127.0.0.1:{}", group.master.port())); 3]
+    );
     assert!(report.to_string().contains("down-after 1s"), "{report}");
     // Redis' default.
     for sentinel in &group.sentinels {
-        sentinel.command::<()>(&["SENTINEL", "SET", "locks", "down-after-milliseconds", "30000"]);
+        sentinel.command::<()>(&[
+            "SENTINEL",
+            "SET",
+            "locks",
+            "down-after-milliseconds",
+            "30000",
+        ]);
     }
     group.sentinels[2].stop();
     let report = examine(&locks).await.unwrap();
     let reasons = format!("{:?}", report.verdict(Promise::FaultTolerance));
-    assert!(reasons.contains("after about 31s") && reasons.contains("has no say"), "{reasons}");
+    assert!(
+        reasons.contains("after about 31s") && reasons.contains("has no say"),
+        "{reasons}"
+    );
 }
 
 #[tokio::test]
 async fn the_report_has_an_entry_for_each_master_of_a_cluster() {
     let cluster = Cluster::start_with(3, 1, &[]);
     let masters = cluster.masters();
-    eventually(ms(20_000), "the replicas are in step", || masters.iter().all(in_step)).await;
+    eventually(ms(20_000), "the replicas are in step", || {
+        masters.iter().all(in_step)
+    })
+    .await;
     let locks = cluster.builder(ms(30_000)).connect().await.unwrap();
     let report = examine(&locks).await.unwrap();
     assert_answers(
@@ -185,47 +312,118 @@ async fn the_report_has_an_entry_for_each_master_of_a_cluster() {
             (Promise::Inspection, Answer::Yes),
         ],
     );
-    let named: BTreeMap<_, _> = report.servers.iter().map(|server| (&*server.node, server)).collect();
+    let named: BTreeMap<_, _> = report
+        .servers
+        .iter()
+        .map(|server| (&*server.node, server))
+        .collect();
     assert_eq!(named.len(), 3, "{report}");
     for master in masters {
         let found = named[&*master.url()];
         assert_eq!(found.role, Finding::Known(Role::Master));
-        assert_eq!(found.mode, Finding::Known(doctor::Mode::Cluster(Finding::Known("ok".to_owned()))));
+        assert_eq!(
+            found.mode,
+            Finding::Known(doctor::Mode::Cluster(Finding::Known("ok".to_owned())))
+        );
         let view = found.cluster.as_ref().unwrap();
         let slots = view.slots.known().unwrap();
-        assert_eq!((slots.assigned, slots.failing, slots.masters), (16_384, 0, 3));
+        assert_eq!(
+            (slots.assigned, slots.failing, slots.masters),
+            (16_384, 0, 3)
+        );
         assert_eq!(view.node_timeout, Finding::Known(ms(1_000)));
         assert_eq!(view.requires_full_coverage, Finding::Known(true));
-        assert_eq!((found.replicas.known().unwrap().len(), missing(found)), (1, vec![]));
-        assert!(found.round_trip.known().is_some() && found.clock.known().is_some(), "{report}");
+        assert_eq!(
+            (found.replicas.known().unwrap().len(), missing(found)),
+            (1, vec![])
+        );
+        assert!(
+            found.round_trip.known().is_some() && found.clock.known().is_some(),
+            "{report}"
+        );
     }
     let text = report.to_string();
-    assert!(text.contains("3 masters for 16384 slots; cluster-node-timeout 1s;"), "{text}");
-    let replicated = cluster.builder(ms(30_000)).replicas(1, ms(2_000)).connect().await.unwrap();
-    assert_answers(&examine(&replicated).await.unwrap(), [(Promise::Failover, Answer::Unknown)]);
+    assert!(
+        text.contains("3 masters for 16384 slots; cluster-node-timeout 1s;"),
+        "{text}"
+    );
+    let replicated = cluster
+        .builder(ms(30_000))
+        .replicas(1, ms(2_000))
+        .connect()
+        .await
+        .unwrap();
+    assert_answers(
+        &examine(&replicated).await.unwrap(),
+        [(Promise::Failover, Answer::Unknown)],
+    );
 
     masters[1].command::<()>(&["CONFIG", "SET", "cluster-node-timeout", "15000"]);
     let report = examine(&locks).await.unwrap();
-    assert_answers(&report, [(Promise::FaultTolerance, Answer::No), (Promise::Locking, Answer::Yes)]);
-    assert!(said(&report, Promise::FaultTolerance).contains("is replaced after about 16s"), "{report}");
+    assert_answers(
+        &report,
+        [
+            (Promise::FaultTolerance, Answer::No),
+            (Promise::Locking, Answer::Yes),
+        ],
+    );
+    assert!(
+        said(&report, Promise::FaultTolerance).contains("is replaced after about 16s"),
+        "{report}"
+    );
     masters[1].command::<()>(&["CONFIG", "SET", "cluster-node-timeout", "1000"]);
     masters[2].command::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    let reasons = examine(&locks).await.unwrap().verdict(Promise::Eviction).unwrap().reasons.clone();
-    assert_eq!(reasons.iter().map(|reason| reason.node.as_deref()).collect::<Vec<_>>(), [Some(&*masters[2].url())]);
+    let reasons = examine(&locks)
+        .await
+        .unwrap()
+        .verdict(Promise::Eviction)
+        .unwrap()
+        .reasons
+        .clone();
+    assert_eq!(
+        reasons
+            .iter()
+            .map(|reason| reason.node.as_deref())
+            .collect::<Vec<_>>(),
+        [Some(&*masters[2].url())]
+    );
 
-    // If a master and its replica are gone, no server has their slots, and by default the whole cluster refuses.
+    // If a master and its replica are gone, no server has their slots, and by default the whole
+    // cluster refuses.
     cluster.replica_of(0).kill();
     eventually(ms(20_000), "noticed", || !in_step(&masters[0])).await;
     let report = examine(&locks).await.unwrap();
-    assert_answers(&report, [(Promise::FaultTolerance, Answer::No), (Promise::Locking, Answer::Yes)]);
-    assert!(said(&report, Promise::FaultTolerance).contains("no replica in step"), "{report}");
+    assert_answers(
+        &report,
+        [
+            (Promise::FaultTolerance, Answer::No),
+            (Promise::Locking, Answer::Yes),
+        ],
+    );
+    assert!(
+        said(&report, Promise::FaultTolerance).contains("no replica in step"),
+        "{report}"
+    );
     masters[0].kill();
-    let is_down = || masters[1].command::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:fail");
+    let is_down = || {
+        masters[1]
+            .command::<String>(&["CLUSTER", "INFO"])
+            .contains("cluster_state:fail")
+    };
     eventually(ms(60_000), "it is down", is_down).await;
     let report = examine(&locks).await.unwrap();
-    assert_answers(&report, [(Promise::Locking, Answer::No), (Promise::FaultTolerance, Answer::No)]);
+    assert_answers(
+        &report,
+        [
+            (Promise::Locking, Answer::No),
+            (Promise::FaultTolerance, Answer::No),
+        ],
+    );
     let said = said(&report, Promise::Locking);
-    assert!(said.contains("refused") && said.contains("cluster_state:fail"), "{said}");
+    assert!(
+        said.contains("refused") && said.contains("cluster_state:fail"),
+        "{said}"
+    );
     assert_eq!(locks.stats().misplaced_answers, 0);
 }
 
@@ -238,46 +436,90 @@ async fn a_right_missing_on_one_master_of_a_cluster_is_the_only_one_reported() {
     let all = || rules.iter().map(|(rule, _)| *rule);
     let masters = cluster.masters();
     masters.iter().for_each(|server| permit(server, all()));
-    let url = cluster.url().replace("redis-cluster://", "redis-cluster://app:t0p-secret@");
-    let locks = Locker::builder().node(url).lease(ms(9_000)).connect().await.unwrap();
+    let url = cluster
+        .url()
+        .replace("redis-cluster://", "redis-cluster://app:t0p-secret@");
+    let locks = Locker::builder()
+        .node(url)
+        .lease(ms(9_000))
+        .connect()
+        .await
+        .unwrap();
     let before: Vec<_> = masters.iter().map(writes).collect();
     let place = format!("127.0.0.1:{}", masters[1].port());
     // A name in a slot of that master, and one in a slot of another.
-    let name_of = |at| (42..).map(|n| format!("app:{n}")).find(|name| cluster.first_master_of(name) == at).unwrap();
+    let name_of = |at| {
+        (42..)
+            .map(|n| format!("app:{n}"))
+            .find(|name| cluster.first_master_of(name) == at)
+            .unwrap()
+    };
     let names = [name_of(0), name_of(1)];
     for told in [&["+acl|whoami", "+acl|dryrun"][..], &[]] {
         for (removed, _) in &of_cluster {
-            permit(&masters[1], all().filter(|rule| rule != removed).chain(told.iter().copied()));
+            permit(
+                &masters[1],
+                all()
+                    .filter(|rule| rule != removed)
+                    .chain(told.iter().copied()),
+            );
             let report = examine_keys(&locks, names.clone()).await.unwrap();
             for server in &report.servers {
-                let expected = if server.node.ends_with(&place) { vec![*removed] } else { vec![] };
+                let expected = if server.node.ends_with(&place) {
+                    vec![*removed]
+                } else {
+                    vec![]
+                };
                 assert_eq!(missing(server), expected, "{removed}, {told:?}\n{report}");
-                assert_eq!(server.rights.unknown.len(), 0, "{removed}, {told:?}\n{report}");
+                assert_eq!(
+                    server.rights.unknown.len(),
+                    0,
+                    "{removed}, {told:?}\n{report}"
+                );
             }
             let promise = match *removed {
                 "+cluster|info" => Promise::Exclusion,
                 "+cluster|slots" | "+asking" => Promise::Locking,
                 _ => Promise::Wakeups,
             };
-            let answer = if promise == Promise::Exclusion { Answer::Unknown } else { Answer::No };
+            let answer = if promise == Promise::Exclusion {
+                Answer::Unknown
+            } else {
+                Answer::No
+            };
             assert_answers(&report, [(promise, answer)]);
         }
     }
     permit(&masters[1], all());
-    assert_eq!(masters.iter().map(writes).collect::<Vec<_>>(), before, "nothing is written");
+    assert_eq!(
+        masters.iter().map(writes).collect::<Vec<_>>(),
+        before,
+        "nothing is written"
+    );
     assert!(!format!("{:?}", examine(&locks).await).contains("t0p-secret"));
     assert_eq!(locks.stats().misplaced_answers, 0);
 }
 
 #[tokio::test]
 async fn a_cluster_that_cannot_be_reached_is_an_entry_of_the_report() {
-    let locks = Locker::builder().node("redis-cluster://127.0.0.1:1").connect_timeout(ms(500)).connect_lazy().unwrap();
+    let locks = Locker::builder()
+        .node("redis-cluster://127.0.0.1:1")
+        .connect_timeout(ms(500))
+        .connect_lazy()
+        .unwrap();
     let report = examine(&locks).await.unwrap();
     assert!(only(&report).failure.is_some(), "{report}");
-    assert_answers(&report, [(Promise::Locking, Answer::No), (Promise::Exclusion, Answer::Unknown)]);
+    assert_answers(
+        &report,
+        [
+            (Promise::Locking, Answer::No),
+            (Promise::Exclusion, Answer::Unknown),
+        ],
+    );
 }
 
-/// Returns the ACL rules that the guide lists for one server and for several, each with its form for the lock `app:42`.
+/// Returns the ACL rules that the guide lists for one server and for several, each with its form
+/// for the lock `app:42`.
 fn documented() -> Vec<(&'static str, String)> {
     documented_in(&["Always", "One server", "Several servers", "Optional"])
 }
@@ -287,11 +529,17 @@ fn documented_in(lists: &[&str]) -> Vec<(&'static str, String)> {
     let mut rules: Vec<&str> = lists.iter().flat_map(|list| rights::of(list)).collect();
     rules.sort_unstable();
     rules.dedup();
-    // Connecting to a database needs the first. The doctor reports settings that it may not read as unknown, and
-    // without the others it tries what it may do.
+    // Connecting to a database needs the first. The doctor reports settings that it may not read as
+    // unknown, and without the others it tries what it may do.
     rules.retain(|rule| !["+select", "+config|get", "+acl|whoami", "+acl|dryrun"].contains(rule));
-    let of_lock = |rule: &str| rule.replace("{app:*", "{app:42}").replace("~app:*", "~app:42");
-    rules.into_iter().map(|rule| (rule, of_lock(rule))).collect()
+    let of_lock = |rule: &str| {
+        rule.replace("{app:*", "{app:42}")
+            .replace("~app:*", "~app:42")
+    };
+    rules
+        .into_iter()
+        .map(|rule| (rule, of_lock(rule)))
+        .collect()
 }
 
 /// The rules for the lists of waiting lockers.
@@ -308,7 +556,10 @@ const OF_LISTS: [&str; 8] = [
 
 /// Gives the user `app` these rights and no others.
 fn permit<'a>(server: &Server, rules: impl IntoIterator<Item = &'a str>) {
-    let words: Vec<&str> = ["ACL", "SETUSER", "app", "reset", "on", ">t0p-secret"].into_iter().chain(rules).collect();
+    let words: Vec<&str> = ["ACL", "SETUSER", "app", "reset", "on", ">t0p-secret"]
+        .into_iter()
+        .chain(rules)
+        .collect();
     server.command::<()>(&words);
 }
 
@@ -319,54 +570,124 @@ fn as_app(server: &Server) -> String {
 /// There are two ways to find out: the server tells (ACL DRYRUN), or the doctor tries the command.
 #[tokio::test]
 async fn a_missing_right_is_the_only_one_reported() {
-    let (servers, rules) = (servers(3), documented_in(&["Always", "Several servers", "Optional"]));
+    let (servers, rules) = (
+        servers(3),
+        documented_in(&["Always", "Several servers", "Optional"]),
+    );
     assert!(rules.len() >= 27, "{rules:?}");
     let all = || rules.iter().map(|(rule, _)| *rule);
     servers.iter().for_each(|server| permit(server, all()));
-    let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(as_app(server)));
-    let locks = nodes.lease(ms(1_000)).command_timeout(ms(300)).connect().await.unwrap();
+    let nodes = servers.iter().fold(Locker::builder(), |builder, server| {
+        builder.node(as_app(server))
+    });
+    let locks = nodes
+        .lease(ms(1_000))
+        .command_timeout(ms(300))
+        .connect()
+        .await
+        .unwrap();
     for told in [&["+acl|whoami", "+acl|dryrun"][..], &[]] {
         for (removed, of_lock) in &rules {
-            permit(&servers[1], all().filter(|rule| rule != removed).chain(told.iter().copied()));
+            permit(
+                &servers[1],
+                all()
+                    .filter(|rule| rule != removed)
+                    .chain(told.iter().copied()),
+            );
             let report = examine_keys(&locks, ["app:42"]).await.unwrap();
             // Since Redis 7 every user may call HELLO.
-            let expected = if *removed == "+hello" { vec![] } else { vec![of_lock.as_str()] };
-            assert_eq!(missing(&report.servers[1]), expected, "{removed}, {told:?}\n{report}");
+            let expected = if *removed == "+hello" {
+                vec![]
+            } else {
+                vec![of_lock.as_str()]
+            };
+            assert_eq!(
+                missing(&report.servers[1]),
+                expected,
+                "{removed}, {told:?}\n{report}"
+            );
             let unknown = report.servers[1].rights.unknown.len();
             // Without EVAL the doctor cannot try what scripts may call.
-            assert_eq!(unknown > 0, *removed == "+eval" && told.is_empty(), "{removed}\n{report}");
+            assert_eq!(
+                unknown > 0,
+                *removed == "+eval" && told.is_empty(),
+                "{removed}\n{report}"
+            );
             for other in [&report.servers[0], &report.servers[2]] {
-                assert_eq!((missing(other), other.rights.unknown.len()), (vec![], 0), "{removed}\n{report}");
+                assert_eq!(
+                    (missing(other), other.rights.unknown.len()),
+                    (vec![], 0),
+                    "{removed}\n{report}"
+                );
             }
-            for promise in report.servers[1].rights.missing.iter().flat_map(|right| &right.needed_for) {
-                // A majority makes up for one of three servers, so it is reported as missing fault tolerance.
-                let told = if *promise == Promise::Locking { Promise::FaultTolerance } else { *promise };
+            for promise in report.servers[1]
+                .rights
+                .missing
+                .iter()
+                .flat_map(|right| &right.needed_for)
+            {
+                // A majority makes up for one of three servers, so it is reported as missing fault
+                // tolerance.
+                let told = if *promise == Promise::Locking {
+                    Promise::FaultTolerance
+                } else {
+                    *promise
+                };
                 let said = said(&report, told);
-                assert!(said.contains(&format!("give its user {of_lock}")), "{removed}: {said}");
+                assert!(
+                    said.contains(&format!("give its user {of_lock}")),
+                    "{removed}: {said}"
+                );
             }
             permit(&servers[1], all());
         }
     }
     let text = format!("{:?}", examine(&locks).await);
-    assert!(!text.contains("t0p-secret") && text.contains("app:***@"), "{text}");
+    assert!(
+        !text.contains("t0p-secret") && text.contains("app:***@"),
+        "{text}"
+    );
 }
 
 /// The server has to vote first, for which its memory is written.
 #[tokio::test]
 async fn a_server_that_remembers_votes_with_the_rights_it_needs() {
-    for (count, fencing) in [(1, Fencing::Lockhound), (1, Fencing::Redisson), (3, Fencing::Lockhound)] {
+    for (count, fencing) in [
+        (1, Fencing::Lockhound),
+        (1, Fencing::Redisson),
+        (3, Fencing::Lockhound),
+    ] {
         let servers = servers(count);
         let over = |address: &dyn Fn(&Server) -> String| {
-            let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(address(server)));
-            nodes.lease(ms(1_000)).restart_quarantine(ms(1_000)).fencing(fencing)
+            let nodes = servers.iter().fold(Locker::builder(), |builder, server| {
+                builder.node(address(server))
+            });
+            nodes
+                .lease(ms(1_000))
+                .restart_quarantine(ms(1_000))
+                .fencing(fencing)
         };
-        let told = over(&Server::url).connect_lazy().unwrap().rights(["app:42"]).unwrap();
+        let told = over(&Server::url)
+            .connect_lazy()
+            .unwrap()
+            .rights(["app:42"])
+            .unwrap();
         let needed = told.iter().filter(|right| !right.needed_for.is_empty());
-        let rules: Vec<&str> = needed.flat_map(|right| right.names.iter().chain([&right.rule])).map(|s| &**s).collect();
-        servers.iter().for_each(|server| permit(server, rules.iter().copied()));
+        let rules: Vec<&str> = needed
+            .flat_map(|right| right.names.iter().chain([&right.rule]))
+            .map(|s| &**s)
+            .collect();
+        servers
+            .iter()
+            .for_each(|server| permit(server, rules.iter().copied()));
         let locks = over(&as_app).connect().await.unwrap();
         let guard = soon(ms(10_000), locks.get("app:42").lock()).await;
-        guard.unwrap_or_else(|| panic!("{count} with {fencing:?} do not vote")).unwrap().unlock().await.unwrap();
+        guard
+            .unwrap_or_else(|| panic!("{count} with {fencing:?} do not vote"))
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
     }
 }
 
@@ -376,13 +697,30 @@ async fn a_right_missing_for_waiting_lists_is_reported_and_breaks_no_promise() {
     let (server, rules) = (Server::start(), documented());
     let all = || rules.iter().map(|(rule, _)| *rule);
     permit(&server, all());
-    let locks = Locker::builder().node(as_app(&server)).connect().await.unwrap();
-    assert_eq!(missing(only(&examine_keys(&locks, ["app:42"]).await.unwrap())), Vec::<&str>::new());
+    let locks = Locker::builder()
+        .node(as_app(&server))
+        .connect()
+        .await
+        .unwrap();
+    assert_eq!(
+        missing(only(&examine_keys(&locks, ["app:42"]).await.unwrap())),
+        Vec::<&str>::new()
+    );
     for removed in OF_LISTS {
         permit(&server, all().filter(|rule| *rule != removed));
         let report = examine_keys(&locks, ["app:42"]).await.unwrap();
-        assert_eq!(missing(only(&report)), [removed.replace("{app:*", "{app:42}")], "{report}");
-        assert_answers(&report, [(Promise::Locking, Answer::Yes), (Promise::Wakeups, Answer::Yes)]);
+        assert_eq!(
+            missing(only(&report)),
+            [removed.replace("{app:*", "{app:42}")],
+            "{report}"
+        );
+        assert_answers(
+            &report,
+            [
+                (Promise::Locking, Answer::Yes),
+                (Promise::Wakeups, Answer::Yes),
+            ],
+        );
     }
 }
 
@@ -391,8 +729,16 @@ async fn the_right_to_wait_is_needed_with_replicas() {
     let (server, rules) = (Server::start(), documented());
     let all = || rules.iter().map(|(rule, _)| *rule);
     permit(&server, all().chain(["+wait"]));
-    let locks = Locker::builder().node(as_app(&server)).replicas(1, ms(20)).connect().await.unwrap();
-    assert_eq!(missing(only(&examine_keys(&locks, ["app:42"]).await.unwrap())), Vec::<&str>::new());
+    let locks = Locker::builder()
+        .node(as_app(&server))
+        .replicas(1, ms(20))
+        .connect()
+        .await
+        .unwrap();
+    assert_eq!(
+        missing(only(&examine_keys(&locks, ["app:42"]).await.unwrap())),
+        Vec::<&str>::new()
+    );
     permit(&server, all());
     let report = examine_keys(&locks, ["app:42"]).await.unwrap();
     assert_eq!(missing(only(&report)), ["+wait"]);
@@ -407,11 +753,32 @@ async fn what_a_restricted_user_may_not_ask_is_unknown_and_names_the_missing_rig
     let locks = Locker::connect(as_app(&server)).await.unwrap();
     let of_lock = examine_keys(&locks, ["app:42"]).await.unwrap();
     let found = only(&of_lock);
-    let optional =
-        ["+zadd", "+zcard", "+zrange", "+zrank", "+zrem", "+pubsub|numsub", "&lockhound_wake:*", "~lockhound_label:*"];
-    assert_eq!(missing(found), [&["+client|setname", "+client|id", "+info"][..], &optional].concat());
-    assert!(found.rights.missing.iter().all(|right| right.needed_for.is_empty()) && found.rights.unknown.is_empty());
-    assert_eq!((&found.eviction, &found.persistence), (&Finding::Forbidden("+info"), &Finding::Forbidden("+info")));
+    let optional = [
+        "+zadd",
+        "+zcard",
+        "+zrange",
+        "+zrank",
+        "+zrem",
+        "+pubsub|numsub",
+        "&lockhound_wake:*",
+        "~lockhound_label:*",
+    ];
+    assert_eq!(
+        missing(found),
+        [&["+client|setname", "+client|id", "+info"][..], &optional].concat()
+    );
+    assert!(
+        found
+            .rights
+            .missing
+            .iter()
+            .all(|right| right.needed_for.is_empty())
+            && found.rights.unknown.is_empty()
+    );
+    assert_eq!(
+        (&found.eviction, &found.persistence),
+        (&Finding::Forbidden("+info"), &Finding::Forbidden("+info"))
+    );
     assert_answers(
         &of_lock,
         [
@@ -424,27 +791,65 @@ async fn what_a_restricted_user_may_not_ask_is_unknown_and_names_the_missing_rig
             (Promise::Eviction, Answer::Unknown),
         ],
     );
-    assert!(said(&of_lock, Promise::Eviction).contains("+info"), "{of_lock}");
+    assert!(
+        said(&of_lock, Promise::Eviction).contains("+info"),
+        "{of_lock}"
+    );
     server.command::<()>(&["ACL", "SETUSER", "app", "+info"]);
     server.command::<()>(&["CONFIG", "SET", "appendonly", "yes"]);
     let with_info = examine_keys(&locks, ["app:42"]).await.unwrap();
-    assert_answers(&with_info, [(Promise::Eviction, Answer::Yes), (Promise::Restart, Answer::Unknown)]);
-    assert!(said(&with_info, Promise::Restart).contains("+config|get"), "{with_info}");
+    assert_answers(
+        &with_info,
+        [
+            (Promise::Eviction, Answer::Yes),
+            (Promise::Restart, Answer::Unknown),
+        ],
+    );
+    assert!(
+        said(&with_info, Promise::Restart).contains("+config|get"),
+        "{with_info}"
+    );
     // Without names the doctor makes one up, which this user may not use.
     let of_none = examine(&locks).await.unwrap();
-    assert_eq!(missing(only(&of_none)), [&["+client|setname", "+client|id"][..], &optional].concat());
-    assert_answers(&of_none, [(Promise::Locking, Answer::Unknown), (Promise::Wakeups, Answer::Unknown)]);
-    assert!(said(&of_none, Promise::Locking).contains("examine_keys"), "{of_none}");
+    assert_eq!(
+        missing(only(&of_none)),
+        [&["+client|setname", "+client|id"][..], &optional].concat()
+    );
+    assert_answers(
+        &of_none,
+        [
+            (Promise::Locking, Answer::Unknown),
+            (Promise::Wakeups, Answer::Unknown),
+        ],
+    );
+    assert!(
+        said(&of_none, Promise::Locking).contains("examine_keys"),
+        "{of_none}"
+    );
 }
 
 #[tokio::test]
 async fn names_are_examined_with_the_prefix_of_the_locker() {
     let server = Server::start();
     permit(&server, rights::of("Always"));
-    let locks = Locker::builder().node(as_app(&server)).prefix("app:").connect().await.unwrap();
+    let locks = Locker::builder()
+        .node(as_app(&server))
+        .prefix("app:")
+        .connect()
+        .await
+        .unwrap();
     // Also the name that the doctor makes up.
-    for report in [examine(&locks).await.unwrap(), examine_keys(&locks, ["42"]).await.unwrap()] {
-        assert_answers(&report, [(Promise::Locking, Answer::Yes), (Promise::Wakeups, Answer::Yes)]);
+    for report in [
+        examine(&locks).await.unwrap(),
+        examine_keys(&locks, ["42"]).await.unwrap(),
+    ] {
+        assert_answers(
+            &report,
+            [
+                (Promise::Locking, Answer::Yes),
+                (Promise::Wakeups, Answer::Yes),
+            ],
+        );
     }
     server.command::<()>(&["ACL", "SETUSER", "app", "resetkeys", "~lockhound_fence:*"]);
     let report = examine_keys(&locks, ["42"]).await.unwrap();
@@ -455,21 +860,49 @@ async fn names_are_examined_with_the_prefix_of_the_locker() {
 async fn servers_that_are_down_or_frozen_are_entries_of_the_report() {
     let servers = servers(3);
     let timeout = ms(1_000);
-    let locks = over(&servers, ms(10_000)).connect_timeout(timeout).connect().await.unwrap();
+    let locks = over(&servers, ms(10_000))
+        .connect_timeout(timeout)
+        .connect()
+        .await
+        .unwrap();
     settled(&locks).await;
     servers[1].kill();
     let report = examine(&locks).await.unwrap();
-    assert!(report.servers[1].failure.as_ref().is_some_and(|why| why.contains("refused")), "{report}");
-    assert_answers(&report, [(Promise::Locking, Answer::Yes), (Promise::FaultTolerance, Answer::No)]);
+    assert!(
+        report.servers[1]
+            .failure
+            .as_ref()
+            .is_some_and(|why| why.contains("refused")),
+        "{report}"
+    );
+    assert_answers(
+        &report,
+        [
+            (Promise::Locking, Answer::Yes),
+            (Promise::FaultTolerance, Answer::No),
+        ],
+    );
     servers[2].stop();
     let started = Instant::now();
     let report = examine(&locks).await.unwrap();
     let took = started.elapsed();
     servers[2].go_on();
     assert!(machine::within(took, timeout * 2), "{took:?}");
-    assert!(report.servers[2].failure.as_ref().is_some_and(|why| why.contains("timed out")), "{report}");
+    assert!(
+        report.servers[2]
+            .failure
+            .as_ref()
+            .is_some_and(|why| why.contains("timed out")),
+        "{report}"
+    );
     assert!(report.servers[0].failure.is_none(), "{report}");
-    assert_answers(&report, [(Promise::Locking, Answer::No), (Promise::Exclusion, Answer::Unknown)]);
+    assert_answers(
+        &report,
+        [
+            (Promise::Locking, Answer::No),
+            (Promise::Exclusion, Answer::Unknown),
+        ],
+    );
     assert!(report.to_string().contains("not reached"), "{report}");
 }
 
@@ -477,13 +910,23 @@ async fn servers_that_are_down_or_frozen_are_entries_of_the_report() {
 async fn a_server_that_stops_answering_is_reported_with_what_was_known_by_then() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let locks = builder(&proxy.url(), ms(10_000)).connect_timeout(ms(1_000)).connect().await.unwrap();
+    let locks = builder(&proxy.url(), ms(10_000))
+        .connect_timeout(ms(1_000))
+        .connect()
+        .await
+        .unwrap();
     // The doctor asks for the time after the server's settings, and before the rights.
     proxy.set(Mode::Hold(b"TIME".to_vec()));
-    let report = soon(ms(2_500), examine(&locks)).await.expect("bounded").unwrap();
+    let report = soon(ms(2_500), examine(&locks))
+        .await
+        .expect("bounded")
+        .unwrap();
     proxy.set(Mode::Pass);
     let found = only(&report);
-    assert!(found.failure.is_none() || found.version.known().is_none(), "{report}");
+    assert!(
+        found.failure.is_none() || found.version.known().is_none(),
+        "{report}"
+    );
     assert!(
         !found.rights.unknown.is_empty() || found.failure.is_some(),
         "what was not asked is not permitted: {report}"
@@ -499,25 +942,34 @@ async fn round_trips_are_measured_and_bounded() {
     proxy.set(Mode::Delay(ms(60)));
     let report = examine(&locks).await.unwrap();
     proxy.set(Mode::Pass);
-    let times = only(&report).round_trip.known().unwrap_or_else(|| panic!("{report}"));
+    let times = only(&report)
+        .round_trip
+        .known()
+        .unwrap_or_else(|| panic!("{report}"));
     assert!(times.p50 >= ms(60) && times.count <= 17, "{times:?}");
     let clock = only(&report).clock.known().unwrap();
     assert!(
         clock.uncertainty >= ms(30)
-            && clock.offset_us.unsigned_abs() <= 1_000 + u64::try_from(clock.uncertainty.as_micros()).unwrap()
+            && clock.offset_us.unsigned_abs()
+                <= 1_000 + u64::try_from(clock.uncertainty.as_micros()).unwrap()
     );
 }
 
 #[tokio::test]
 async fn a_wrong_clock_is_reported_and_judged_for_fences() {
-    let Some(server) = Server::start_with_clock(5_000, &["--save", "3600 1"]) else { return };
+    let Some(server) = Server::start_with_clock(5_000, &["--save", "3600 1"]) else {
+        return;
+    };
     let locks = locker(&server).await;
     for (offset_ms, answer) in [(5_000, Answer::No), (-5_000, Answer::Yes), (0, Answer::Yes)] {
         server.set_clock(offset_ms);
         let report = examine(&locks).await.unwrap();
         let clock = only(&report).clock.known().unwrap();
         let uncertainty = i64::try_from(clock.uncertainty.as_micros()).unwrap();
-        assert!((clock.offset_us - offset_ms * 1_000).abs() <= uncertainty + 1_000, "{offset_ms}: {clock:?}");
+        assert!(
+            (clock.offset_us - offset_ms * 1_000).abs() <= uncertainty + 1_000,
+            "{offset_ms}: {clock:?}"
+        );
         // The machine may be so busy that a round trip takes seconds.
         if uncertainty < 50_000 {
             assert_answers(&report, [(Promise::Fences, answer)]);
@@ -525,15 +977,21 @@ async fn a_wrong_clock_is_reported_and_judged_for_fences() {
     }
 }
 
-/// Returns how often clients and scripts called each write command, and the server's counts of changes.
+/// Returns how often clients and scripts called each write command, and the server's counts of
+/// changes.
 fn writes(server: &Server) -> BTreeMap<String, u64> {
     let commands: Vec<String> = server.command(&["COMMAND", "LIST", "FILTERBY", "ACLCAT", "write"]);
     assert!(commands.len() > 50, "{commands:?}");
-    let mut writes: BTreeMap<String, u64> =
-        commands.into_iter().map(|command| (command.clone(), server.calls(&command))).collect();
+    let mut writes: BTreeMap<String, u64> = commands
+        .into_iter()
+        .map(|command| (command.clone(), server.calls(&command)))
+        .collect();
     let info: String = server.command(&["INFO", "everything"]);
     for name in ["rdb_changes_since_last_save", "master_repl_offset"] {
-        let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+        let value = info
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .unwrap();
         writes.insert(name.to_owned(), value.parse().unwrap());
     }
     writes.insert("DBSIZE".to_owned(), server.command(&["DBSIZE"]));
@@ -555,8 +1013,14 @@ async fn an_examination_writes_nothing_and_leaves_no_connection() {
         examine(&locks).await.unwrap();
         assert_eq!(writes(&server), before, "{url}");
         let connections = || server.command::<String>(&["CLIENT", "LIST"]);
-        eventually(ms(5_000), "its connections end", || !connections().contains("lockhound:visitor")).await;
-        assert_eq!(server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]), Vec::<String>::new());
+        eventually(ms(5_000), "its connections end", || {
+            !connections().contains("lockhound:visitor")
+        })
+        .await;
+        assert_eq!(
+            server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]),
+            Vec::<String>::new()
+        );
         assert_eq!(locks.stats().misplaced_answers, 0);
         locks.close().await;
     }
@@ -574,7 +1038,10 @@ async fn a_dropped_examination_leaves_no_connection() {
     }
     settled(&locks).await;
     let connections = || server.command::<String>(&["CLIENT", "LIST"]);
-    eventually(ms(5_000), "its connections end", || !connections().contains("lockhound:visitor")).await;
+    eventually(ms(5_000), "its connections end", || {
+        !connections().contains("lockhound:visitor")
+    })
+    .await;
     assert_eq!(writes(&server), before);
     fn is_send<T: Send>(_: &T) {}
     is_send(&examine_keys(&locks, [key()]));
@@ -584,7 +1051,10 @@ async fn a_dropped_examination_leaves_no_connection() {
 async fn invalid_names_and_closed_lockers_are_refused() {
     let server = Server::start();
     let locks = locker(&server).await;
-    assert!(matches!(examine_keys(&locks, ["a", ""]).await, Err(Error::Config(_))));
+    assert!(matches!(
+        examine_keys(&locks, ["a", ""]).await,
+        Err(Error::Config(_))
+    ));
     locks.close().await;
     assert!(matches!(examine(&locks).await, Err(Error::Closed)));
 }
@@ -594,7 +1064,11 @@ fn any_executor_runs_an_examination() {
     let server = Server::start();
     let locks = Locker::blocking_connect(server.url()).unwrap();
     assert!(block_on(examine(&locks)).unwrap().keeps(Promise::Locking));
-    assert!(block_on(examine_keys(&locks, ["app:42"])).unwrap().keeps(Promise::Locking));
+    assert!(
+        block_on(examine_keys(&locks, ["app:42"]))
+            .unwrap()
+            .keeps(Promise::Locking)
+    );
     locks.blocking_close();
 }
 
@@ -615,28 +1089,57 @@ mod in_memory {
         server.set_clock_offset(-5_000);
         server.delay(ms(20)..=ms(40));
         let report = examine_keys(&locks, ["app:42"]).await.unwrap();
-        let (clock, times) = (only(&report).clock.known().unwrap(), only(&report).round_trip.known().unwrap());
+        let (clock, times) = (
+            only(&report).clock.known().unwrap(),
+            only(&report).round_trip.known().unwrap(),
+        );
         assert_eq!(clock.offset_us, -5_000_000);
-        assert!(times.p50 >= ms(20) && times.max <= ms(41) && times.count > 20, "{times:?}");
+        assert!(
+            times.p50 >= ms(20) && times.max <= ms(41) && times.count > 20,
+            "{times:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn frozen_servers_in_memory_are_reported_as_not_reached() {
         let servers: Vec<_> = (0..3).map(|_| testing::Server::new()).collect();
-        let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.memory(server));
+        let nodes = servers
+            .iter()
+            .fold(Locker::builder(), |builder, server| builder.memory(server));
         let locks = nodes.connect().await.unwrap();
         // New servers abstain for a lease.
         let report = examine(&locks).await.unwrap();
-        assert_answers(&report, [(Promise::Locking, Answer::No), (Promise::Restart, Answer::Yes)]);
-        assert!(
-            report.servers.iter().all(|server| server.abstains.as_ref().is_some_and(|why| why.contains("abstains")))
+        assert_answers(
+            &report,
+            [
+                (Promise::Locking, Answer::No),
+                (Promise::Restart, Answer::Yes),
+            ],
         );
+        assert!(report.servers.iter().all(|server| {
+            server
+                .abstains
+                .as_ref()
+                .is_some_and(|why| why.contains("abstains"))
+        }));
         tokio::time::sleep(Duration::from_secs(40)).await;
         let report = examine(&locks).await.unwrap();
         assert!(report.is_ok(), "{report}");
         servers[1].stop();
         let report = examine(&locks).await.unwrap();
-        assert!(report.servers[1].failure.as_ref().is_some_and(|why| why.contains("timed out after 3s")), "{report}");
-        assert_answers(&report, [(Promise::Locking, Answer::Yes), (Promise::FaultTolerance, Answer::No)]);
+        assert!(
+            report.servers[1]
+                .failure
+                .as_ref()
+                .is_some_and(|why| why.contains("timed out after 3s")),
+            "{report}"
+        );
+        assert_answers(
+            &report,
+            [
+                (Promise::Locking, Answer::Yes),
+                (Promise::FaultTolerance, Answer::No),
+            ],
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Replicas that acknowledge: a lock that too few of them have is not granted, and a granted one survives its server.
+//! Replicas that acknowledge: a lock that too few of them have is not granted, and a granted one
+//! survives its server.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,34 +16,68 @@ use lockhound::{Error, HoldState, Locker, LockerBuilder, Loss, ServerErrorKind};
 async fn with_replicas(count: usize) -> (Server, Vec<Server>) {
     let server = Server::start();
     let replicas: Vec<_> = (0..count).map(|_| server.replica()).collect();
-    eventually(ms(5_000), "the replicas are in step", || server.has_replicas(count)).await;
+    eventually(ms(5_000), "the replicas are in step", || {
+        server.has_replicas(count)
+    })
+    .await;
     (server, replicas)
 }
 
 async fn locker(server: &Server, count: u32, timeout: Duration) -> Locker {
-    builder(&server.url(), ms(10_000)).replicas(count, timeout).connect().await.unwrap()
+    builder(&server.url(), ms(10_000))
+        .replicas(count, timeout)
+        .connect()
+        .await
+        .unwrap()
 }
 
 /// Returns the reason that `Unavailable` gives for each server.
 fn reasons(error: &Error) -> Vec<String> {
-    let Error::Unavailable { nodes, .. } = error else { panic!("{error}") };
+    let Error::Unavailable { nodes, .. } = error else {
+        panic!("{error}")
+    };
     nodes.iter().map(|node| node.reason().to_owned()).collect()
 }
 
 #[tokio::test]
 async fn a_lock_that_too_few_replicas_have_is_undone() {
     let ((server, replicas), key) = (with_replicas(2).await, key());
-    let (one, two) = (locker(&server, 1, ms(200)).await, locker(&server, 2, ms(200)).await);
+    let (one, two) = (
+        locker(&server, 1, ms(200)).await,
+        locker(&server, 2, ms(200)).await,
+    );
     replicas[1].stop();
-    let guard = one.get(&key).try_lock().await.unwrap().expect("one replica acknowledges");
+    let guard = one
+        .get(&key)
+        .try_lock()
+        .await
+        .unwrap()
+        .expect("one replica acknowledges");
     assert!(replicas[0].exists(&key));
-    assert!(two.get(&key).try_lock().await.unwrap().is_none(), "the answer *held* needs no acknowledgement");
+    assert!(
+        two.get(&key).try_lock().await.unwrap().is_none(),
+        "the answer *held* needs no acknowledgement"
+    );
     guard.unlock().await.unwrap();
-    let error = two.get(&key).try_lock().await.expect_err("the other one does not");
-    assert_eq!(reasons(&error), ["acknowledged by 1 of 2 replicas within 200ms"]);
+    let error = two
+        .get(&key)
+        .try_lock()
+        .await
+        .expect_err("the other one does not");
+    assert_eq!(
+        reasons(&error),
+        ["acknowledged by 1 of 2 replicas within 200ms"]
+    );
     eventually(ms(200), "undone", || !server.exists(&key)).await;
     replicas[1].go_on();
-    two.get(&key).try_lock().await.unwrap().expect("both acknowledge").unlock().await.unwrap();
+    two.get(&key)
+        .try_lock()
+        .await
+        .unwrap()
+        .expect("both acknowledge")
+        .unlock()
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -50,14 +85,25 @@ async fn lock_rides_out_replicas_that_are_away() {
     let ((server, replicas), key) = (with_replicas(2).await, key());
     let locks = locker(&server, 1, ms(100)).await;
     replicas.iter().for_each(Server::stop);
-    let error = locks.get(&key).try_lock().await.expect_err("nobody acknowledges");
-    assert_eq!(reasons(&error), ["acknowledged by 0 of 1 replicas within 100ms"]);
+    let error = locks
+        .get(&key)
+        .try_lock()
+        .await
+        .expect_err("nobody acknowledges");
+    assert_eq!(
+        reasons(&error),
+        ["acknowledged by 0 of 1 replicas within 100ms"]
+    );
     let lock = locks.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await });
     tokio::time::sleep(ms(700)).await;
     assert!(!waiting.is_finished());
     replicas.iter().for_each(Server::go_on);
-    let guard = crate::common::soon(ms(1_000), waiting).await.expect("it gets in").unwrap().unwrap();
+    let guard = crate::common::soon(ms(1_000), waiting)
+        .await
+        .expect("it gets in")
+        .unwrap()
+        .unwrap();
     assert!(replicas.iter().any(|replica| replica.exists(&key)));
     guard.unlock().await.unwrap();
     eventually(ms(500), "released", || !server.exists(&key)).await;
@@ -67,14 +113,24 @@ async fn lock_rides_out_replicas_that_are_away() {
 async fn a_renewal_that_too_few_replicas_acknowledge_fails() {
     let (server, replicas) = with_replicas(1).await;
     let lease = ms(1_500);
-    let locks = builder(&server.url(), lease).replicas(1, ms(70)).connect().await.unwrap();
+    let locks = builder(&server.url(), lease)
+        .replicas(1, ms(70))
+        .connect()
+        .await
+        .unwrap();
     let (rescued, lost) = (key(), key());
-    let guards = [locks.get(&rescued).lock().await.unwrap(), locks.get(&lost).lock().await.unwrap()];
+    let guards = [
+        locks.get(&rescued).lock().await.unwrap(),
+        locks.get(&lost).lock().await.unwrap(),
+    ];
     let states = || guards.each_ref().map(|guard| guard.state());
     tokio::time::sleep(lease).await;
     assert_eq!(states(), [HoldState::Safe; 2], "renewed, and acknowledged");
     replicas[0].stop();
-    eventually(lease, "in jeopardy", || states() == [HoldState::Jeopardy; 2]).await;
+    eventually(lease, "in jeopardy", || {
+        states() == [HoldState::Jeopardy; 2]
+    })
+    .await;
     replicas[0].go_on();
     eventually(lease / 2, "safe again", || states() == [HoldState::Safe; 2]).await;
     let [rescued_guard, lost_guard] = guards;
@@ -83,26 +139,38 @@ async fn a_renewal_that_too_few_replicas_acknowledge_fails() {
     replicas[0].stop();
     lost_guard.lost().cancelled().await;
     let told = stopped.elapsed();
-    assert!(in_time(told, lease), "{told:?}: the last renewal was before that");
+    assert!(
+        in_time(told, lease),
+        "{told:?}: the last renewal was before that"
+    );
     assert_eq!(lost_guard.state(), HoldState::Lost(Loss::RenewalFailed));
     assert!(server.exists(&lost), "the server itself kept renewing it");
     drop(lost_guard);
-    eventually(ms(1_000), "the lost lock is released", || !server.exists(&lost)).await;
+    eventually(ms(1_000), "the lost lock is released", || {
+        !server.exists(&lost)
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_lock_that_is_gone_is_lost_whatever_replicas_acknowledge() {
     let ((server, replicas), key) = (with_replicas(1).await, key());
-    let locks = builder(&server.url(), ms(1_500)).replicas(1, ms(70)).connect().await.unwrap();
+    let locks = builder(&server.url(), ms(1_500))
+        .replicas(1, ms(70))
+        .connect()
+        .await
+        .unwrap();
     let guard = locks.get(&key).lock().await.unwrap();
     replicas[0].stop();
     server.command::<()>(&["DEL", &key]);
-    crate::common::soon(ms(700), guard.lost().cancelled()).await.expect("lost by the next renewal");
+    crate::common::soon(ms(700), guard.lost().cancelled())
+        .await
+        .expect("lost by the next renewal");
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
 }
 
-/// In each round six tasks lock one key after the other until the server is killed. Every lock that was granted is on
-/// the replica, which takes the server's place.
+/// In each round six tasks lock one key after the other until the server is killed. Every lock that
+/// was granted is on the replica, which takes the server's place.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_granted_lock_survives_fifty_failovers_to_the_replica() {
     let (mut server, mut replicas) = with_replicas(1).await;
@@ -117,14 +185,19 @@ async fn every_granted_lock_survives_fifty_failovers_to_the_replica() {
             tasks.push(tokio::spawn(async move {
                 while !over.load(Ordering::Relaxed) {
                     let key = key();
-                    let Ok(Some(guard)) = locks.get(&key).try_lock().await else { return };
+                    let Ok(Some(guard)) = locks.get(&key).try_lock().await else {
+                        return;
+                    };
                     held.lock().unwrap().push(key);
                     // Forgotten, so that it is not released.
                     std::mem::forget(guard);
                 }
             }));
         }
-        eventually(ms(2_000), "some are granted", || held.lock().unwrap().len() > 2 + round % 9).await;
+        eventually(ms(2_000), "some are granted", || {
+            held.lock().unwrap().len() > 2 + round % 9
+        })
+        .await;
         server.kill();
         over.store(true, Ordering::Relaxed);
         replica.command::<()>(&["REPLICAOF", "NO", "ONE"]);
@@ -136,7 +209,10 @@ async fn every_granted_lock_survives_fifty_failovers_to_the_replica() {
         lost += held.iter().filter(|key| !replica.exists(key)).count();
         server.restart();
         server.command::<()>(&["REPLICAOF", "127.0.0.1", &replica.port().to_string()]);
-        eventually(ms(5_000), "they have changed places", || replica.has_replicas(1)).await;
+        eventually(ms(5_000), "they have changed places", || {
+            replica.has_replicas(1)
+        })
+        .await;
         replicas.push(std::mem::replace(&mut server, replica));
     }
     assert_eq!(lost, 0, "of {granted}");
@@ -198,7 +274,15 @@ async fn without_the_option_there_is_no_wait_and_no_fourth_connection() {
         let mut names: Vec<_> = list
             .lines()
             .filter(|line| line.contains(&id))
-            .map(|line| line.split("lockhound:").nth(1).unwrap().split(':').next().unwrap().to_owned())
+            .map(|line| {
+                line.split("lockhound:")
+                    .nth(1)
+                    .unwrap()
+                    .split(':')
+                    .next()
+                    .unwrap()
+                    .to_owned()
+            })
             .collect();
         names.sort();
         names
@@ -211,20 +295,41 @@ async fn without_the_option_there_is_no_wait_and_no_fourth_connection() {
     assert_eq!(names(&plain), ["commands", "renewals", "subscriber"]);
     assert_eq!(server.calls("wait"), 0);
     let asking = locker(&server, 1, ms(500)).await;
-    assert_eq!(names(&asking), ["acknowledged", "commands", "renewals", "subscriber"]);
-    asking.get(key()).lock().await.unwrap().unlock().await.unwrap();
-    assert_eq!(server.calls("wait"), 2, "one by connect, and one for the lock");
+    assert_eq!(
+        names(&asking),
+        ["acknowledged", "commands", "renewals", "subscriber"]
+    );
+    asking
+        .get(key())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    assert_eq!(
+        server.calls("wait"),
+        2,
+        "one by connect, and one for the lock"
+    );
 }
 
-/// An address leads to one server and then to another, as in failovers. The replica of the first one has stopped, so
-/// every granted lock has to be on the second. A WAIT there succeeds, but says nothing of an acquire on the first.
+/// An address leads to one server and then to another, as in failovers. The replica of the first
+/// one has stopped, so every granted lock has to be on the second. A WAIT there succeeds, but says
+/// nothing of an acquire on the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_after_a_reconnect_acknowledges_no_earlier_acquire() {
     let ((silent, stopped), (server, _replicas)) = (with_replicas(1).await, with_replicas(1).await);
     let proxy = Proxy::start(silent.port());
     let mut lockers = Vec::new();
     for _ in 0..8 {
-        lockers.push(builder(&proxy.url(), ms(10_000)).replicas(1, ms(3)).connect().await.unwrap());
+        lockers.push(
+            builder(&proxy.url(), ms(10_000))
+                .replicas(1, ms(3))
+                .connect()
+                .await
+                .unwrap(),
+        );
     }
     stopped[0].stop();
     let (until, latest) = (Instant::now() + ms(2_000), Instant::now() + ms(30_000));
@@ -233,7 +338,9 @@ async fn a_wait_after_a_reconnect_acknowledges_no_earlier_acquire() {
         let (locks, grants) = (lockers[task % lockers.len()].clone(), Arc::clone(&grants));
         tokio::spawn(async move {
             let mut granted = Vec::new();
-            while Instant::now() < until || (grants.load(Ordering::Relaxed) <= 100 && Instant::now() < latest) {
+            while Instant::now() < until
+                || (grants.load(Ordering::Relaxed) <= 100 && Instant::now() < latest)
+            {
                 let key = key();
                 if let Ok(guard) = locks.get(&key).try_lock().await {
                     granted.push(key);
@@ -263,33 +370,63 @@ async fn a_wait_after_a_reconnect_acknowledges_no_earlier_acquire() {
     assert!(granted.len() > 100, "{}", granted.len());
 }
 
-/// The acquire is held back on its way. Its undo follows it on the same connection, and cannot overtake it.
+/// The acquire is held back on its way. Its undo follows it on the same connection, and cannot
+/// overtake it.
 #[tokio::test]
 async fn an_undo_is_executed_after_its_acquire() {
     let ((server, _replicas), key) = (with_replicas(1).await, key());
     let proxy = Proxy::start(server.port());
-    let locks = builder(&proxy.url(), ms(10_000)).replicas(1, ms(100)).connect().await.unwrap();
+    let locks = builder(&proxy.url(), ms(10_000))
+        .replicas(1, ms(100))
+        .connect()
+        .await
+        .unwrap();
     // The server learns the scripts.
-    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+    locks
+        .get(&key)
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     let fence = crate::common::marks::mark(&key);
     server.command::<()>(&["DEL", &fence]);
     proxy.set(Mode::Hold(fence.clone().into_bytes()));
-    let error = locks.get(&key).try_lock().await.expect_err("nothing answers");
+    let error = locks
+        .get(&key)
+        .try_lock()
+        .await
+        .expect_err("nothing answers");
     assert_eq!(reasons(&error).len(), 1);
     // On another connection the undo would have been executed by then.
     tokio::time::sleep(ms(100)).await;
     assert!(!server.exists(&fence), "the acquire is held back");
     proxy.set(Mode::Pass);
     eventually(ms(500), "executed", || server.exists(&fence)).await;
-    eventually(ms(500), "and undone, before the undo is repeated", || !server.exists(&key)).await;
-    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+    eventually(ms(500), "and undone, before the undo is repeated", || {
+        !server.exists(&key)
+    })
+    .await;
+    locks
+        .get(&key)
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
 }
 
 /// One WAIT after the other blocks the connection for acquires.
 #[tokio::test]
 async fn a_wait_delays_an_undo_at_most_once_and_a_release_never() {
     let ((server, replicas), held, refused) = (with_replicas(1).await, key(), key());
-    let locks = builder(&server.url(), ms(10_000)).replicas(1, ms(400)).connect().await.unwrap();
+    let locks = builder(&server.url(), ms(10_000))
+        .replicas(1, ms(400))
+        .connect()
+        .await
+        .unwrap();
     let guard = locks.get(&held).lock().await.unwrap();
     replicas[0].stop();
     let busy: Vec<_> = (0..4)
@@ -298,11 +435,22 @@ async fn a_wait_delays_an_undo_at_most_once_and_a_release_never() {
             tokio::spawn(async move { while locks.get(key()).try_lock().await.is_err() {} })
         })
         .collect();
-    let error = locks.get(&refused).try_lock().await.expect_err("nobody acknowledges");
-    assert_eq!(reasons(&error), ["acknowledged by 0 of 1 replicas within 400ms"]);
+    let error = locks
+        .get(&refused)
+        .try_lock()
+        .await
+        .expect_err("nobody acknowledges");
+    assert_eq!(
+        reasons(&error),
+        ["acknowledged by 0 of 1 replicas within 400ms"]
+    );
     let start = Instant::now();
     guard.unlock().await.unwrap();
-    assert!(crate::common::machine::within(start.elapsed(), ms(200)), "released after {:?}", start.elapsed());
+    assert!(
+        crate::common::machine::within(start.elapsed(), ms(200)),
+        "released after {:?}",
+        start.elapsed()
+    );
     eventually(ms(600), "undone", || !server.exists(&refused)).await;
     busy.iter().for_each(tokio::task::JoinHandle::abort);
 }
@@ -310,7 +458,9 @@ async fn a_wait_delays_an_undo_at_most_once_and_a_release_never() {
 /// Starts this many servers with a replica each, and returns them with a builder over them.
 async fn quorum(count: usize, lease: Duration) -> (Vec<(Server, Server)>, LockerBuilder) {
     let mut pairs = Vec::new();
-    let mut builder = Locker::builder().lease(lease).restart_quarantine(Duration::ZERO);
+    let mut builder = Locker::builder()
+        .lease(lease)
+        .restart_quarantine(Duration::ZERO);
     for _ in 0..count {
         let (server, mut replicas) = with_replicas(1).await;
         builder = builder.node(server.url());
@@ -323,8 +473,16 @@ async fn quorum(count: usize, lease: Duration) -> (Vec<(Server, Server)>, Locker
 async fn over_several_servers_a_vote_counts_once_its_replicas_acknowledge() {
     let (pairs, builder) = quorum(3, ms(10_000)).await;
     let (locks, key) = (builder.replicas(1, ms(600)).connect().await.unwrap(), key());
-    // The servers learn the scripts: an EVAL after a NOSCRIPT would come behind the WAIT, and after the release.
-    locks.get(crate::common::key()).lock().await.unwrap().unlock().await.unwrap();
+    // The servers learn the scripts: an EVAL after a NOSCRIPT would come behind the WAIT, and after
+    // the release.
+    locks
+        .get(crate::common::key())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     settled(&locks).await;
     pairs[0].1.stop();
     let start = Instant::now();
@@ -338,41 +496,69 @@ async fn over_several_servers_a_vote_counts_once_its_replicas_acknowledge() {
     guard.unlock().await.unwrap();
     pairs[2].1.stop();
     let error = locks.get(&key).try_lock().await.expect_err("one of three");
-    assert_eq!(reasons(&error), ["acknowledged by 0 of 1 replicas within 600ms"; 2]);
-    eventually(ms(500), "undone", || pairs.iter().all(|(server, _)| !server.exists(&key))).await;
+    assert_eq!(
+        reasons(&error),
+        ["acknowledged by 0 of 1 replicas within 600ms"; 2]
+    );
+    eventually(ms(500), "undone", || {
+        pairs.iter().all(|(server, _)| !server.exists(&key))
+    })
+    .await;
     pairs[2].1.go_on();
-    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+    locks
+        .get(&key)
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
 }
 
-/// A server that forgot its votes is asked for them again. These commands wait behind WAITs for a replica that has
-/// stopped, while the releases travel on another connection.
+/// A server that forgot its votes is asked for them again. These commands wait behind WAITs for a
+/// replica that has stopped, while the releases travel on another connection.
 #[tokio::test]
 async fn a_vote_acquired_again_behind_a_wait_is_released_too() {
     let (pairs, builder) = quorum(3, ms(3_000)).await;
-    let locks = builder.command_timeout(ms(300)).replicas(1, ms(250)).connect().await.unwrap();
+    let locks = builder
+        .command_timeout(ms(300))
+        .replicas(1, ms(250))
+        .connect()
+        .await
+        .unwrap();
     let mut guards = Vec::new();
     for _ in 0..20 {
         guards.push(locks.get(key()).lock().await.unwrap());
     }
     let keys: Vec<String> = guards.iter().map(|guard| guard.key().to_string()).collect();
     let (forgetful, replica) = &pairs[0];
-    eventually(ms(500), "on all", || keys.iter().all(|key| forgetful.exists(key))).await;
+    eventually(ms(500), "on all", || {
+        keys.iter().all(|key| forgetful.exists(key))
+    })
+    .await;
     replica.stop();
     forgetful.command::<()>(&["FLUSHALL"]);
-    // A third of the lease after the grants they are renewed, and then acquired there again. A WAIT is under way all
-    // the time.
+    // A third of the lease after the grants they are renewed, and then acquired there again. A WAIT
+    // is under way all the time.
     let busy = {
         let locks = locks.clone();
         tokio::spawn(async move { while locks.get(key()).try_lock().await.is_ok() {} })
     };
-    eventually(ms(2_800), "acquired again", || keys.iter().any(|key| forgetful.exists(key))).await;
+    eventually(ms(2_800), "acquired again", || {
+        keys.iter().any(|key| forgetful.exists(key))
+    })
+    .await;
     for guard in guards {
         guard.unlock().await.unwrap();
         tokio::time::sleep(ms(fastrand::u64(0..30))).await;
     }
     busy.abort();
     // Two command timeouts and a WAIT.
-    let left = || keys.iter().filter(|key| pairs.iter().any(|(server, _)| server.exists(key))).count();
+    let left = || {
+        keys.iter()
+            .filter(|key| pairs.iter().any(|(server, _)| server.exists(key)))
+            .count()
+    };
     eventually(ms(900), "released", || left() == 0).await;
     tokio::time::sleep(ms(300)).await;
     assert_eq!(left(), 0, "no late acquire is left");
@@ -382,32 +568,66 @@ async fn a_vote_acquired_again_behind_a_wait_is_released_too() {
 async fn options_that_contradict_each_other_name_both_values() {
     let server = Server::start();
     let refusal = async |timeout| {
-        let builder = builder(&server.url(), ms(10_000)).command_timeout(ms(500)).replicas(2, timeout);
+        let builder = builder(&server.url(), ms(10_000))
+            .command_timeout(ms(500))
+            .replicas(2, timeout);
         builder.connect().await.expect_err("refused").to_string()
     };
     let error = refusal(ms(500)).await;
-    assert!(error.contains("replicas: 500ms") && error.contains("command_timeout = 500ms"), "{error}");
+    assert!(
+        error.contains("replicas: 500ms") && error.contains("command_timeout = 500ms"),
+        "{error}"
+    );
     let error = refusal(Duration::ZERO).await;
-    assert!(error.contains("0ns") && error.contains("2 replica(s)"), "{error}");
+    assert!(
+        error.contains("0ns") && error.contains("2 replica(s)"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn connect_reports_a_user_without_the_right_to_wait() {
     let server = Server::start_with(&["--user", "half", "on", ">pw", "~*", "&*", "+@all", "-wait"]);
     let url = format!("redis://half:pw@127.0.0.1:{}", server.port());
-    let error = builder(&url, ms(10_000)).replicas(1, ms(50)).connect().await.expect_err("refused");
-    assert!(matches!(error, Error::Server { kind: ServerErrorKind::NoPermission, .. }), "{error}");
+    let error = builder(&url, ms(10_000))
+        .replicas(1, ms(50))
+        .connect()
+        .await
+        .expect_err("refused");
+    assert!(
+        matches!(
+            error,
+            Error::Server {
+                kind: ServerErrorKind::NoPermission,
+                ..
+            }
+        ),
+        "{error}"
+    );
     builder(&url, ms(10_000)).connect().await.unwrap();
 }
 
-/// The limit of WAIT when clocks differ: the replica compares its own clock with the end of a lease by its master's.
+/// The limit of WAIT when clocks differ: the replica compares its own clock with the end of a lease
+/// by its master's.
 #[tokio::test]
 async fn a_replica_whose_clock_is_ahead_frees_a_lock_early_that_it_acknowledged() {
     let master = Server::start();
     let of = ["--replicaof", "127.0.0.1", &master.port().to_string()];
-    let Some(replica) = Server::start_with_clock(5_000, &of) else { return };
-    eventually(ms(10_000), "the replica is in step", || master.has_replicas(1)).await;
-    let (locks, key) = (builder(&master.url(), ms(4_000)).replicas(1, ms(200)).connect().await.unwrap(), key());
+    let Some(replica) = Server::start_with_clock(5_000, &of) else {
+        return;
+    };
+    eventually(ms(10_000), "the replica is in step", || {
+        master.has_replicas(1)
+    })
+    .await;
+    let (locks, key) = (
+        builder(&master.url(), ms(4_000))
+            .replicas(1, ms(200))
+            .connect()
+            .await
+            .unwrap(),
+        key(),
+    );
     let guard = locks.get(&key).lock().await.unwrap();
     assert!(master.exists(&key) && guard.check().is_ok());
     assert!(!replica.exists(&key), "on the replica the lease is over");
@@ -419,9 +639,15 @@ async fn a_replica_whose_clock_is_ahead_frees_a_lock_early_that_it_acknowledged(
 #[tokio::test]
 async fn acknowledgement_by_replicas_needs_no_right_to_ping() {
     let (server, _replicas) = with_replicas(1).await;
-    server.command::<()>(&["ACL", "SETUSER", "half", "on", ">pw", "~*", "&*", "+@all", "-ping"]);
+    server.command::<()>(&[
+        "ACL", "SETUSER", "half", "on", ">pw", "~*", "&*", "+@all", "-ping",
+    ]);
     let url = format!("redis://half:pw@127.0.0.1:{}", server.port());
-    let locks = builder(&url, ms(10_000)).replicas(1, ms(500)).connect().await.unwrap();
+    let locks = builder(&url, ms(10_000))
+        .replicas(1, ms(500))
+        .connect()
+        .await
+        .unwrap();
     let guard = locks.get(key()).try_lock().await.unwrap().expect("free");
     guard.unlock().await.unwrap();
 }

@@ -1,4 +1,5 @@
-//! Lost replies, late commands, cut connections: nothing is executed twice, and nothing is left on the server.
+//! Lost replies, late commands, cut connections: nothing is executed twice, and nothing is left on
+//! the server.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,9 +13,13 @@ use lockhound::{Error, Owner};
 fn acquires(monitor: &Monitor, key: &str) -> HashMap<String, usize> {
     let mut fields = HashMap::new();
     for line in monitor.sent("lockhound_fence") {
-        let words: Vec<&str> = line.split('"').filter(|word| !word.trim().is_empty()).collect();
+        let words: Vec<&str> = line
+            .split('"')
+            .filter(|word| !word.trim().is_empty())
+            .collect();
         if words.contains(&key) {
-            // `lease field clock`, also in a script of several steps. The clock is negative if there is one server.
+            // `lease field clock`, also in a script of several steps. The clock is negative if
+            // there is one server.
             let clocked = words.windows(2).filter(|pair| pair[1].starts_with('-'));
             clocked.for_each(|pair| *fields.entry(pair[0].to_owned()).or_default() += 1);
         }
@@ -27,27 +32,57 @@ async fn a_swallowed_reply_and_a_cut_do_not_execute_twice() {
     let (server, key) = (Server::start(), key());
     let proxy = Proxy::start(server.port());
     // A grant that is not undone outlives this test.
-    let locks = builder(&proxy.url(), ms(30_000)).command_timeout(ms(1_000)).connect().await.unwrap();
+    let locks = builder(&proxy.url(), ms(30_000))
+        .command_timeout(ms(1_000))
+        .connect()
+        .await
+        .unwrap();
     // Makes the scripts known to the server: an EVAL after a NOSCRIPT would blur the counts.
-    locks.get(crate::common::key()).lock().await.unwrap().unlock().await.unwrap();
+    locks
+        .get(crate::common::key())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     let monitor = Monitor::start(&server);
     proxy.set(Mode::SwallowReplyTo(b"lockhound_fence".to_vec()));
     let lock = locks.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await });
-    eventually(ms(10_000), "three replies were swallowed", || proxy.swallowed() >= 3).await;
+    eventually(ms(10_000), "three replies were swallowed", || {
+        proxy.swallowed() >= 3
+    })
+    .await;
     proxy.set(Mode::Pass);
     let guard = waiting.await.unwrap().unwrap();
     let fields = acquires(&monitor, &key);
     assert!(fields.len() >= 4, "{fields:?}");
-    assert!(fields.values().all(|&times| times == 1), "each attempt was sent once: {fields:?}");
+    assert!(
+        fields.values().all(|&times| times == 1),
+        "each attempt was sent once: {fields:?}"
+    );
     assert_eq!(server.fields(&key).len(), 1);
-    let nested = locks.get(&key).owned_by(guard.owner()).lock().await.unwrap();
-    assert_eq!(server.fields(&key)[0].1, 2, "the count is the guards', not the attempts'");
+    let nested = locks
+        .get(&key)
+        .owned_by(guard.owner())
+        .lock()
+        .await
+        .unwrap();
+    assert_eq!(
+        server.fields(&key)[0].1,
+        2,
+        "the count is the guards', not the attempts'"
+    );
     nested.unlock().await.unwrap();
     let ours = server.fields(&key)[0].0.clone();
     guard.unlock().await.unwrap();
-    assert!(server.fields(&key).iter().all(|(field, _)| *field != ours), "released");
-    // An earlier attempt on the connection that was given up may have been executed only now: it is undone once more.
+    assert!(
+        server.fields(&key).iter().all(|(field, _)| *field != ours),
+        "released"
+    );
+    // An earlier attempt on the connection that was given up may have been executed only now: it is
+    // undone once more.
     eventually(ms(4_000), "undone", || !server.exists(&key)).await;
 }
 
@@ -55,12 +90,18 @@ async fn a_swallowed_reply_and_a_cut_do_not_execute_twice() {
 async fn a_swallowed_count_is_written_once_and_enters() {
     let (server, key) = (Server::start(), key());
     let proxy = Proxy::start(server.port());
-    let lock = builder(&proxy.url(), ms(3_000)).connect().await.unwrap().get(&key);
+    let lock = builder(&proxy.url(), ms(3_000))
+        .connect()
+        .await
+        .unwrap()
+        .get(&key);
     let guard = lock.lock().await.unwrap();
     // The script is known to the server from here on.
     lock.lock().await.unwrap().unlock().await.unwrap();
     let field = server.fields(&key)[0].0.clone();
-    proxy.set(Mode::SwallowReplyTo(format!("{field}\r\n$1\r\n2").into_bytes()));
+    proxy.set(Mode::SwallowReplyTo(
+        format!("{field}\r\n$1\r\n2").into_bytes(),
+    ));
     let nested = lock.lock().await.unwrap();
     assert_eq!(proxy.swallowed(), 1);
     assert_eq!((nested.hold_count(), server.fields(&key)[0].1), (2, 2));
@@ -73,15 +114,25 @@ async fn a_swallowed_count_is_written_once_and_enters() {
 async fn a_swallowed_release_is_released_and_ok() {
     let (server, key) = (Server::start(), key());
     let proxy = Proxy::start(server.port());
-    let lock = builder(&proxy.url(), ms(3_000)).connect().await.unwrap().get(&key);
+    let lock = builder(&proxy.url(), ms(3_000))
+        .connect()
+        .await
+        .unwrap()
+        .get(&key);
     // The script is known to the server from here on.
     lock.lock().await.unwrap().unlock().await.unwrap();
     let guard = lock.lock().await.unwrap();
     proxy.set(Mode::SwallowReplyTo(b"redisson_lock__channel".to_vec()));
     let unlocking = tokio::spawn(guard.unlock());
-    eventually(ms(2_000), "the reply was swallowed", || proxy.swallowed() == 1).await;
+    eventually(ms(2_000), "the reply was swallowed", || {
+        proxy.swallowed() == 1
+    })
+    .await;
     proxy.set(Mode::Pass);
-    unlocking.await.unwrap().expect("gone on a repeat is what a release wants");
+    unlocking
+        .await
+        .unwrap()
+        .expect("gone on a repeat is what a release wants");
     assert!(!server.exists(&key));
 }
 
@@ -95,9 +146,16 @@ async fn an_unlock_without_an_answer_is_unavailable_and_goes_on() {
     let error = guard.unlock().await.expect_err("stopped");
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     // A command timeout, which is a tenth of the lease.
-    assert!(crate::common::machine::within(start.elapsed(), ms(1_500)), "{:?}", start.elapsed());
+    assert!(
+        crate::common::machine::within(start.elapsed(), ms(1_500)),
+        "{:?}",
+        start.elapsed()
+    );
     server.go_on();
-    eventually(ms(2_000), "released in the background", || !server.exists(&key)).await;
+    eventually(ms(2_000), "released in the background", || {
+        !server.exists(&key)
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -114,7 +172,10 @@ async fn dropping_unlock_drops_no_release() {
     eventually(ms(500), "released", || !server.exists(&key)).await;
     let guard = lock.lock().await.unwrap();
     drop(guard.unlock());
-    eventually(ms(500), "released by the guard's drop", || !server.exists(&key)).await;
+    eventually(ms(500), "released by the guard's drop", || {
+        !server.exists(&key)
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -140,7 +201,10 @@ async fn a_lock_dropped_while_the_server_is_stopped_leaves_nothing_once_it_is_ba
         let left: Vec<_> = keys.iter().filter(|key| server.exists(key)).collect();
         assert!(left.is_empty(), "stopped for {stopped_for} ms: {left:?}");
         tokio::time::sleep(ms(600)).await;
-        assert!(keys.iter().all(|key| !server.exists(key)), "nothing comes late");
+        assert!(
+            keys.iter().all(|key| !server.exists(key)),
+            "nothing comes late"
+        );
     }
 }
 
@@ -162,8 +226,8 @@ async fn scripts_are_sent_as_text_again_after_a_flush() {
     }
 }
 
-/// Futures of `lock()` are dropped at random instants: no key is left, and no lock without a holder is renewed.
-/// (Redisson goes on renewing 13 to 18 % of its grants then.)
+/// Futures of `lock()` are dropped at random instants: no key is left, and no lock without a holder
+/// is renewed. (Redisson goes on renewing 13 to 18 % of its grants then.)
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_locks_dropped_at_random_leave_nothing() {
     let server = Server::start();
@@ -171,7 +235,11 @@ async fn ten_thousand_locks_dropped_at_random_leave_nothing() {
     let keys: Vec<String> = (0..10).map(|_| key()).collect();
     let mut tasks = Vec::new();
     // Some have to enter on a busy machine too.
-    let longest = if crate::common::machine::starved() { 80_000 } else { 8_000 };
+    let longest = if crate::common::machine::starved() {
+        80_000
+    } else {
+        8_000
+    };
     for task in 0..50 {
         let (locks, keys) = (locks.clone(), keys.clone());
         tasks.push(tokio::spawn(async move {
@@ -191,7 +259,10 @@ async fn ten_thousand_locks_dropped_at_random_leave_nothing() {
     for task in tasks {
         entered += task.await.unwrap();
     }
-    assert!((100..9_900).contains(&entered), "some enter and some do not: {entered} of 10,000");
+    assert!(
+        (100..9_900).contains(&entered),
+        "some enter and some do not: {entered} of 10,000"
+    );
     // Two command timeouts of 300 ms.
     let left = || keys.iter().filter(|key| server.exists(key)).count();
     eventually(ms(600), "none is left", || left() == 0).await;
@@ -199,7 +270,11 @@ async fn ten_thousand_locks_dropped_at_random_leave_nothing() {
     assert_eq!(left(), 0, "nothing comes late");
     server.command::<()>(&["CONFIG", "RESETSTAT"]);
     tokio::time::sleep(ms(1_500)).await;
-    assert_eq!(server.calls("evalsha"), 0, "nothing is renewed, and no attempt is made");
+    assert_eq!(
+        server.calls("evalsha"),
+        0,
+        "nothing is renewed, and no attempt is made"
+    );
 }
 
 #[tokio::test]
@@ -218,14 +293,20 @@ async fn guards_dropped_without_a_runtime_or_in_a_panic_release() {
     eventually(ms(500), "dropped in a panic", || !server.exists(&key)).await;
     let inner = lock.clone().owned_by(Owner::new());
     let guard = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(inner.lock()).unwrap()
     })
     .join()
     .unwrap();
     guard.check().unwrap();
     drop(guard);
-    eventually(ms(500), "the runtime that took it is gone", || !server.exists(&key)).await;
+    eventually(ms(500), "the runtime that took it is gone", || {
+        !server.exists(&key)
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -238,9 +319,16 @@ async fn the_last_handle_ends_the_engine_and_releases_first() {
     guard.check().unwrap();
     assert!(server.exists(&key), "a guard keeps the engine");
     drop(guard);
-    eventually(ms(1_000), "released, and then every connection is quit", || {
-        !server.exists(&key) && !server.command::<String>(&["CLIENT", "LIST"]).contains("lockhound")
-    })
+    eventually(
+        ms(1_000),
+        "released, and then every connection is quit",
+        || {
+            !server.exists(&key)
+                && !server
+                    .command::<String>(&["CLIENT", "LIST"])
+                    .contains("lockhound")
+        },
+    )
     .await;
 }
 
@@ -249,12 +337,27 @@ async fn the_last_handle_ends_the_engine_and_releases_first() {
 async fn a_silent_connection_of_commands_is_given_up() {
     let (server, key) = (Server::start(), key());
     let proxy = Proxy::start(server.port());
-    let locks = builder(&proxy.url(), ms(2_000)).outage_tolerance(ms(10_000)).connect().await.unwrap();
-    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+    let locks = builder(&proxy.url(), ms(2_000))
+        .outage_tolerance(ms(10_000))
+        .connect()
+        .await
+        .unwrap();
+    locks
+        .get(&key)
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     proxy.freeze_one(0);
     let start = Instant::now();
     let guard = locks.get(&key).lock().await.unwrap();
-    assert!(crate::common::machine::within(start.elapsed(), ms(4_000)), "{:?}", start.elapsed());
+    assert!(
+        crate::common::machine::within(start.elapsed(), ms(4_000)),
+        "{:?}",
+        start.elapsed()
+    );
     guard.unlock().await.unwrap();
 }
 
@@ -262,7 +365,11 @@ async fn a_silent_connection_of_commands_is_given_up() {
 async fn a_silent_subscriber_is_given_up() {
     let (server, key) = (Server::start(), key());
     let proxy = Proxy::start(server.port());
-    let locks = builder(&proxy.url(), ms(30_000)).command_timeout(ms(200)).connect().await.unwrap();
+    let locks = builder(&proxy.url(), ms(30_000))
+        .command_timeout(ms(200))
+        .connect()
+        .await
+        .unwrap();
     let holder = locker(&server).await.get(&key).lock().await.unwrap();
     let lock = locks.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await.map(|_| Instant::now()) });
@@ -273,7 +380,11 @@ async fn a_silent_subscriber_is_given_up() {
     let released = Instant::now();
     holder.unlock().await.unwrap();
     let entered = waiting.await.unwrap().unwrap();
-    assert!(entered.duration_since(released) < ms(500), "{:?}", entered.duration_since(released));
+    assert!(
+        entered.duration_since(released) < ms(500),
+        "{:?}",
+        entered.duration_since(released)
+    );
 }
 
 #[tokio::test]
@@ -302,16 +413,30 @@ async fn all_silent_connections_are_given_up() {
 }
 
 fn channels(server: &Server) -> usize {
-    server.command::<Vec<String>>(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"]).len()
+    server
+        .command::<Vec<String>>(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"])
+        .len()
 }
 
-/// fred's router waits inside a write that never ends: it neither times out nor reconnects by itself.
+/// fred's router waits inside a write that never ends: it neither times out nor reconnects by
+/// itself.
 #[tokio::test]
 async fn a_router_that_is_stuck_in_a_write_is_replaced() {
     let (server, key) = (Server::start(), key());
     let proxy = Proxy::start(server.port());
-    let locks = builder(&proxy.url(), ms(8_000)).outage_tolerance(ms(30_000)).connect().await.unwrap();
-    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+    let locks = builder(&proxy.url(), ms(8_000))
+        .outage_tolerance(ms(30_000))
+        .connect()
+        .await
+        .unwrap();
+    locks
+        .get(&key)
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     proxy.freeze_one(0);
     // More than the buffers of all sockets on the way hold; nothing empties them.
     let large = "x".repeat(1 << 20);
@@ -324,18 +449,26 @@ async fn a_router_that_is_stuck_in_a_write_is_replaced() {
     tokio::time::sleep(ms(100)).await;
     let start = Instant::now();
     let guard = locks.get(&key).lock().await.unwrap();
-    assert!(crate::common::machine::within(start.elapsed(), ms(12_000)), "{:?}", start.elapsed());
-    // The release comes after the undos of all these, each as large: on a busy machine they take longer than a command
-    // timeout.
+    assert!(
+        crate::common::machine::within(start.elapsed(), ms(12_000)),
+        "{:?}",
+        start.elapsed()
+    );
+    // The release comes after the undos of all these, each as large: on a busy machine they take
+    // longer than a command timeout.
     drop(guard);
     eventually(ms(8_000), "it is released", || !server.exists(&key)).await;
     for task in filling {
-        assert!(task.await.unwrap(), "no attempt on the stuck connection had an answer");
+        assert!(
+            task.await.unwrap(),
+            "no attempt on the stuck connection had an answer"
+        );
     }
 }
 
-/// fred hands the error reply of a SUBSCRIBE to the command after it. A barrier must not take that command's answer, or
-/// a heartbeat's, for its own; and the connection stays usable for channels that are allowed.
+/// fred hands the error reply of a SUBSCRIBE to the command after it. A barrier must not take that
+/// command's answer, or a heartbeat's, for its own; and the connection stays usable for channels
+/// that are allowed.
 #[tokio::test]
 async fn a_refused_subscription_does_not_put_replies_out_of_step() {
     let server = Server::start_with(&[
@@ -349,24 +482,44 @@ async fn a_refused_subscription_does_not_put_replies_out_of_step() {
         "+@all",
     ]);
     let url = format!("redis://half:pw@127.0.0.1:{}", server.port());
-    let locks = builder(&url, ms(6_000)).command_timeout(ms(100)).connect().await.unwrap();
+    let locks = builder(&url, ms(6_000))
+        .command_timeout(ms(100))
+        .connect()
+        .await
+        .unwrap();
     let (unheard, heard) = (key(), format!("heard:{}", key()));
     let elsewhere = locker(&server).await;
-    let (first, second) = (elsewhere.get(&unheard).lock().await.unwrap(), elsewhere.get(&heard).lock().await.unwrap());
+    let (first, second) = (
+        elsewhere.get(&unheard).lock().await.unwrap(),
+        elsewhere.get(&heard).lock().await.unwrap(),
+    );
     let connection = subscriber(&server);
     let deaf = tokio::spawn(enter(locks.get(&unheard)));
     tokio::time::sleep(ms(700)).await;
     let hearing = tokio::spawn(enter(locks.get(&heard)));
-    eventually(ms(2_000), "the allowed channel is subscribed", || channels(&server) == 1).await;
+    eventually(ms(2_000), "the allowed channel is subscribed", || {
+        channels(&server) == 1
+    })
+    .await;
     tokio::time::sleep(ms(500)).await;
     let released = Instant::now();
     second.unlock().await.unwrap();
-    assert!(hearing.await.unwrap().duration_since(released) < ms(400), "woken by its message");
-    assert_eq!(subscriber(&server), connection, "ten heartbeats were in step");
+    assert!(
+        hearing.await.unwrap().duration_since(released) < ms(400),
+        "woken by its message"
+    );
+    assert_eq!(
+        subscriber(&server),
+        connection,
+        "ten heartbeats were in step"
+    );
     let released = Instant::now();
     first.unlock().await.unwrap();
     // A sixth of the lease.
-    assert!(deaf.await.unwrap().duration_since(released) < ms(1_500), "it polls");
+    assert!(
+        deaf.await.unwrap().duration_since(released) < ms(1_500),
+        "it polls"
+    );
 }
 
 async fn enter(lock: lockhound::Lock) -> Instant {
@@ -379,6 +532,8 @@ async fn enter(lock: lockhound::Lock) -> Instant {
 /// Returns the id of the first locker's subscriber connection.
 fn subscriber(server: &Server) -> String {
     let list: String = server.command(&["CLIENT", "LIST"]);
-    let line = list.lines().find(|line| line.contains("lockhound:subscriber") && line.contains("user=half"));
+    let line = list
+        .lines()
+        .find(|line| line.contains("lockhound:subscriber") && line.contains("user=half"));
     line.unwrap().split_whitespace().next().unwrap().to_owned()
 }

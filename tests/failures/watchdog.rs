@@ -10,7 +10,12 @@ use lockhound::{Error, Guard, HoldState, Lock, Locker, Loss, Owner};
 #[tokio::test]
 async fn a_lock_is_held_for_many_leases_and_renewed_at_thirds() {
     let (server, key) = (Server::start(), key());
-    let guard = locker_with(&server, ms(900)).await.get(&key).lock().await.unwrap();
+    let guard = locker_with(&server, ms(900))
+        .await
+        .get(&key)
+        .lock()
+        .await
+        .unwrap();
     server.command::<()>(&["CONFIG", "RESETSTAT"]);
     let start = Instant::now();
     let mut least = i64::MAX;
@@ -20,17 +25,26 @@ async fn a_lock_is_held_for_many_leases_and_renewed_at_thirds() {
     }
     guard.check().unwrap();
     assert_eq!(guard.state(), HoldState::Safe);
-    // A third is 300 ms. On a busy machine a renewal is late, but by less than the time until the next one.
+    // A third is 300 ms. On a busy machine a renewal is late, but by less than the time until the
+    // next one.
     assert!(least > 300, "renewed at a third: {least} ms were left");
     let renewals = server.calls("evalsha");
-    assert!((8..=18).contains(&renewals), "{renewals} renewals in 15 thirds");
+    assert!(
+        (8..=18).contains(&renewals),
+        "{renewals} renewals in 15 thirds"
+    );
     assert_eq!(server.calls("expire") + server.calls("hset"), 0);
 }
 
 #[tokio::test]
 async fn a_blocked_runtime_of_the_user_loses_no_lock() {
     let (server, key) = (Server::start(), key());
-    let guard = locker_with(&server, ms(600)).await.get(&key).lock().await.unwrap();
+    let guard = locker_with(&server, ms(600))
+        .await
+        .get(&key)
+        .lock()
+        .await
+        .unwrap();
     // This runtime has one thread, which is blocked for three leases.
     std::thread::sleep(ms(1_800));
     guard.check().unwrap();
@@ -43,10 +57,17 @@ async fn remaining_and_state_follow_the_renewals() {
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();
     let guard = locks.get(key()).lock().await.unwrap();
-    assert!(guard.remaining() <= ms(2_968) && guard.remaining() > ms(2_700), "{:?}", guard.remaining());
+    assert!(
+        guard.remaining() <= ms(2_968) && guard.remaining() > ms(2_700),
+        "{:?}",
+        guard.remaining()
+    );
     let seen = Instant::now();
     proxy.set(Mode::BlackHole);
-    eventually(ms(2_000), "jeopardy after one failed tick", || guard.state() == HoldState::Jeopardy).await;
+    eventually(ms(2_000), "jeopardy after one failed tick", || {
+        guard.state() == HoldState::Jeopardy
+    })
+    .await;
     assert!(seen.elapsed() > ms(1_000), "{:?}", seen.elapsed());
     guard.check().unwrap();
     proxy.set(Mode::Pass);
@@ -83,21 +104,36 @@ async fn losses_by_silence_are_reported_before_the_lease_is_over() {
         server.go_on();
         for (sent, fired, guard, key) in lost {
             let after = fired.duration_since(sent);
-            assert!(in_time(after, ms(1_500)), "round {round}: the token fired {after:?} after the send");
+            assert!(
+                in_time(after, ms(1_500)),
+                "round {round}: the token fired {after:?} after the send"
+            );
             // Two ticks of 150 ms failed, the second of which began at two thirds.
-            assert!(after > ms(1_100), "round {round}: only {after:?} after the send");
+            assert!(
+                after > ms(1_100),
+                "round {round}: only {after:?} after the send"
+            );
             assert_eq!(guard.state(), HoldState::Lost(Loss::RenewalFailed));
             assert!(guard.is_lost() && guard.remaining().is_zero());
-            assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::RenewalFailed, .. })));
-            eventually(ms(1_000), "the lost lock is released", || !server.exists(&key)).await;
+            assert!(matches!(
+                guard.unlock().await,
+                Err(Error::Lost {
+                    loss: Loss::RenewalFailed,
+                    ..
+                })
+            ));
+            eventually(ms(1_000), "the lost lock is released", || {
+                !server.exists(&key)
+            })
+            .await;
         }
         assert!(within(stopped.elapsed(), ms(4_000)));
         locks.close().await;
     }
 }
 
-/// 100 losses by deletion, half of them with a new owner: the next renewal notices each, and the stale unlock does not
-/// affect the new owner.
+/// 100 losses by deletion, half of them with a new owner: the next renewal notices each, and the
+/// stale unlock does not affect the new owner.
 #[tokio::test]
 async fn the_next_renewal_notices_that_a_lock_was_deleted_or_taken() {
     let server = Server::start();
@@ -117,9 +153,25 @@ async fn the_next_renewal_notices_that_a_lock_was_deleted_or_taken() {
     for (i, (guard, key)) in holds.into_iter().enumerate() {
         guard.lost().cancelled().await;
         // A third of the lease, and the time of a round trip on a busy machine.
-        assert!(within(stolen.elapsed(), ms(500) + ms(400)), "{:?}", stolen.elapsed());
-        assert!(matches!(guard.check(), Err(Error::Lost { loss: Loss::NotOwner, .. })));
-        assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+        assert!(
+            within(stolen.elapsed(), ms(500) + ms(400)),
+            "{:?}",
+            stolen.elapsed()
+        );
+        assert!(matches!(
+            guard.check(),
+            Err(Error::Lost {
+                loss: Loss::NotOwner,
+                ..
+            })
+        ));
+        assert!(matches!(
+            guard.unlock().await,
+            Err(Error::Lost {
+                loss: Loss::NotOwner,
+                ..
+            })
+        ));
         if i % 2 == 0 {
             assert_eq!(server.fields(&key), [("thief:1".to_owned(), 1)]);
         }
@@ -141,16 +193,30 @@ async fn a_key_of_another_type_is_a_loss_of_this_key_alone() {
     fine_guard.check().unwrap();
     assert_eq!(server.command::<String>(&["GET", &odd]), "something");
     let error = locks.get(&odd).lock().await.expect_err("another type");
-    assert!(matches!(error, Error::Server { kind: lockhound::ServerErrorKind::WrongType, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            Error::Server {
+                kind: lockhound::ServerErrorKind::WrongType,
+                ..
+            }
+        ),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn a_message_for_a_lock_held_here_makes_it_check_at_once() {
     let (server, key) = (Server::start(), key());
-    let here = builder(&server.url(), ms(30_000)).command_timeout(ms(100)).connect().await.unwrap();
+    let here = builder(&server.url(), ms(30_000))
+        .command_timeout(ms(100))
+        .connect()
+        .await
+        .unwrap();
     let elsewhere = builder(&server.url(), ms(30_000)).connect().await.unwrap();
     let foreign = elsewhere.get(&key).lock().await.unwrap();
-    // Two wait here for a foreign holder. When the first has the lock, the second still waits, and so listens.
+    // Two wait here for a foreign holder. When the first has the lock, the second still waits, and
+    // so listens.
     let first = tokio::spawn(enter(here.get(&key).owned_by(Owner::new())));
     tokio::time::sleep(ms(100)).await;
     let second = tokio::spawn(enter(here.get(&key).owned_by(Owner::new())));
@@ -161,7 +227,11 @@ async fn a_message_for_a_lock_held_here_makes_it_check_at_once() {
     let forced = Instant::now();
     assert!(elsewhere.get(&key).force_unlock().await.unwrap());
     guard.lost().cancelled().await;
-    assert!(within(forced.elapsed(), ms(2_000)), "the next renewal would be after 10 s: {:?}", forced.elapsed());
+    assert!(
+        within(forced.elapsed(), ms(2_000)),
+        "the next renewal would be after 10 s: {:?}",
+        forced.elapsed()
+    );
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
     second.await.unwrap().unlock().await.unwrap();
 }
@@ -176,8 +246,18 @@ async fn a_fixed_lease_is_not_renewed_and_max_hold_ends_a_hold() {
     let locks = locker_with(&server, ms(900)).await;
     let (fixed_key, max_key) = (key(), key());
     let start = Instant::now();
-    let fixed = locks.get(&fixed_key).fixed_lease(ms(700)).lock().await.unwrap();
-    let max = locks.get(&max_key).max_hold(ms(1_600)).lock().await.unwrap();
+    let fixed = locks
+        .get(&fixed_key)
+        .fixed_lease(ms(700))
+        .lock()
+        .await
+        .unwrap();
+    let max = locks
+        .get(&max_key)
+        .max_hold(ms(1_600))
+        .lock()
+        .await
+        .unwrap();
     fixed.lost().cancelled().await;
     let after = start.elapsed();
     assert!(in_time(after, ms(700)) && after > ms(600), "{after:?}");
@@ -187,9 +267,21 @@ async fn a_fixed_lease_is_not_renewed_and_max_hold_ends_a_hold() {
     let after = start.elapsed();
     assert!(in_time(after, ms(1_700)) && after > ms(1_500), "{after:?}");
     assert_eq!(max.state(), HoldState::Lost(Loss::MaxHold));
-    assert!(server.exists(&max_key), "it is not released before its guard is gone");
-    assert!(matches!(max.unlock().await, Err(Error::Lost { loss: Loss::MaxHold, .. })));
-    eventually(ms(500), "the lost lock is released", || !server.exists(&max_key)).await;
+    assert!(
+        server.exists(&max_key),
+        "it is not released before its guard is gone"
+    );
+    assert!(matches!(
+        max.unlock().await,
+        Err(Error::Lost {
+            loss: Loss::MaxHold,
+            ..
+        })
+    ));
+    eventually(ms(500), "the lost lock is released", || {
+        !server.exists(&max_key)
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -199,11 +291,26 @@ async fn a_lost_lock_keeps_its_owner_out_until_the_guard_is_gone() {
     let guard = lock.lock().await.unwrap();
     server.command::<bool>(&["DEL", &key]);
     guard.lost().cancelled().await;
-    assert!(matches!(lock.lock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
-    assert!(matches!(lock.try_lock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+    assert!(matches!(
+        lock.lock().await,
+        Err(Error::Lost {
+            loss: Loss::NotOwner,
+            ..
+        })
+    ));
+    assert!(matches!(
+        lock.try_lock().await,
+        Err(Error::Lost {
+            loss: Loss::NotOwner,
+            ..
+        })
+    ));
     let other = lock.clone().owned_by(Owner::new()).lock().await.unwrap();
     drop(guard);
-    assert!(lock.try_lock().await.unwrap().is_none(), "another owner has it");
+    assert!(
+        lock.try_lock().await.unwrap().is_none(),
+        "another owner has it"
+    );
     other.check().unwrap();
     other.unlock().await.unwrap();
     lock.lock().await.unwrap().unlock().await.unwrap();
@@ -237,7 +344,11 @@ async fn after_a_reconnect_locks_that_are_gone_are_lost_at_once() {
         guard.lost().cancelled().await;
         assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
     }
-    assert!(within(start.elapsed(), ms(5_000)), "the next renewal would have been after 10 s: {:?}", start.elapsed());
+    assert!(
+        within(start.elapsed(), ms(5_000)),
+        "the next renewal would have been after 10 s: {:?}",
+        start.elapsed()
+    );
 }
 
 async fn hold(locks: &Locker, many: usize) -> Vec<Guard> {
@@ -256,16 +367,23 @@ async fn a_thousand_locks_do_not_expire() {
     let guards = hold(&locks, 1_000).await;
     server.command::<()>(&["CONFIG", "RESETSTAT"]);
     tokio::time::sleep(Duration::from_secs(30)).await;
-    let lost = guards.iter().filter(|guard| guard.state() != HoldState::Safe).count();
+    let lost = guards
+        .iter()
+        .filter(|guard| guard.state() != HoldState::Safe)
+        .count();
     assert_eq!(lost, 0);
     let stats: String = server.command(&["INFO", "stats"]);
     assert!(stats.contains("expired_keys:0\r"), "{stats}");
     let calls = server.calls("evalsha");
-    assert!(calls < 45 * 1_000 / 5, "{calls} calls for about 45 renewals of 1,000: they travel together");
+    assert!(
+        calls < 45 * 1_000 / 5,
+        "{calls} calls for about 45 renewals of 1,000: they travel together"
+    );
     locks.close().await;
 }
 
-/// The watchdog checks a lease of 30 s every 300 ms; a shorter `max_hold` ends in time all the same.
+/// The watchdog checks a lease of 30 s every 300 ms; a shorter `max_hold` ends in time all the
+/// same.
 #[tokio::test]
 async fn a_short_max_hold_of_a_long_lease_ends_in_time() {
     let server = Server::start();
@@ -279,15 +397,21 @@ async fn a_short_max_hold_of_a_long_lease_ends_in_time() {
     }
 }
 
-/// A reconnect renews all holds out of turn. Such a failed renewal is no failed tick: flaps do not add up to a loss.
+/// A reconnect renews all holds out of turn. Such a failed renewal is no failed tick: flaps do not
+/// add up to a loss.
 #[tokio::test]
 async fn failed_renewals_out_of_turn_do_not_count_as_failed_ticks() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let locks = builder(&proxy.url(), ms(9_000)).command_timeout(ms(200)).connect().await.unwrap();
+    let locks = builder(&proxy.url(), ms(9_000))
+        .command_timeout(ms(200))
+        .connect()
+        .await
+        .unwrap();
     let guard = locks.get(key()).lock().await.unwrap();
     tokio::time::sleep(ms(150)).await;
-    // Each time all connections are cut and made again, and no renewal is answered until the flap is over.
+    // Each time all connections are cut and made again, and no renewal is answered until the flap
+    // is over.
     for _ in 0..3 {
         proxy.set(Mode::SwallowReplyTo(b"EVALSHA".to_vec()));
         proxy.cut();

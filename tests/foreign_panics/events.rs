@@ -10,7 +10,11 @@ pub(crate) type Place = String;
 /// Returns the place and the message of every `log!(..)` of src/ outside of tests.
 pub(crate) fn listed() -> BTreeMap<Place, String> {
     let mut events = BTreeMap::new();
-    read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "src", &mut events);
+    read(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
+        "src",
+        &mut events,
+    );
     events
 }
 
@@ -29,11 +33,26 @@ fn read(directory: &Path, prefix: &str, events: &mut BTreeMap<Place, String>) {
 
 /// Returns the lines and messages of the events of a file, up to its tests, which come last.
 fn find(text: &str) -> impl Iterator<Item = (usize, String)> {
-    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-    let is_comment = |at: usize| code[..at].rsplit('\n').next().is_some_and(|line| line.trim_start().starts_with("//"));
+    let code = text
+        .split("#[cfg(test)]\nmod tests")
+        .next()
+        .unwrap_or_default();
+    let is_comment = |at: usize| {
+        code[..at]
+            .rsplit('\n')
+            .next()
+            .is_some_and(|line| line.trim_start().starts_with("//"))
+    };
     // No other macro of src/ ends like this one.
-    let all = code.match_indices("log!(").filter(move |&(at, _)| !is_comment(at));
-    all.map(move |(at, name)| (1 + code[..at].matches('\n').count(), message(&code[at + name.len()..])))
+    let all = code
+        .match_indices("log!(")
+        .filter(move |&(at, _)| !is_comment(at));
+    all.map(move |(at, name)| {
+        (
+            1 + code[..at].matches('\n').count(),
+            message(&code[at + name.len()..]),
+        )
+    })
 }
 
 /// Returns the last string of a macro's arguments, which begin here, as one line.
@@ -69,5 +88,8 @@ fn events_are_found_with_their_lines_and_messages() {
     let comment = "// log!(info, \"a comment\")\n";
     let test = "#[cfg(test)]\nmod tests { fn f() { log!(info, \"a test\"); } }";
     let text = format!("fn f() {{\n    {event}\n}}\n{comment}{test}");
-    assert_eq!(find(&text).collect::<Vec<_>>(), [(2, "a (\"b\") c {} d".to_owned())]);
+    assert_eq!(
+        find(&text).collect::<Vec<_>>(),
+        [(2, "a (\"b\") c {} d".to_owned())]
+    );
 }

@@ -1,4 +1,5 @@
-//! Foreign code that panics where it is told to: a subscriber, and with the feature `metrics` a recorder.
+//! Foreign code that panics where it is told to: a subscriber, and with the feature `metrics` a
+//! recorder.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -13,11 +14,13 @@ use tracing::{Event, Metadata, Subscriber};
 /// How the panics of these tests begin.
 pub(crate) const SICK: &str = "sick of";
 
-/// How the names begin of what fred logs, by the task of ours in which it does, or else by its own module: as
-/// `log:lockhound::node::link::tend::{async_fn_env#0}`. Without more it is the poison of a logger that is well.
+/// How the names begin of what fred logs, by the task of ours in which it does, or else by its own
+/// module: as `log:lockhound::node::link::tend::{async_fn_env#0}`. Without more it is the poison of
+/// a logger that is well.
 pub(crate) const LOGGED: &str = "log:";
 
-/// What has happened in this process: the places of events, and the names of calls of the subscriber or recorder.
+/// What has happened in this process: the places of events, and the names of calls of the
+/// subscriber or recorder.
 static HAPPENED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 /// The messages of the events that have happened, each with its fields.
 static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -29,12 +32,18 @@ static POISONED: AtomicUsize = AtomicUsize::new(0);
 static ODD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 pub(crate) fn happened() -> BTreeSet<String> {
-    HAPPENED.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    HAPPENED
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
 }
 
 /// Returns whether an event was logged whose text contains this.
 pub(crate) fn was_told(text: &str) -> bool {
-    TOLD.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|told| told.contains(text))
+    TOLD.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .iter()
+        .any(|told| told.contains(text))
 }
 
 /// Makes the logger panic this many times when it logs its poison.
@@ -46,12 +55,21 @@ pub(crate) fn odd_panics() -> Vec<String> {
     ODD.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Installs a subscriber and a recorder that panic at this poison: `all`, or the name of one event or call.
+/// Installs a subscriber and a recorder that panic at this poison: `all`, or the name of one event
+/// or call.
 pub(crate) fn install(poison: &str) {
     let poison: &'static str = poison.to_owned().leak();
-    tracing::subscriber::set_global_default(Sick { poison, spans: AtomicU64::new(1) }).unwrap();
+    tracing::subscriber::set_global_default(Sick {
+        poison,
+        spans: AtomicU64::new(1),
+    })
+    .unwrap();
     log::set_logger(Box::leak(Box::new(Logger(poison)))).unwrap();
-    log::set_max_level(if poison.starts_with(LOGGED) { log::LevelFilter::Trace } else { log::LevelFilter::Off });
+    log::set_max_level(if poison.starts_with(LOGGED) {
+        log::LevelFilter::Trace
+    } else {
+        log::LevelFilter::Off
+    });
     #[cfg(feature = "metrics")]
     metrics::set_global_recorder(recorder::Sick(poison)).unwrap();
     expect_panics();
@@ -64,16 +82,22 @@ pub(crate) fn expect_panics() {
         let report = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             let payload = info.payload();
-            let said = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
+            let said = payload
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or(payload.downcast_ref::<&str>().copied());
             if said.is_none_or(|said| !said.starts_with(SICK)) {
                 report(info);
-                ODD.lock().unwrap_or_else(PoisonError::into_inner).push(info.to_string());
+                ODD.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(info.to_string());
             }
         }));
     });
 }
 
-/// The poison of a recorder that blocks; it is also the name of the thread that it blocks. See [`go_on`].
+/// The poison of a recorder that blocks; it is also the name of the thread that it blocks. See
+/// [`go_on`].
 #[cfg(feature = "metrics")]
 pub(crate) const BLOCKS: &str = "blocks";
 
@@ -88,7 +112,10 @@ pub(crate) fn go_on() {
 
 /// Notes that this happened, and panics if it is the poison.
 fn happens(poison: &str, name: &str) {
-    HAPPENED.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+    HAPPENED
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .insert(name.to_owned());
     assert!(poison != "all" && poison != name, "{SICK} {name}");
 }
 
@@ -138,10 +165,16 @@ impl Subscriber for Sick {
 
     fn event(&self, event: &Event<'_>) {
         let metadata = event.metadata();
-        let place = format!("{}:{}", metadata.file().unwrap_or_default(), metadata.line().unwrap_or_default());
+        let place = format!(
+            "{}:{}",
+            metadata.file().unwrap_or_default(),
+            metadata.line().unwrap_or_default()
+        );
         let mut text = Text::default();
         event.record(&mut text);
-        TOLD.lock().unwrap_or_else(PoisonError::into_inner).push(text.0);
+        TOLD.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(text.0);
         self.call(&place);
     }
 
@@ -159,7 +192,8 @@ impl Subscriber for Sick {
     }
 }
 
-/// A logger that panics in threads of lockers, as often as it is told to: fred logs all that it does.
+/// A logger that panics in threads of lockers, as often as it is told to: fred logs all that it
+/// does.
 struct Logger(&'static str);
 
 /// Whether the next task of fred that takes a command from its queue ends by a panic.
@@ -188,8 +222,15 @@ impl log::Log for Logger {
             panic!("{SICK} router");
         }
         if self.0.starts_with(LOGGED) {
-            let place = format!("{LOGGED}{}", task().unwrap_or_else(|| record.target().to_owned()));
-            let once_more = || POISONED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            let place = format!(
+                "{LOGGED}{}",
+                task().unwrap_or_else(|| record.target().to_owned())
+            );
+            let once_more = || {
+                POISONED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                    left.checked_sub(1)
+                })
+            };
             let poisoned = place == self.0 && once_more().is_ok();
             happens(if poisoned { self.0 } else { "" }, &place);
         }
@@ -198,8 +239,8 @@ impl log::Log for Logger {
     fn flush(&self) {}
 }
 
-/// Returns the task that runs on this thread, if a backtrace shows it: its future's type, and whether it sends a
-/// command.
+/// Returns the task that runs on this thread, if a backtrace shows it: its future's type, and
+/// whether it sends a command.
 fn task() -> Option<String> {
     let trace = std::backtrace::Backtrace::force_capture().to_string();
     let (_, rest) = trace.split_once("tokio::runtime::task::core::Stage<")?;
@@ -208,7 +249,11 @@ fn task() -> Option<String> {
         open += i32::from(c == '<') - i32::from(c == '>');
         open == 0
     })?;
-    let sends = if trace.contains("::send::{async_fn#0}::{async_block_env#0}") { "/send" } else { "" };
+    let sends = if trace.contains("::send::{async_fn#0}::{async_block_env#0}") {
+        "/send"
+    } else {
+        ""
+    };
     Some(rest[..length].replace(' ', "") + sends)
 }
 
@@ -226,7 +271,8 @@ mod recorder {
     use std::sync::Arc;
 
     use metrics::{
-        Counter, CounterFn, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+        Counter, CounterFn, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
+        SharedString, Unit,
     };
 
     use super::{BLOCKS, GOES_ON, Ordering, happens};
@@ -277,7 +323,9 @@ mod recorder {
     impl HistogramFn for Meter {
         fn record(&self, _: f64) {
             happens(self.0, "record_value");
-            while self.0 == BLOCKS && std::thread::current().name() == Some(BLOCKS) && !GOES_ON.load(Ordering::Relaxed)
+            while self.0 == BLOCKS
+                && std::thread::current().name() == Some(BLOCKS)
+                && !GOES_ON.load(Ordering::Relaxed)
             {
                 happens("", BLOCKS);
                 std::thread::sleep(std::time::Duration::from_millis(1));

@@ -1,4 +1,5 @@
-//! What is left of a lock when its holder, its caller or its server is gone, and who is told. Time is paused.
+//! What is left of a lock when its holder, its caller or its server is gone, and who is told. Time
+//! is paused.
 
 use std::time::Duration;
 
@@ -11,7 +12,10 @@ use super::{Server, over, servers};
 /// Starts a server, and a locker over it.
 async fn one() -> (Server, Locker) {
     let server = Server::new();
-    let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    let locks = over(std::slice::from_ref(&server), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
     (server, locks)
 }
 
@@ -36,13 +40,20 @@ async fn a_lock_is_retaken_on_a_server_that_lost_it() {
     for server in servers.iter().cycle().take(6) {
         server.delete(&name);
         sleep(ms(4_000)).await;
-        assert!(server.holder(&name).is_some_and(|holder| holder.contains(&locks.id().to_string())));
+        assert!(
+            server
+                .holder(&name)
+                .is_some_and(|holder| holder.contains(&locks.id().to_string()))
+        );
         guard.check().unwrap();
     }
     servers[0].delete(&name);
     guard.unlock().await.unwrap();
     sleep(ms(4_000)).await;
-    assert!(servers.iter().all(|server| server.holder(&name).is_none()), "a released lock is not retaken");
+    assert!(
+        servers.iter().all(|server| server.holder(&name).is_none()),
+        "a released lock is not retaken"
+    );
 }
 
 /// The server loses the first of two grants while their answers are on their way.
@@ -60,8 +71,8 @@ async fn a_grant_proves_that_the_one_before_it_is_gone() {
     second.check().unwrap();
 }
 
-/// The servers grant the first attempt, and the second one after the lock was deleted. The last answer to the first
-/// attempt arrives last.
+/// The servers grant the first attempt, and the second one after the lock was deleted. The last
+/// answer to the first attempt arrives last.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_was_overtaken_by_a_later_one_does_not_count() {
     let ((servers, locks), name) = (three().await, key());
@@ -77,7 +88,10 @@ async fn a_grant_that_was_overtaken_by_a_later_one_does_not_count() {
     let second = attempt(&locks, &name);
     let second = second.await.unwrap().unwrap().expect("two of three");
     assert!(!first.is_finished());
-    assert!(first.await.unwrap().unwrap().is_none(), "its servers are no majority any more");
+    assert!(
+        first.await.unwrap().unwrap().is_none(),
+        "its servers are no majority any more"
+    );
     second.check().unwrap();
     drop(other);
 }
@@ -86,7 +100,10 @@ async fn a_grant_that_was_overtaken_by_a_later_one_does_not_count() {
 async fn a_release_whose_answer_was_lost_is_confirmed_by_the_next_one() {
     let (server, name) = (Server::new(), key());
     let address = server.route();
-    let locks = over(std::slice::from_ref(&address), ms(10_000)).connect().await.unwrap();
+    let locks = over(std::slice::from_ref(&address), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
     let guard = locks.get(&name).lock().await.unwrap();
     server.delay(ms(50)..=ms(50));
     let unlocking = tokio::spawn(guard.unlock());
@@ -104,7 +121,16 @@ async fn a_release_of_a_deleted_lock_is_an_error() {
     let guard = locks.get(&name).lock().await.unwrap();
     server.delete(&name);
     let unlocked = guard.unlock().await;
-    assert!(matches!(unlocked, Err(Error::Lost { loss: Loss::NotOwner, .. })), "{unlocked:?}");
+    assert!(
+        matches!(
+            unlocked,
+            Err(Error::Lost {
+                loss: Loss::NotOwner,
+                ..
+            })
+        ),
+        "{unlocked:?}"
+    );
 }
 
 /// Of three locks in one guard, two are lost, one after the other.
@@ -122,8 +148,15 @@ async fn an_error_names_the_lock_that_was_lost_first() {
     assert!(locks.get(next).force_unlock().await.unwrap());
     assert_eq!(lost(guard.check()), (first.clone(), Loss::NotOwner));
     let again = locks.get(next).lock().await.map(drop);
-    assert_eq!(lost(again), (next.clone(), Loss::ForceUnlocked), "a guard of it lives");
-    assert_eq!(lost(locks.get(next).try_lock().await.map(drop)), (next.clone(), Loss::ForceUnlocked));
+    assert_eq!(
+        lost(again),
+        (next.clone(), Loss::ForceUnlocked),
+        "a guard of it lives"
+    );
+    assert_eq!(
+        lost(locks.get(next).try_lock().await.map(drop)),
+        (next.clone(), Loss::ForceUnlocked)
+    );
     assert_eq!(lost(guard.unlock().await), (first.clone(), Loss::NotOwner));
 
     let all = locks.all(names);
@@ -139,8 +172,14 @@ async fn an_error_names_the_lock_that_was_lost_first() {
 async fn an_unconfirmed_release_names_the_reason_of_each_server() {
     let (server, names) = (Server::new(), [key(), key()]);
     let address = server.route();
-    let locks = over(std::slice::from_ref(&address), ms(10_000)).connect().await.unwrap();
-    let guards = [locks.get(&names[0]).lock().await.unwrap(), locks.get(&names[1]).lock().await.unwrap()];
+    let locks = over(std::slice::from_ref(&address), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
+    let guards = [
+        locks.get(&names[0]).lock().await.unwrap(),
+        locks.get(&names[1]).lock().await.unwrap(),
+    ];
     server.stop();
     let (mut reasons, began) = (Vec::new(), Instant::now());
     for guard in guards {
@@ -149,24 +188,33 @@ async fn an_unconfirmed_release_names_the_reason_of_each_server() {
         if reasons.is_empty() {
             address.lead_to(&server);
         }
-        let Err(Error::Unavailable { nodes, .. }) = unlocking.await.unwrap() else { panic!("nobody answers") };
+        let Err(Error::Unavailable { nodes, .. }) = unlocking.await.unwrap() else {
+            panic!("nobody answers")
+        };
         assert_eq!(nodes.len(), 1);
         reasons.push(nodes[0].reason().to_owned());
     }
     assert!(began.elapsed() < ms(250), "{:?}", began.elapsed());
-    assert_eq!(reasons, ["its connection was given up", "timed out after 100ms"]);
+    assert_eq!(
+        reasons,
+        ["its connection was given up", "timed out after 100ms"]
+    );
     server.go_on();
     sleep(ms(1_000)).await;
     assert!(names.iter().all(|name| server.holder(name).is_none()));
     assert_eq!(locks.stats().pending, 0);
 }
 
-/// The first pause is 20 ms, however many failed; then one release asks, and its answer has all others sent.
+/// The first pause is 20 ms, however many failed; then one release asks, and its answer has all
+/// others sent.
 #[tokio::test(start_paused = true)]
 async fn releases_that_fail_together_are_confirmed_together() {
     let server = Server::new();
     let address = server.route();
-    let locks = over(std::slice::from_ref(&address), ms(10_000)).connect().await.unwrap();
+    let locks = over(std::slice::from_ref(&address), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
     let names: Vec<String> = (0..50).map(|_| key()).collect();
     let mut guards = Vec::new();
     for name in &names {
@@ -174,7 +222,10 @@ async fn releases_that_fail_together_are_confirmed_together() {
     }
     server.stop();
     let began = Instant::now();
-    let unlocking: Vec<_> = guards.into_iter().map(|guard| tokio::spawn(guard.unlock())).collect();
+    let unlocking: Vec<_> = guards
+        .into_iter()
+        .map(|guard| tokio::spawn(guard.unlock()))
+        .collect();
     // Both sendings are lost with their connections.
     for _ in 0..2 {
         sleep(ms(5)).await;
@@ -184,7 +235,11 @@ async fn releases_that_fail_together_are_confirmed_together() {
     for unlocked in unlocking {
         unlocked.await.unwrap().unwrap();
     }
-    assert!(began.elapsed() >= ms(30) && began.elapsed() < ms(40), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() >= ms(30) && began.elapsed() < ms(40),
+        "{:?}",
+        began.elapsed()
+    );
     assert!(names.iter().all(|name| server.holder(name).is_none()));
     assert_eq!((locks.stats().pending, locks.stats().undone), (0, 0));
 }
@@ -232,7 +287,11 @@ async fn a_caller_that_is_gone_when_its_grant_comes_has_it_given_back() {
     let mut call = Box::pin(lock.lock());
     assert!(futures_util::poll!(&mut call).is_pending());
     sleep(ms(15_000)).await;
-    assert_eq!((server.holder(&name), locks.stats().holds), (None, 0), "taken back");
+    assert_eq!(
+        (server.holder(&name), locks.stats().holds),
+        (None, 0),
+        "taken back"
+    );
     assert_eq!(locks.stats().undone, 0, "both were released");
     drop(call);
     lock.lock().await.unwrap().unlock().await.unwrap();
@@ -241,8 +300,14 @@ async fn a_caller_that_is_gone_when_its_grant_comes_has_it_given_back() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_is_gone_releases_no_guard_of_another() {
     let ((server, locks), name) = (one().await, key());
-    let other = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
-    let (held, lock) = (other.get(&name).lock().await.unwrap(), locks.get(&name).owned_by(Owner::new()));
+    let other = over(std::slice::from_ref(&server), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
+    let (held, lock) = (
+        other.get(&name).lock().await.unwrap(),
+        locks.get(&name).owned_by(Owner::new()),
+    );
     let (mut stays, mut goes) = (Box::pin(lock.lock()), Box::pin(lock.lock()));
     assert!(futures_util::poll!(&mut stays).is_pending());
     assert!(futures_util::poll!(&mut goes).is_pending());
@@ -254,7 +319,10 @@ async fn a_caller_that_is_gone_releases_no_guard_of_another() {
     for _ in 0..6 {
         sleep(ms(5_000)).await;
         guard.check().unwrap();
-        assert_eq!((guard.hold_count(), server.holder(&name).is_some()), (1, true));
+        assert_eq!(
+            (guard.hold_count(), server.holder(&name).is_some()),
+            (1, true)
+        );
     }
     guard.unlock().await.unwrap();
     assert_eq!(server.holder(&name), None);
@@ -263,21 +331,37 @@ async fn a_caller_that_is_gone_releases_no_guard_of_another() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_whose_grant_was_taken_back_waits_on_until_its_time_is_over() {
     let ((server, locks), name) = (one().await, key());
-    let other = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    let other = over(std::slice::from_ref(&server), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
     let lock = locks.get(&name);
     let mut call = Box::pin(lock.try_lock_for(ms(60_000)));
     assert!(futures_util::poll!(&mut call).is_pending());
     sleep(ms(15_000)).await;
-    let guard = other.get(&name).try_lock().await.unwrap().expect("nobody polled the call");
+    let guard = other
+        .get(&name)
+        .try_lock()
+        .await
+        .unwrap()
+        .expect("nobody polled the call");
     assert!(futures_util::poll!(&mut call).is_pending());
     guard.unlock().await.unwrap();
-    call.await.unwrap().expect("it stood in line again").unlock().await.unwrap();
+    call.await
+        .unwrap()
+        .expect("it stood in line again")
+        .unlock()
+        .await
+        .unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_gives_up_leaves_the_line() {
     let ((server, locks), name) = (one().await, key());
-    let other = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    let other = over(std::slice::from_ref(&server), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
     let guard = other.get(&name).lock().await.unwrap();
     let lock = locks.get(&name);
     for wait in [None, Some(ms(60_000))] {
@@ -302,7 +386,10 @@ async fn a_caller_that_gives_up_leaves_the_line() {
 #[tokio::test(start_paused = true)]
 async fn waiters_of_one_owner_enter_together() {
     let ((server, locks), name) = (one().await, key());
-    let other = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    let other = over(std::slice::from_ref(&server), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
     let (guard, owner) = (other.get(&name).lock().await.unwrap(), Owner::new());
     let tasks: Vec<_> = (0..3)
         .map(|_| {
@@ -314,7 +401,13 @@ async fn waiters_of_one_owner_enter_together() {
     guard.unlock().await.unwrap();
     let guards = futures_util::future::join_all(tasks).await;
     sleep(ms(10)).await;
-    let count = other.get(&name).holder().await.unwrap().expect("held").hold_count();
+    let count = other
+        .get(&name)
+        .holder()
+        .await
+        .unwrap()
+        .expect("held")
+        .hold_count();
     assert_eq!((guards[0].as_ref().unwrap().hold_count(), count), (3, 3));
 }
 
@@ -330,7 +423,10 @@ async fn a_call_that_comes_late_in_an_outage_has_a_command_timeout_of_its_own() 
             sleep(ms(after)).await;
             let began = Instant::now();
             let answer = lock.lock().await;
-            assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+            assert!(
+                matches!(answer, Err(Error::Unavailable { .. })),
+                "{answer:?}"
+            );
             began.elapsed()
         })
     };
@@ -346,7 +442,10 @@ async fn waiting_for_several_locks_begins_again_if_the_first_was_lost_meanwhile(
         let (a, b) = (key(), key());
         if a < b { [a, b] } else { [b, a] }
     });
-    let other = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    let other = over(std::slice::from_ref(&server), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
     let guard = other.get(&two).lock().await.unwrap();
     let both = locks.all([&*one, &*two]);
     let waiting = tokio::spawn(async move { both.try_lock_for(ms(60_000)).await });
@@ -355,7 +454,11 @@ async fn waiting_for_several_locks_begins_again_if_the_first_was_lost_meanwhile(
     server.delete(&one);
     sleep(ms(4_000)).await;
     guard.unlock().await.unwrap();
-    let both = waiting.await.unwrap().unwrap().expect("there was time left");
+    let both = waiting
+        .await
+        .unwrap()
+        .unwrap()
+        .expect("there was time left");
     assert_eq!(both.state(), HoldState::Safe);
     both.unlock().await.unwrap();
 }
@@ -368,14 +471,23 @@ async fn waiting_for_several_locks_without_any_answer_is_unavailable() {
     let lock = locks.get(&names[0]);
     let _waiting = tokio::spawn(async move { lock.lock().await });
     sleep(ms(1)).await;
-    let answer = locks.all([&*names[0], &*names[1]]).try_lock_for(ms(50)).await;
-    assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+    let answer = locks
+        .all([&*names[0], &*names[1]])
+        .try_lock_for(ms(50))
+        .await;
+    assert!(
+        matches!(answer, Err(Error::Unavailable { .. })),
+        "{answer:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn closing_ends_holds_and_waits_and_waits_for_releases() {
     let ((server, locks), names) = (one().await, [key(), key()]);
-    let guards = [locks.get(&names[0]).lock().await.unwrap(), locks.get(&names[1]).lock().await.unwrap()];
+    let guards = [
+        locks.get(&names[0]).lock().await.unwrap(),
+        locks.get(&names[1]).lock().await.unwrap(),
+    ];
     let lock = locks.get(&names[0]).owned_by(Owner::new());
     let waiting = tokio::spawn(async move { lock.lock().await.err() });
     sleep(ms(1)).await;
@@ -385,6 +497,9 @@ async fn closing_ends_holds_and_waits_and_waits_for_releases() {
     let began = Instant::now();
     locks.close().await;
     assert!(began.elapsed() >= ms(50), "{:?}", began.elapsed());
-    assert_eq!((server.holder(&names[1]), kept.loss()), (None, Some(Loss::Closed)));
+    assert_eq!(
+        (server.holder(&names[1]), kept.loss()),
+        (None, Some(Loss::Closed))
+    );
     assert!(matches!(waiting.await.unwrap(), Some(Error::Closed)));
 }

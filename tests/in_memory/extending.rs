@@ -9,18 +9,36 @@ use crate::{over, servers};
 
 /// Takes a lock over these servers for a second.
 async fn taken(servers: &[Server], format: Format) -> Guard {
-    let locks = over(servers, ms(3_000)).format(format).connect().await.unwrap();
-    locks.get(key()).fixed_lease(ms(1_000)).lock().await.unwrap()
+    let locks = over(servers, ms(3_000))
+        .format(format)
+        .connect()
+        .await
+        .unwrap();
+    locks
+        .get(key())
+        .fixed_lease(ms(1_000))
+        .lock()
+        .await
+        .unwrap()
 }
 
 async fn is_free(servers: &[Server], guard: &Guard, format: Format) -> bool {
-    let other = over(servers, ms(3_000)).format(format).connect().await.unwrap();
+    let other = over(servers, ms(3_000))
+        .format(format)
+        .connect()
+        .await
+        .unwrap();
     other.get(guard.key()).try_lock().await.unwrap().is_some()
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_extended_lock_is_held_for_that_long_and_no_longer() {
-    for (count, format) in [(1, Format::Redisson), (1, Format::Plain), (3, Format::Redisson), (3, Format::Plain)] {
+    for (count, format) in [
+        (1, Format::Redisson),
+        (1, Format::Plain),
+        (3, Format::Redisson),
+        (3, Format::Plain),
+    ] {
         let servers = servers(count);
         let guard = taken(&servers, format).await;
         for _ in 0..3 {
@@ -34,11 +52,20 @@ async fn an_extended_lock_is_held_for_that_long_and_no_longer() {
         guard.check().unwrap();
         guard.lost().cancelled().await;
         assert_eq!(guard.loss(), Some(Loss::Expired));
-        assert!(!is_free(&servers, &guard, format).await, "the token comes first");
+        assert!(
+            !is_free(&servers, &guard, format).await,
+            "the token comes first"
+        );
         sleep(ms(200)).await;
         assert!(is_free(&servers, &guard, format).await);
-        assert!(matches!(guard.extend(ms(1_000)).await, Err(Error::Lost { .. })));
-        assert!(is_free(&servers, &guard, format).await, "it was not taken again");
+        assert!(matches!(
+            guard.extend(ms(1_000)).await,
+            Err(Error::Lost { .. })
+        ));
+        assert!(
+            is_free(&servers, &guard, format).await,
+            "it was not taken again"
+        );
     }
 }
 
@@ -72,12 +99,19 @@ async fn a_minority_extends_nothing() {
     let before = guard.remaining();
     let error = guard.extend(ms(60_000)).await.unwrap_err();
     assert!(matches!(&error, Error::Unavailable { .. }), "{error}");
-    assert!(error.to_string().contains(&format!("{:?}", guard.key())), "{error}");
+    assert!(
+        error.to_string().contains(&format!("{:?}", guard.key())),
+        "{error}"
+    );
     assert!(guard.remaining() <= before, "{:?}", guard.remaining());
     guard.lost().cancelled().await;
     // The servers may keep it until the extension is over; the release ends it before.
     servers[..2].iter().for_each(Server::go_on);
-    let other = over(&servers, ms(3_000)).connect().await.unwrap().get(guard.key());
+    let other = over(&servers, ms(3_000))
+        .connect()
+        .await
+        .unwrap()
+        .get(guard.key());
     drop(guard);
     assert!(other.try_lock_for(ms(5_000)).await.unwrap().is_some());
 }
@@ -87,14 +121,34 @@ async fn what_cannot_be_extended_is_refused() {
     let servers = servers(1);
     let locks = over(&servers, ms(3_000)).connect().await.unwrap();
     let renewed = locks.get(key()).lock().await.unwrap();
-    assert!(matches!(renewed.extend(ms(1_000)).await, Err(Error::Config(error)) if error.option() == "extend"));
-    let guard = locks.get(key()).fixed_lease(ms(1_000)).max_hold(ms(1_500)).lock().await.unwrap();
-    assert!(matches!(guard.extend(ms(10)).await, Err(Error::Config(_))), "too short");
+    assert!(
+        matches!(renewed.extend(ms(1_000)).await, Err(Error::Config(error)) if error.option() == "extend")
+    );
+    let guard = locks
+        .get(key())
+        .fixed_lease(ms(1_000))
+        .max_hold(ms(1_500))
+        .lock()
+        .await
+        .unwrap();
+    assert!(
+        matches!(guard.extend(ms(10)).await, Err(Error::Config(_))),
+        "too short"
+    );
     guard.extend(ms(60_000)).await.unwrap();
     assert!(guard.remaining() <= ms(1_500), "max_hold ends it");
     servers[0].delete(guard.key().as_str());
-    assert!(matches!(guard.extend(ms(1_000)).await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+    assert!(matches!(
+        guard.extend(ms(1_000)).await,
+        Err(Error::Lost {
+            loss: Loss::NotOwner,
+            ..
+        })
+    ));
     assert!(guard.is_lost() && guard.lost().is_cancelled());
     locks.close().await;
-    assert!(matches!(renewed.extend(ms(1_000)).await, Err(Error::Closed)));
+    assert!(matches!(
+        renewed.extend(ms(1_000)).await,
+        Err(Error::Closed)
+    ));
 }

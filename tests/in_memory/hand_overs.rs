@@ -1,5 +1,6 @@
-//! Hand-overs of a lock from its releaser to the next waiter of the same locker: what they cost, and that they leave
-//! nothing behind, whatever becomes of the releaser, the waiter, the answer and the server. Time is paused.
+//! Hand-overs of a lock from its releaser to the next waiter of the same locker: what they cost,
+//! and that they leave nothing behind, whatever becomes of the releaser, the waiter, the answer and
+//! the server. Time is paused.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,7 +20,10 @@ const ROUND_TRIP: u64 = 10;
 async fn far() -> (Server, Locker, Locker) {
     let server = Server::new();
     let builder = || over(std::slice::from_ref(&server), ms(10_000)).outage_tolerance(ms(60_000));
-    let (one, other) = (builder().connect().await.unwrap(), builder().connect().await.unwrap());
+    let (one, other) = (
+        builder().connect().await.unwrap(),
+        builder().connect().await.unwrap(),
+    );
     server.delay(ms(ROUND_TRIP)..=ms(ROUND_TRIP));
     (server, one, other)
 }
@@ -41,7 +45,10 @@ fn waits(locks: &Locker, name: &str) -> JoinHandle<Guard> {
 async fn nothing_is_left(server: &Server, locks: &Locker, name: &str) {
     sleep(ms(1_000)).await;
     let stats = locks.stats();
-    assert_eq!((server.holder(name), stats.holds, stats.waiters), (None, 0, 0));
+    assert_eq!(
+        (server.holder(name), stats.holds, stats.waiters),
+        (None, 0, 0)
+    );
     assert_eq!((stats.pending, stats.pending_undos), (0, 0));
 }
 
@@ -54,9 +61,23 @@ async fn the_next_caller_has_the_lock_a_round_trip_after_it_was_released() {
     let next = next.await.unwrap();
     assert_eq!(began.elapsed().as_millis(), u128::from(ROUND_TRIP));
     assert!(next.fence() > fence && !lost.is_cancelled() && !next.is_lost());
-    assert!(server.holder(&name).unwrap().contains(&next.owner().to_string()), "{:?}", server.holder(&name));
+    assert!(
+        server
+            .holder(&name)
+            .unwrap()
+            .contains(&next.owner().to_string()),
+        "{:?}",
+        server.holder(&name)
+    );
     let stats = locks.stats();
-    assert_eq!((stats.holds, stats.attempts.of(CallOutcome::Granted), stats.undone), (1, 2, 0));
+    assert_eq!(
+        (
+            stats.holds,
+            stats.attempts.of(CallOutcome::Granted),
+            stats.undone
+        ),
+        (1, 2, 0)
+    );
     next.unlock().await.unwrap();
     nothing_is_left(&server, &locks, &name).await;
 }
@@ -70,7 +91,11 @@ async fn over_several_servers_a_lock_is_not_handed_over_but_released_and_taken()
     let next = timeout(ms(500), next).await.expect("it is free").unwrap();
     sleep(ms(100)).await;
     let owner = next.owner().to_string();
-    assert!(servers.iter().all(|server| server.holder(&name).is_some_and(|holder| holder.contains(&owner))));
+    assert!(servers.iter().all(|server| {
+        server
+            .holder(&name)
+            .is_some_and(|holder| holder.contains(&owner))
+    }));
     next.unlock().await.unwrap();
     for server in &servers {
         nothing_is_left(server, &locks, &name).await;
@@ -81,7 +106,11 @@ async fn over_several_servers_a_lock_is_not_handed_over_but_released_and_taken()
 async fn a_line_costs_little_more_than_one_script_per_caller() {
     for format in [Format::Redisson, Format::Plain] {
         let (server, name) = (Server::new(), key());
-        let locks = over(std::slice::from_ref(&server), ms(10_000)).format(format).connect().await.unwrap();
+        let locks = over(std::slice::from_ref(&server), ms(10_000))
+            .format(format)
+            .connect()
+            .await
+            .unwrap();
         server.delay(ms(1)..=ms(1));
         let began = Instant::now();
         let worker = |_| {
@@ -95,9 +124,13 @@ async fn a_line_costs_little_more_than_one_script_per_caller() {
         for worker in (0..64).map(worker).collect::<Vec<_>>() {
             worker.await.unwrap();
         }
-        // One after the other, a millisecond each. In the plain format a locker does not know of clients that poll, so
-        // a row ends after eight hand-overs.
-        let bounds = if format == Format::Plain { 1.1..1.135 } else { 1.0..1.05 };
+        // One after the other, a millisecond each. In the plain format a locker does not know of
+        // clients that poll, so a row ends after eight hand-overs.
+        let bounds = if format == Format::Plain {
+            1.1..1.135
+        } else {
+            1.0..1.05
+        };
         let each = began.elapsed().as_secs_f64() * 1_000.0 / 640.0;
         assert!(bounds.contains(&each), "{format:?}: {each} scripts");
         nothing_is_left(&server, &locks, &name).await;
@@ -109,7 +142,10 @@ async fn acquisitions_in_a_turn(lockers: usize, round_trip: u64) -> usize {
     let (server, name, taken) = (Server::new(), key(), Arc::<Mutex<Vec<usize>>>::default());
     let (mut connected, mut callers) = (Vec::new(), Vec::new());
     for locker in 0..lockers {
-        let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+        let locks = over(std::slice::from_ref(&server), ms(10_000))
+            .connect()
+            .await
+            .unwrap();
         for _ in 0..4 {
             let (lock, taken) = (locks.get(&name).owned_by(Owner::new()), Arc::clone(&taken));
             callers.push(tokio::spawn(async move {
@@ -127,7 +163,12 @@ async fn acquisitions_in_a_turn(lockers: usize, round_trip: u64) -> usize {
         caller.await.unwrap();
     }
     nothing_is_left(&server, &connected[0], &name).await;
-    let mut turns: Vec<usize> = taken.lock().unwrap().chunk_by(usize::eq).map(<[usize]>::len).collect();
+    let mut turns: Vec<usize> = taken
+        .lock()
+        .unwrap()
+        .chunk_by(usize::eq)
+        .map(<[usize]>::len)
+        .collect();
     turns.sort_unstable();
     turns[turns.len() / 2]
 }
@@ -137,20 +178,32 @@ async fn acquisitions_in_a_turn(lockers: usize, round_trip: u64) -> usize {
 async fn callers_have_a_lock_twice_in_a_turn_if_many_lockers_wait_and_it_takes_little_time() {
     assert_eq!(acquisitions_in_a_turn(3, 0).await, 4, "few lockers");
     assert_eq!(acquisitions_in_a_turn(8, 0).await, 8, "many lockers");
-    assert_eq!(acquisitions_in_a_turn(8, 1).await, 4, "many lockers, far from the server");
+    assert_eq!(
+        acquisitions_in_a_turn(8, 1).await,
+        4,
+        "many lockers, far from the server"
+    );
 }
 
-/// While another locker is in the list, a row ends after eight hand-overs, and the other locker is woken.
+/// While another locker is in the list, a row ends after eight hand-overs, and the other locker is
+/// woken.
 #[tokio::test(start_paused = true)]
 async fn waiters_of_another_locker_have_their_turn() {
     for format in [Format::Redisson, Format::Plain] {
         let (server, name) = (Server::new(), key());
         let builder = || over(std::slice::from_ref(&server), ms(10_000)).format(format);
-        let (one, other) = (builder().connect().await.unwrap(), builder().connect().await.unwrap());
+        let (one, other) = (
+            builder().connect().await.unwrap(),
+            builder().connect().await.unwrap(),
+        );
         server.delay(ms(1)..=ms(1));
         let (taken, over) = (Arc::<AtomicU32>::default(), Arc::<AtomicBool>::default());
         for _ in 0..16 {
-            let (lock, taken, over) = (one.get(&name).owned_by(Owner::new()), Arc::clone(&taken), Arc::clone(&over));
+            let (lock, taken, over) = (
+                one.get(&name).owned_by(Owner::new()),
+                Arc::clone(&taken),
+                Arc::clone(&over),
+            );
             tokio::spawn(async move {
                 while !over.load(Ordering::Relaxed) {
                     lock.lock().await.unwrap().unlock().await.unwrap();
@@ -164,11 +217,21 @@ async fn waiters_of_another_locker_have_their_turn() {
         first.unlock().await.unwrap();
         let before = taken.load(Ordering::Relaxed);
         for _ in 0..20 {
-            other.get(&name).lock().await.unwrap().unlock().await.unwrap();
+            other
+                .get(&name)
+                .lock()
+                .await
+                .unwrap()
+                .unlock()
+                .await
+                .unwrap();
         }
         let between = taken.load(Ordering::Relaxed) - before;
         // The acquire and eight hand-overs; twice if it comes during a row that it does not end.
-        assert!((10..=20 * 2 * 9).contains(&between), "{format:?}: {between} for 20 of the other");
+        assert!(
+            (10..=20 * 2 * 9).contains(&between),
+            "{format:?}: {between} for 20 of the other"
+        );
         over.store(true, Ordering::Relaxed);
         sleep(ms(100)).await;
         nothing_is_left(&server, &one, &name).await;
@@ -181,9 +244,17 @@ async fn a_hand_over_whose_answer_is_lost_leaves_nothing_behind() {
     let (guard, [next]) = line(&locks, &name).await;
     server.lose_replies(1);
     // The hand-over was executed, and its outcome is unknown.
-    assert!(matches!(guard.unlock().await, Err(Error::Unavailable { .. })));
+    assert!(matches!(
+        guard.unlock().await,
+        Err(Error::Unavailable { .. })
+    ));
     let next = timeout(ms(1_000), next).await.expect("it goes on").unwrap();
-    assert!(server.holder(&name).unwrap().contains(&next.owner().to_string()));
+    assert!(
+        server
+            .holder(&name)
+            .unwrap()
+            .contains(&next.owner().to_string())
+    );
     assert!(other.get(&name).try_lock().await.unwrap().is_none());
     next.unlock().await.unwrap();
     nothing_is_left(&server, &locks, &name).await;
@@ -197,15 +268,30 @@ async fn a_hand_over_that_is_carried_out_late_leaves_nothing_behind() {
         let ((server, locks, other), name) = (far().await, key());
         let (guard, [next]) = line(&locks, &name).await;
         server.stop();
-        let Err(Error::Unavailable { nodes, .. }) = guard.unlock().await else { panic!("nobody knows") };
-        assert!(nodes[0].reason().contains("did not confirm the release within 100ms"), "{nodes:?}");
+        let Err(Error::Unavailable { nodes, .. }) = guard.unlock().await else {
+            panic!("nobody knows")
+        };
+        assert!(
+            nodes[0]
+                .reason()
+                .contains("did not confirm the release within 100ms"),
+            "{nodes:?}"
+        );
         sleep(ms(stands_still - 100)).await;
         server.go_on();
         let next = timeout(ms(5_000), next).await.expect("it goes on").unwrap();
         next.check().unwrap();
         next.unlock().await.unwrap();
         nothing_is_left(&server, &locks, &name).await;
-        other.get(&name).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
+        other
+            .get(&name)
+            .try_lock()
+            .await
+            .unwrap()
+            .expect("free")
+            .unlock()
+            .await
+            .unwrap();
     }
 }
 
@@ -214,7 +300,13 @@ async fn a_lock_that_was_deleted_is_not_handed_over_and_its_releaser_is_told() {
     let ((server, locks, _), name) = (far().await, key());
     let (guard, [next]) = line(&locks, &name).await;
     server.delete(&name);
-    assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+    assert!(matches!(
+        guard.unlock().await,
+        Err(Error::Lost {
+            loss: Loss::NotOwner,
+            ..
+        })
+    ));
     let next = timeout(ms(100), next).await.expect("it goes on").unwrap();
     next.check().unwrap();
     next.unlock().await.unwrap();
@@ -267,7 +359,11 @@ async fn a_caller_that_does_not_take_the_lock_delays_the_next_one_by_a_command_t
     guard.unlock().await.unwrap();
     let next = next.await.unwrap();
     // The command timeout, a line of the watchdog's grid, and two round trips.
-    assert!((ms(100)..ms(100 + 100 + 3 * ROUND_TRIP)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    assert!(
+        (ms(100)..ms(100 + 100 + 3 * ROUND_TRIP)).contains(&began.elapsed()),
+        "{:?}",
+        began.elapsed()
+    );
     assert!(poll!(&mut idle).is_pending());
     next.unlock().await.unwrap();
     idle.await.unwrap().unlock().await.unwrap();
@@ -282,10 +378,25 @@ async fn closing_leaves_nothing_of_a_lock_that_is_on_its_way() {
         let releasing = tokio::spawn(guard.unlock());
         sleep(ms(after)).await;
         locks.close().await;
-        assert_eq!(server.holder(&name), None, "closed {after} ms after the release was sent");
+        assert_eq!(
+            server.holder(&name),
+            None,
+            "closed {after} ms after the release was sent"
+        );
         releasing.await.unwrap().unwrap();
-        assert!(next.await.is_err() || after == ROUND_TRIP, "it was told that the locker is closed");
-        other.get(&name).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
+        assert!(
+            next.await.is_err() || after == ROUND_TRIP,
+            "it was told that the locker is closed"
+        );
+        other
+            .get(&name)
+            .try_lock()
+            .await
+            .unwrap()
+            .expect("free")
+            .unlock()
+            .await
+            .unwrap();
     }
 }
 
@@ -320,8 +431,22 @@ async fn a_lock_is_handed_over_with_the_terms_of_the_next_holder() {
     // Counted from before the hand-over was sent.
     assert!(began.elapsed() <= ms(500), "{:?}", began.elapsed());
     sleep(ms(20)).await;
-    other.get(&name).try_lock().await.unwrap().expect("its lease is over").unlock().await.unwrap();
-    assert!(matches!(short.unlock().await, Err(Error::Lost { loss: Loss::Expired, .. })));
+    other
+        .get(&name)
+        .try_lock()
+        .await
+        .unwrap()
+        .expect("its lease is over")
+        .unlock()
+        .await
+        .unwrap();
+    assert!(matches!(
+        short.unlock().await,
+        Err(Error::Lost {
+            loss: Loss::Expired,
+            ..
+        })
+    ));
     nothing_is_left(&server, &locks, &name).await;
 }
 
@@ -345,7 +470,13 @@ async fn a_re_entered_lock_is_handed_over_by_its_last_guard_only() {
 async fn a_lock_that_is_kept_for_its_min_hold_is_not_handed_over() {
     let ((server, locks, _), name) = (far().await, key());
     let began = Instant::now();
-    let guard = locks.get(&name).owned_by(Owner::new()).min_hold(ms(500)).lock().await.unwrap();
+    let guard = locks
+        .get(&name)
+        .owned_by(Owner::new())
+        .min_hold(ms(500))
+        .lock()
+        .await
+        .unwrap();
     let next = waits(&locks, &name);
     sleep(ms(1)).await;
     guard.unlock().await.unwrap();
@@ -368,7 +499,10 @@ async fn fences_grow_from_caller_to_caller_and_from_locker_to_locker() {
         fences.push(guard.fence());
     }
     guard.unlock().await.unwrap();
-    let last = timeout(ms(1_000), elsewhere).await.expect("it has its turn").unwrap();
+    let last = timeout(ms(1_000), elsewhere)
+        .await
+        .expect("it has its turn")
+        .unwrap();
     fences.push(last.fence());
     assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
     last.unlock().await.unwrap();
@@ -387,23 +521,39 @@ async fn the_releaser_is_told_after_a_command_timeout_that_there_is_no_answer() 
         } else {
             server.stop();
         }
-        assert!(matches!(guard.unlock().await, Err(Error::Unavailable { .. })));
+        assert!(matches!(
+            guard.unlock().await,
+            Err(Error::Unavailable { .. })
+        ));
         assert_eq!(began.elapsed(), ms(100));
         server.lose_replies(0);
         server.go_on();
-        timeout(ms(5_000), next).await.expect("it goes on").unwrap().unlock().await.unwrap();
+        timeout(ms(5_000), next)
+            .await
+            .expect("it goes on")
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
         nothing_is_left(&server, &locks, &name).await;
     }
 }
 
-/// Its answer is another command's, so the connection is given up, and nobody knows whether it was executed.
+/// Its answer is another command's, so the connection is given up, and nobody knows whether it was
+/// executed.
 #[tokio::test(start_paused = true)]
 async fn a_releaser_whose_hand_over_was_executed_is_told_of_no_loss() {
     let ((server, locks, _), name) = (far().await, key());
     let (guard, [next]) = line(&locks, &name).await;
     server.duplicate_reply();
     guard.unlock().await.unwrap();
-    timeout(ms(1_000), next).await.expect("it goes on").unwrap().unlock().await.unwrap();
+    timeout(ms(1_000), next)
+        .await
+        .expect("it goes on")
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     nothing_is_left(&server, &locks, &name).await;
     assert_eq!(locks.stats().losses.total(), 0);
 }
@@ -431,7 +581,14 @@ async fn a_try_behind_a_handed_over_guard_finds_the_lock_free() {
         drop(guard);
         drop(behind);
         let again = locks.get(&name).owned_by(Owner::new());
-        again.try_lock().await.unwrap().expect("nobody wants it").unlock().await.unwrap();
+        again
+            .try_lock()
+            .await
+            .unwrap()
+            .expect("nobody wants it")
+            .unlock()
+            .await
+            .unwrap();
         nothing_is_left(&server, &locks, &name).await;
     }
 }
@@ -455,7 +612,13 @@ async fn a_caller_behind_a_holder_without_its_lock_has_a_higher_fence() {
         let next = waits(&locks, &name);
         sleep(ms(1)).await;
         assert!(fence > guard.fence());
-        assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+        assert!(matches!(
+            guard.unlock().await,
+            Err(Error::Lost {
+                loss: Loss::NotOwner,
+                ..
+            })
+        ));
         let next = next.await.unwrap();
         assert!(next.fence() > fence, "{} after {fence}", next.fence());
         next.unlock().await.unwrap();

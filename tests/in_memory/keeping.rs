@@ -9,12 +9,23 @@ use super::{Server, over};
 /// Connects two lockers with a lease of a second.
 async fn two(server: &Server) -> [Locker; 2] {
     let server = std::slice::from_ref(server);
-    [over(server, ms(1_000)).connect().await.unwrap(), over(server, ms(1_000)).connect().await.unwrap()]
+    [
+        over(server, ms(1_000)).connect().await.unwrap(),
+        over(server, ms(1_000)).connect().await.unwrap(),
+    ]
 }
 
 /// Returns when another owner gets the lock, in milliseconds from `start`.
 async fn taken_after(start: Instant, locks: &Locker, key: &str) -> u128 {
-    locks.get(key).owned_by(Owner::new()).lock().await.unwrap().unlock().await.unwrap();
+    locks
+        .get(key)
+        .owned_by(Owner::new())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     start.elapsed().as_millis()
 }
 
@@ -26,13 +37,22 @@ async fn release(guard: Guard) {
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_stays_for_its_min_hold_whether_that_is_longer_or_shorter_than_the_lease() {
-    // The waiter is in another locker, or in the same one, where a lock would be handed over otherwise.
+    // The waiter is in another locker, or in the same one, where a lock would be handed over
+    // otherwise.
     for (min_hold, waiter) in [(700, 0), (700, 1), (5_000, 0), (5_000, 1)] {
         let (server, key, start) = (Server::new(), key(), Instant::now());
         let lockers = two(&server).await;
-        let guard = lockers[0].get(&key).min_hold(ms(min_hold)).lock().await.unwrap();
+        let guard = lockers[0]
+            .get(&key)
+            .min_hold(ms(min_hold))
+            .lock()
+            .await
+            .unwrap();
         let (_, taken) = tokio::join!(release(guard), taken_after(start, &lockers[waiter], &key));
-        assert!((u128::from(min_hold)..u128::from(min_hold) + 10).contains(&taken), "{min_hold} {waiter}: {taken}");
+        assert!(
+            (u128::from(min_hold)..u128::from(min_hold) + 10).contains(&taken),
+            "{min_hold} {waiter}: {taken}"
+        );
     }
 }
 
@@ -43,7 +63,14 @@ async fn a_lock_that_was_held_for_longer_is_free_at_once() {
     let guard = one.get(&key).min_hold(ms(400)).lock().await.unwrap();
     release(guard).await;
     assert_eq!(server.holder(&key), None);
-    two.get(&key).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
+    two.get(&key)
+        .try_lock()
+        .await
+        .unwrap()
+        .expect("free")
+        .unlock()
+        .await
+        .unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -54,8 +81,16 @@ async fn nobody_gets_a_kept_lock_not_even_the_owner_that_released_it() {
     lock.lock().await.unwrap().unlock().await.unwrap();
     assert!(lock.try_lock().await.unwrap().is_none());
     assert!(two.get(&key).try_lock().await.unwrap().is_none());
-    let holder = two.get(&key).holder().await.unwrap().expect("it is shown as held");
-    assert!(holder.owner().starts_with(&one.id().to_string()), "{holder:?}");
+    let holder = two
+        .get(&key)
+        .holder()
+        .await
+        .unwrap()
+        .expect("it is shown as held");
+    assert!(
+        holder.owner().starts_with(&one.id().to_string()),
+        "{holder:?}"
+    );
     assert_eq!(one.stats().holds, 0, "no guard of it is left");
     assert!((3_000..3_010).contains(&taken_after(start, &one, &key).await));
 }
@@ -76,7 +111,13 @@ async fn a_lock_is_kept_however_its_guard_is_released() {
             "max_hold" => {
                 let guard = lock.max_hold(ms(200)).lock().await.unwrap();
                 guard.lost().cancelled().await;
-                assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::MaxHold, .. })));
+                assert!(matches!(
+                    guard.unlock().await,
+                    Err(Error::Lost {
+                        loss: Loss::MaxHold,
+                        ..
+                    })
+                ));
             }
             _ => {
                 let guard = lock.lock().await.unwrap();
@@ -101,7 +142,13 @@ async fn the_latest_end_of_the_guards_of_a_hold_counts() {
     let inner = lock.clone().min_hold(ms(3_000)).lock().await.unwrap();
     inner.unlock().await.unwrap();
     sleep(ms(500)).await;
-    lock.min_hold(ms(1_000)).lock().await.unwrap().unlock().await.unwrap();
+    lock.min_hold(ms(1_000))
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     outer.unlock().await.unwrap();
     assert!((3_000..3_010).contains(&taken_after(start, &two, &key).await));
 }
@@ -156,7 +203,14 @@ async fn a_program_that_is_cut_off_keeps_its_lock_for_a_lease() {
 async fn a_kept_lock_is_freed_by_force() {
     let (server, key) = (Server::new(), key());
     let [one, two] = two(&server).await;
-    one.get(&key).min_hold(ms(60_000)).lock().await.unwrap().unlock().await.unwrap();
+    one.get(&key)
+        .min_hold(ms(60_000))
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     let lock = two.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await.map(drop) });
     sleep(ms(100)).await;
@@ -173,15 +227,20 @@ async fn a_release_that_is_sent_again_does_not_prolong_the_min_hold() {
     let guard = one.get(&key).min_hold(ms(3_000)).lock().await.unwrap();
     // The answer is lost: the release is sent again, and finds that it was executed.
     server.lose_replies(1);
-    assert!(matches!(guard.unlock().await, Err(Error::Unavailable { .. })));
+    assert!(matches!(
+        guard.unlock().await,
+        Err(Error::Unavailable { .. })
+    ));
     assert!((3_000..3_010).contains(&taken_after(start, &two, &key).await));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_majority_keeps_a_lock() {
     let (servers, key, start) = (super::servers(3), key(), Instant::now());
-    let [one, two] =
-        [over(&servers, ms(1_000)).connect().await.unwrap(), over(&servers, ms(1_000)).connect().await.unwrap()];
+    let [one, two] = [
+        over(&servers, ms(1_000)).connect().await.unwrap(),
+        over(&servers, ms(1_000)).connect().await.unwrap(),
+    ];
     let guard = one.get(&key).min_hold(ms(3_000)).lock().await.unwrap();
     servers[1].stop();
     guard.unlock().await.unwrap();
@@ -192,14 +251,49 @@ async fn a_majority_keeps_a_lock() {
 async fn an_impossible_min_hold_is_refused_by_its_name() {
     let server = Server::new();
     let [one, _] = two(&server).await;
-    for (min_hold, value) in [(ms(99), "99ms"), (ms(0), "0ns"), (ms(1_000) * 3_600 * 24 * 31, "2678400s")] {
-        let error = one.get("k").min_hold(min_hold).try_lock().await.unwrap_err().to_string();
-        assert!(error.contains("min_hold") && error.contains(value), "{error}");
-        let error = one.all(["k", "l"]).min_hold(min_hold).try_lock().await.unwrap_err().to_string();
-        assert!(error.contains("min_hold") && error.contains(value), "{error}");
+    for (min_hold, value) in [
+        (ms(99), "99ms"),
+        (ms(0), "0ns"),
+        (ms(1_000) * 3_600 * 24 * 31, "2678400s"),
+    ] {
+        let error = one
+            .get("k")
+            .min_hold(min_hold)
+            .try_lock()
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("min_hold") && error.contains(value),
+            "{error}"
+        );
+        let error = one
+            .all(["k", "l"])
+            .min_hold(min_hold)
+            .try_lock()
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("min_hold") && error.contains(value),
+            "{error}"
+        );
     }
     let servers = super::servers(3);
-    let several = over(&servers, ms(1_000)).restart_quarantine(ms(2_000)).connect().await.unwrap();
-    let error = several.get("k").min_hold(ms(2_001)).try_lock().await.unwrap_err().to_string();
-    assert!(error.contains("2.001s") && error.contains("restart_quarantine = 2s"), "{error}");
+    let several = over(&servers, ms(1_000))
+        .restart_quarantine(ms(2_000))
+        .connect()
+        .await
+        .unwrap();
+    let error = several
+        .get("k")
+        .min_hold(ms(2_001))
+        .try_lock()
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("2.001s") && error.contains("restart_quarantine = 2s"),
+        "{error}"
+    );
 }

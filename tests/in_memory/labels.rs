@@ -11,13 +11,23 @@ use super::{Server, over, servers};
 const MINUTE: Duration = Duration::from_secs(60);
 
 async fn seen(locks: &Locker, key: &str) -> Option<String> {
-    locks.get(key).holder().await.unwrap().expect("held").label().map(str::to_owned)
+    locks
+        .get(key)
+        .holder()
+        .await
+        .unwrap()
+        .expect("held")
+        .label()
+        .map(str::to_owned)
 }
 
 /// One locker with a label, and one that looks.
 async fn pair(servers: &[Server], label: &str) -> (Locker, Locker) {
     let connect = |builder: LockerBuilder| async { builder.connect().await.unwrap() };
-    (connect(over(servers, ms(30_000)).label(label)).await, connect(over(servers, ms(30_000))).await)
+    (
+        connect(over(servers, ms(30_000)).label(label)).await,
+        connect(over(servers, ms(30_000))).await,
+    )
 }
 
 #[tokio::test(start_paused = true)]
@@ -71,10 +81,14 @@ async fn a_label_that_could_not_be_written_is_written_later() {
     servers[2].restart();
     // The others forget it: only the third has what comes next.
     sleep(MINUTE * 18).await;
-    servers[..2].iter().for_each(|server| server.delete(&format!("lockhound_label:{}", one.id())));
+    servers[..2]
+        .iter()
+        .for_each(|server| server.delete(&format!("lockhound_label:{}", one.id())));
     assert_eq!(seen(&other, &key).await, None);
     sleep(MINUTE * 2).await;
-    servers[..2].iter().for_each(|server| server.delete(&format!("lockhound_label:{}", one.id())));
+    servers[..2]
+        .iter()
+        .for_each(|server| server.delete(&format!("lockhound_label:{}", one.id())));
     assert_eq!(seen(&other, &key).await.as_deref(), Some("shop"));
     guard.unlock().await.unwrap();
 }
@@ -94,16 +108,24 @@ async fn close_deletes_the_label() {
 #[tokio::test(start_paused = true)]
 async fn the_plain_format_has_no_label() {
     let (servers, key) = (servers(1), key());
-    let locks = over(&servers, ms(30_000)).format(Format::Plain).label("shop").connect().await.unwrap();
+    let locks = over(&servers, ms(30_000))
+        .format(Format::Plain)
+        .label("shop")
+        .connect()
+        .await
+        .unwrap();
     let guard = locks.get(&key).lock().await.unwrap();
     sleep(ms(1)).await;
     let other = over(&servers, ms(30_000)).connect().await.unwrap();
-    assert_eq!((seen(&locks, &key).await, seen(&other, &key).await), (None, None));
+    assert_eq!(
+        (seen(&locks, &key).await, seen(&other, &key).await),
+        (None, None)
+    );
     guard.unlock().await.unwrap();
 }
 
-/// A test that repeats the answer to an acquire makes a mess of the next command of a lock, also if a label is written
-/// in between.
+/// A test that repeats the answer to an acquire makes a mess of the next command of a lock, also if
+/// a label is written in between.
 #[tokio::test(start_paused = true)]
 async fn a_repeated_answer_is_not_taken_for_that_of_a_label() {
     let (servers, key) = (servers(1), key());
@@ -111,8 +133,17 @@ async fn a_repeated_answer_is_not_taken_for_that_of_a_label() {
     servers[0].duplicate_reply();
     let guard = one.get(&key).lock().await.unwrap();
     sleep(ms(1)).await;
-    assert_eq!((seen(&other, &key).await.as_deref(), one.stats().misplaced_answers), (Some("shop"), 0));
-    assert!(matches!(one.get("other").try_lock().await, Err(Error::Unavailable { .. })));
+    assert_eq!(
+        (
+            seen(&other, &key).await.as_deref(),
+            one.stats().misplaced_answers
+        ),
+        (Some("shop"), 0)
+    );
+    assert!(matches!(
+        one.get("other").try_lock().await,
+        Err(Error::Unavailable { .. })
+    ));
     assert_eq!(one.stats().misplaced_answers, 1);
     drop(guard);
 }
@@ -126,5 +157,8 @@ async fn an_answer_that_is_lost_is_that_to_a_lock() {
     servers[0].lose_replies(1);
     sleep(MINUTE * 30).await;
     let answer = one.get(&key).try_lock().await;
-    assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+    assert!(
+        matches!(answer, Err(Error::Unavailable { .. })),
+        "{answer:?}"
+    );
 }

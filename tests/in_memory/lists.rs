@@ -1,5 +1,5 @@
-//! Waiting lockers are in a list, and a release wakes the next one: in which order, how soon, and at what cost. Time is
-//! paused; tests/waiting.rs tests the same on a real server.
+//! Waiting lockers are in a list, and a release wakes the next one: in which order, how soon, and
+//! at what cost. Time is paused; tests/waiting.rs tests the same on a real server.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,9 @@ async fn lockers<const N: usize>(server: &Server) -> [Locker; N] {
 async fn lockers_of<const N: usize>(server: &Server, format: Format) -> [Locker; N] {
     let mut lockers = Vec::new();
     for _ in 0..N {
-        let builder = over(std::slice::from_ref(server), ms(10_000)).format(format).command_timeout(ms(1_000));
+        let builder = over(std::slice::from_ref(server), ms(10_000))
+            .format(format)
+            .command_timeout(ms(1_000));
         lockers.push(builder.retry_delay(ms(50)..ms(60)).connect().await.unwrap());
     }
     lockers.try_into().unwrap()
@@ -33,13 +35,17 @@ async fn waits(locks: &Locker, name: &str) -> JoinHandle<Guard> {
     waiting
 }
 
-/// How long a turn may take, in milliseconds. A locker listens for another second after it got the lock or gave up. The
-/// lockers in the list sometimes leave it a turn of 10 ms: it may be a client that uses no list.
+/// How long a turn may take, in milliseconds. A locker listens for another second after it got the
+/// lock or gave up. The lockers in the list sometimes leave it a turn of 10 ms: it may be a client
+/// that uses no list.
 const TURN: u64 = 15;
 
 /// Checks that this caller gets the lock within this time, in milliseconds, and releases it.
 async fn has_it(waiting: JoinHandle<Guard>, within: u64) {
-    let guard = timeout(ms(within), waiting).await.expect("it is its turn").unwrap();
+    let guard = timeout(ms(within), waiting)
+        .await
+        .expect("it is its turn")
+        .unwrap();
     guard.unlock().await.unwrap();
 }
 
@@ -48,7 +54,11 @@ async fn lockers_have_a_lock_in_the_order_in_which_they_came() {
     let (server, name) = (Server::new(), key());
     let [holder, third, second, first] = lockers(&server).await;
     let guard = holder.get(&name).lock().await.unwrap();
-    let waiting = [waits(&first, &name).await, waits(&second, &name).await, waits(&third, &name).await];
+    let waiting = [
+        waits(&first, &name).await,
+        waits(&second, &name).await,
+        waits(&third, &name).await,
+    ];
     guard.unlock().await.unwrap();
     for waiting in waiting {
         has_it(waiting, TURN).await;
@@ -73,16 +83,26 @@ async fn the_first_of_the_list_has_a_lock_whose_lease_runs_out() {
     let (server, name) = (Server::new(), key());
     let [holder, third, second, first] = lockers(&server).await;
     server.delay(ms(1)..=ms(1));
-    let guard = holder.get(&name).fixed_lease(ms(1_000)).lock().await.unwrap();
-    let waiting = [waits(&first, &name).await, waits(&second, &name).await, waits(&third, &name).await];
+    let guard = holder
+        .get(&name)
+        .fixed_lease(ms(1_000))
+        .lock()
+        .await
+        .unwrap();
+    let waiting = [
+        waits(&first, &name).await,
+        waits(&second, &name).await,
+        waits(&third, &name).await,
+    ];
     guard.lost().cancelled().await;
     for waiting in waiting {
         has_it(waiting, 50).await;
     }
 }
 
-/// A new locker asks, subscribes to two channels one after the other, and asks once more: that takes 30 ms here. If
-/// each call began like that, a task that takes a lock again and again would never be in the list.
+/// A new locker asks, subscribes to two channels one after the other, and asks once more: that
+/// takes 30 ms here. If each call began like that, a task that takes a lock again and again would
+/// never be in the list.
 #[tokio::test(start_paused = true)]
 async fn a_locker_that_has_waited_just_now_is_in_the_list_with_its_first_question() {
     let (server, name) = (Server::new(), key());
@@ -114,11 +134,16 @@ async fn a_deleted_lock_is_found_at_the_next_check() {
         let began = Instant::now();
         waiting.await.unwrap().unlock().await.unwrap();
         // A sixth of the lease after it asked the last time.
-        assert!(looks.contains(&began.elapsed().as_millis()), "{format:?}: {:?}", began.elapsed());
+        assert!(
+            looks.contains(&began.elapsed().as_millis()),
+            "{format:?}: {:?}",
+            began.elapsed()
+        );
     }
 }
 
-/// The first locker is cut off. The second one checks once the time of the first is over, and not before.
+/// The first locker is cut off. The second one checks once the time of the first is over, and not
+/// before.
 #[tokio::test(start_paused = true)]
 async fn a_locker_that_does_not_come_is_passed_over_after_20_ms() {
     let (server, name) = (Server::new(), key());
@@ -131,7 +156,11 @@ async fn a_locker_that_does_not_come_is_passed_over_after_20_ms() {
     guard.unlock().await.unwrap();
     let [first, second] = waiting;
     let guard = second.await.unwrap();
-    assert!((20..25).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    assert!(
+        (20..25).contains(&began.elapsed().as_millis()),
+        "{:?}",
+        began.elapsed()
+    );
     far.mend();
     guard.unlock().await.unwrap();
     has_it(first, 1).await;
@@ -171,34 +200,47 @@ async fn a_locker_whose_caller_is_gone_is_not_waited_for() {
     has_it(staying, TURN).await;
 }
 
-/// Has a task of each locker take a lock so often, again and again, and keep it for 3 ms. Returns who had it, and when.
-async fn rounds<const N: usize>(lockers: &[Locker; N], times: [usize; N], name: &str) -> Vec<(usize, Instant)> {
+/// Has a task of each locker take a lock so often, again and again, and keep it for 3 ms. Returns
+/// who had it, and when.
+async fn rounds<const N: usize>(
+    lockers: &[Locker; N],
+    times: [usize; N],
+    name: &str,
+) -> Vec<(usize, Instant)> {
     let had = Arc::<Mutex<Vec<(usize, Instant)>>>::default();
-    let tasks = lockers.iter().zip(times).enumerate().map(|(at, (locker, times))| {
-        let (lock, had) = (locker.get(name), Arc::clone(&had));
-        tokio::spawn(async move {
-            for _ in 0..times {
-                let guard = lock.lock().await.unwrap();
-                had.lock().unwrap().push((at, Instant::now()));
-                sleep(ms(3)).await;
-                guard.unlock().await.unwrap();
-            }
-        })
-    });
+    let tasks = lockers
+        .iter()
+        .zip(times)
+        .enumerate()
+        .map(|(at, (locker, times))| {
+            let (lock, had) = (locker.get(name), Arc::clone(&had));
+            tokio::spawn(async move {
+                for _ in 0..times {
+                    let guard = lock.lock().await.unwrap();
+                    had.lock().unwrap().push((at, Instant::now()));
+                    sleep(ms(3)).await;
+                    guard.unlock().await.unwrap();
+                }
+            })
+        });
     for task in tasks.collect::<Vec<_>>() {
         task.await.unwrap();
     }
     std::mem::take(&mut had.lock().unwrap())
 }
 
-/// It is in the list when its last release is answered. The next one would watch it for 20 ms, or be watched by it.
+/// It is in the list when its last release is answered. The next one would watch it for 20 ms, or
+/// be watched by it.
 #[tokio::test(start_paused = true)]
 async fn a_locker_whose_caller_does_not_come_back_passes() {
     let (server, name) = (Server::new(), key());
     let lockers: [Locker; 2] = lockers(&server).await;
     server.delay(ms(1)..=ms(1));
     let had = rounds(&lockers, [10, 40], &name).await;
-    assert!(had.windows(2).all(|pair| pair[1].1 - pair[0].1 < ms(20)), "{had:?}");
+    assert!(
+        had.windows(2).all(|pair| pair[1].1 - pair[0].1 < ms(20)),
+        "{had:?}"
+    );
     sleep(ms(20)).await;
     assert_eq!(lockers.map(|locker| locker.stats().pending), [0, 0]);
 }
@@ -218,8 +260,8 @@ async fn a_locker_that_has_got_the_lock_has_nothing_to_be_taken_off_the_list() {
     guard.unlock().await.unwrap();
 }
 
-/// Its first copy was carried out, and had no answer. The next caller of the same locker waits for another holder by
-/// then, and listens.
+/// Its first copy was carried out, and had no answer. The next caller of the same locker waits for
+/// another holder by then, and listens.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_is_sent_again_makes_nobody_miss_a_message() {
     let (server, name) = (Server::new(), key());

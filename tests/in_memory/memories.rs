@@ -9,14 +9,23 @@ use super::{Server, over, servers};
 
 /// Connects a locker with this quarantine (in ms), and waits until all servers vote.
 async fn remembered(servers: &[Server], quarantine: u64) -> Locker {
-    let locks = over(servers, ms(quarantine)).restart_quarantine(ms(quarantine)).connect().await.unwrap();
+    let locks = over(servers, ms(quarantine))
+        .restart_quarantine(ms(quarantine))
+        .connect()
+        .await
+        .unwrap();
     sleep(ms(quarantine * 10)).await;
     locks
 }
 
 /// Returns whether these servers alone are enough for a lock.
 async fn suffice(all: &[Server], up: &[usize], locks: &Locker) -> bool {
-    let down: Vec<&Server> = all.iter().enumerate().filter(|(at, _)| !up.contains(at)).map(|(_, down)| down).collect();
+    let down: Vec<&Server> = all
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| !up.contains(at))
+        .map(|(_, down)| down)
+        .collect();
     down.iter().for_each(|server| server.stop());
     let answer = locks.get(key()).try_lock().await;
     down.iter().for_each(|server| server.go_on());
@@ -36,7 +45,11 @@ async fn an_examination_says_which_server_has_no_vote() {
     let locks = remembered(&servers, 2_000).await;
     let abstain = async || {
         let report = lockhound_doctor::examine(&locks).await.unwrap();
-        report.servers.iter().map(|server| server.abstains.is_some()).collect::<Vec<_>>()
+        report
+            .servers
+            .iter()
+            .map(|server| server.abstains.is_some())
+            .collect::<Vec<_>>()
     };
     assert_eq!(abstain().await, [false; 3]);
     servers[1].restart();
@@ -48,9 +61,19 @@ async fn an_examination_says_which_server_has_no_vote() {
 async fn fences_grow_over_a_rolling_restart() {
     let servers = servers(3);
     let locks = remembered(&servers, 1_000).await;
-    let (name, first) = (key(), over(&servers[..1], ms(1_000)).connect().await.unwrap());
+    let (name, first) = (
+        key(),
+        over(&servers[..1], ms(1_000)).connect().await.unwrap(),
+    );
     servers[0].set_clock_offset(19_000);
-    first.get(&name).lock().await.unwrap().unlock().await.unwrap();
+    first
+        .get(&name)
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     let guard = locks.get(&name).lock().await.unwrap();
     let highest = guard.fence();
     guard.unlock().await.unwrap();
@@ -60,7 +83,12 @@ async fn fences_grow_over_a_rolling_restart() {
         sleep(ms(4_000)).await;
     }
     // Before any clock reaches it.
-    let guard = locks.get(&name).try_lock().await.unwrap().expect("all vote");
+    let guard = locks
+        .get(&name)
+        .try_lock()
+        .await
+        .unwrap()
+        .expect("all vote");
     assert!(guard.fence() > highest, "{} > {highest}", guard.fence());
     guard.unlock().await.unwrap();
 }
@@ -73,7 +101,10 @@ async fn a_server_that_forgot_votes_once_all_others_but_a_minority_told_it_their
     servers[3].stop();
     servers[4].restart();
     sleep(ms(10_000)).await;
-    assert!(suffice(&servers, &[0, 1, 4], &locks).await, "three of the other four are enough");
+    assert!(
+        suffice(&servers, &[0, 1, 4], &locks).await,
+        "three of the other four are enough"
+    );
     sleep(ms(10_000)).await;
     servers[4].restart();
     sleep(ms(10)).await;
@@ -108,13 +139,31 @@ async fn a_server_that_forgot_votes_after_two_leases_though_another_is_away() {
     servers[2].restart();
     sleep(ms(1_900)).await;
     let error = locks.get(key()).try_lock().await.unwrap_err().to_string();
-    assert!(error.contains("until 2 others that vote can be asked"), "it may know more: {error}");
+    assert!(
+        error.contains("until 2 others that vote can be asked"),
+        "it may know more: {error}"
+    );
     assert!(!log.text().contains("fences may repeat"));
-    locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
-    assert_eq!(log.text().matches("fences may repeat").count(), 1, "{}", log.text());
+    locks
+        .get(key())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    assert_eq!(
+        log.text().matches("fences may repeat").count(),
+        1,
+        "{}",
+        log.text()
+    );
     servers[1].go_on();
     sleep(ms(1_000)).await;
-    assert!(suffice(&servers, &[1, 2], &locks).await, "it votes together with the one that is back");
+    assert!(
+        suffice(&servers, &[1, 2], &locks).await,
+        "it votes together with the one that is back"
+    );
 }
 
 /// Its connections stay as they are: only its answers show it.
@@ -123,9 +172,14 @@ async fn a_server_whose_data_was_deleted_is_vetted_again_and_votes_after_its_qua
     let servers = servers(3);
     let locks = remembered(&servers, 1_000).await;
     assert!(suffice(&servers, &[0, 2], &locks).await);
-    for forget in [Server::flush, |server: &Server| server.delete("lockhound_vote")] {
+    for forget in [Server::flush, |server: &Server| {
+        server.delete("lockhound_vote")
+    }] {
         forget(&servers[2]);
-        assert!(!suffice(&servers, &[0, 2], &locks).await, "it may have forgotten locks");
+        assert!(
+            !suffice(&servers, &[0, 2], &locks).await,
+            "it may have forgotten locks"
+        );
         sleep(ms(20_000)).await;
         assert!(suffice(&servers, &[0, 2], &locks).await);
     }
@@ -142,16 +196,27 @@ async fn a_server_that_restarts_with_a_snapshot_votes_after_its_quarantine() {
     sleep(ms(10)).await;
     assert_eq!(servers[2].holder(&name), None);
     servers[2].restore(&snapshot);
-    assert!(servers[2].holder(&name).is_some(), "the lock was in the snapshot");
-    assert!(!suffice(&servers, &[0, 2], &locks).await, "it may have forgotten locks");
+    assert!(
+        servers[2].holder(&name).is_some(),
+        "the lock was in the snapshot"
+    );
+    assert!(
+        !suffice(&servers, &[0, 2], &locks).await,
+        "it may have forgotten locks"
+    );
     sleep(ms(20_000)).await;
     assert_eq!(servers[2].holder(&name), None, "its lease is over");
     assert!(suffice(&servers, &[0, 2], &locks).await);
 }
 
-/// Between the first two renewals, which come every 3.3 s, the second server falls silent and the third one loses the
-/// lock.
-async fn lose_two(servers: &[Server], name: &str, forget: impl AsyncFn(&Server), locks: &Locker) -> Option<Loss> {
+/// Between the first two renewals, which come every 3.3 s, the second server falls silent and the
+/// third one loses the lock.
+async fn lose_two(
+    servers: &[Server],
+    name: &str,
+    forget: impl AsyncFn(&Server),
+    locks: &Locker,
+) -> Option<Loss> {
     let (guard, began) = (locks.get(name).lock().await.unwrap(), Instant::now());
     sleep(ms(5_500)).await;
     guard.check().unwrap();
@@ -159,7 +224,10 @@ async fn lose_two(servers: &[Server], name: &str, forget: impl AsyncFn(&Server),
     forget(&servers[2]).await;
     while !guard.is_lost() {
         let valid_for = began.elapsed() + guard.remaining();
-        assert!(valid_for < ms(13_400), "only the first renewal had two votes: {valid_for:?}");
+        assert!(
+            valid_for < ms(13_400),
+            "only the first renewal had two votes: {valid_for:?}"
+        );
         sleep(ms(50)).await;
     }
     guard.loss()
@@ -205,7 +273,10 @@ async fn the_grant_of_a_server_whose_address_leads_elsewhere_is_no_vote() {
     }
     assert!(servers.iter().all(|server| server.holder(&name).is_some()));
     let answer = attempt.await.unwrap();
-    assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+    assert!(
+        matches!(answer, Err(Error::Unavailable { .. })),
+        "{answer:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -219,7 +290,15 @@ async fn a_vote_that_no_longer_counts_is_reported_once() {
     for _ in 0..3 {
         sleep(ms(100)).await;
         servers[2].stop();
-        locks.get(key()).try_lock().await.unwrap().unwrap().unlock().await.unwrap();
+        locks
+            .get(key())
+            .try_lock()
+            .await
+            .unwrap()
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
         sleep(ms(500)).await;
         servers[2].go_on();
     }

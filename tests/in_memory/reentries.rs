@@ -8,7 +8,11 @@ use crate::common::{eventually, key, ms};
 use crate::over;
 
 async fn lock_of(server: &Server) -> Lock {
-    over(std::slice::from_ref(server), ms(10_000)).connect().await.unwrap().get(key())
+    over(std::slice::from_ref(server), ms(10_000))
+        .connect()
+        .await
+        .unwrap()
+        .get(key())
 }
 
 /// A request handler that takes its lock with a guard.
@@ -18,8 +22,8 @@ async fn handler(lock: Lock, takes: u64) -> Result<(), Error> {
     guard.unlock().await
 }
 
-/// The task has two callers, as a test may have, that keep the lock for these times. Returns the message of its panic,
-/// if it panicked.
+/// The task has two callers, as a test may have, that keep the lock for these times. Returns the
+/// message of its panic, if it panicked.
 async fn two_callers(lock: &Lock, [first, second]: [u64; 2]) -> Option<String> {
     let (first, second) = (handler(lock.clone(), first), handler(lock.clone(), second));
     let joined = tokio::spawn(async move { tokio::join!(first, second) }).await;
@@ -34,10 +38,18 @@ async fn two_callers_in_one_task_fail_their_test() {
     for takes in [[10, 20], [20, 10], [10, 10]] {
         let said = two_callers(&lock, takes).await.expect("a panic");
         let name = format!("{:?}", lock.key().as_str());
-        for word in [&*name, "tokio::spawn", "owned_by", "permit_suspicious_reentries"] {
+        for word in [
+            &*name,
+            "tokio::spawn",
+            "owned_by",
+            "permit_suspicious_reentries",
+        ] {
             assert!(said.contains(word), "{word}: {said}");
         }
-        eventually(ms(10_000), "it is released all the same", || server.holder(lock.key().as_str()).is_none()).await;
+        eventually(ms(10_000), "it is released all the same", || {
+            server.holder(lock.key().as_str()).is_none()
+        })
+        .await;
     }
     // Two callers that are two owners are fine.
     let tasks = [handler(lock.clone(), 10), handler(lock.clone(), 20)].map(tokio::spawn);
@@ -56,7 +68,12 @@ async fn a_branch_that_comes_later_and_stays_longer_fails_too() {
         sleep(ms(10)).await;
         second.await
     };
-    assert!(tokio::spawn(async move { tokio::join!(first, later) }).await.unwrap_err().is_panic());
+    assert!(
+        tokio::spawn(async move { tokio::join!(first, later) })
+            .await
+            .unwrap_err()
+            .is_panic()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,14 +97,23 @@ async fn a_guard_that_a_panic_drops_does_not_panic_again() {
         panic!("of the program");
     });
     let panic = panicked.await.unwrap_err().into_panic();
-    assert_eq!(panic.downcast_ref::<&str>(), Some(&"of the program"), "the process would have ended");
-    eventually(ms(10_000), "it is released", || server.holder(lock.key().as_str()).is_none()).await;
+    assert_eq!(
+        panic.downcast_ref::<&str>(),
+        Some(&"of the program"),
+        "the process would have ended"
+    );
+    eventually(ms(10_000), "it is released", || {
+        server.holder(lock.key().as_str()).is_none()
+    })
+    .await;
 }
 
 #[test]
 fn threads_that_release_in_the_wrong_order_fail_too() {
     let server = Server::new();
-    let locks = over(std::slice::from_ref(&server), ms(10_000)).blocking_connect().unwrap();
+    let locks = over(std::slice::from_ref(&server), ms(10_000))
+        .blocking_connect()
+        .unwrap();
     let lock = locks.get(key());
     let (outer, inner) = (lock.blocking_lock().unwrap(), lock.blocking_lock().unwrap());
     outer.blocking_unlock().unwrap();

@@ -1,4 +1,5 @@
-//! Loops around calls that nobody has to be waited for: they starve no other task of their thread, and flood no server.
+//! Loops around calls that nobody has to be waited for: they starve no other task of their thread,
+//! and flood no server.
 
 use std::sync::mpsc::channel;
 use std::thread;
@@ -9,18 +10,25 @@ use tokio::task::JoinHandle;
 
 use crate::common::{Server, key, locker, ms};
 
-/// Runs a test on a thread with a runtime of its own, which has no other thread. A thread that is starved never ends.
+/// Runs a test on a thread with a runtime of its own, which has no other thread. A thread that is
+/// starved never ends.
 fn on_one_thread<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let (done, ended) = channel();
     let testing = thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(test());
         // A loop in a task ends with the runtime.
         drop(runtime);
         done.send(()).unwrap();
     });
     let ended = ended.recv_timeout(Duration::from_secs(20));
-    assert!(ended.is_ok() || testing.is_finished(), "the tasks of the thread are starved");
+    assert!(
+        ended.is_ok() || testing.is_finished(),
+        "the tasks of the thread are starved"
+    );
     testing.join().unwrap();
 }
 
@@ -49,7 +57,8 @@ fn try_lock_in_a_loop_does_not_starve_the_holder() {
         let (held, wanted) = (locks.get(key()), locks.clone());
         let guard = held.lock().await.unwrap();
         let wanted = wanted.get(held.key()).owned_by(Owner::new());
-        let asking = tokio::spawn(async move { while wanted.try_lock().await.unwrap().is_none() {} });
+        let asking =
+            tokio::spawn(async move { while wanted.try_lock().await.unwrap().is_none() {} });
         tokio::time::sleep(ms(100)).await;
         guard.unlock().await.unwrap();
         asking.await.unwrap();
@@ -63,7 +72,10 @@ fn no_answer_without_a_server_starves_a_runtime() {
     on_one_thread(async move || {
         tokio::task::LocalSet::new()
             .run_until(async move {
-                let (closed, open) = (Locker::connect(&url).await.unwrap(), Locker::connect(&url).await.unwrap());
+                let (closed, open) = (
+                    Locker::connect(&url).await.unwrap(),
+                    Locker::connect(&url).await.unwrap(),
+                );
                 closed.close().await;
                 let (lock, several) = (closed.get(key()), closed.all([key(), key()]));
                 let nameless = open.get("");
@@ -123,7 +135,8 @@ fn no_answer_without_a_server_starves_another_executor() {
     thread::spawn(move || {
         let executor = async_executor::LocalExecutor::new();
         let lock = closed.get(key());
-        let spinning = executor.spawn(async move { while matches!(lock.lock().await, Err(Error::Closed)) {} });
+        let spinning =
+            executor.spawn(async move { while matches!(lock.lock().await, Err(Error::Closed)) {} });
         futures_executor::block_on(executor.run(async {
             for _ in 0..100 {
                 smol::Timer::after(ms(1)).await;
@@ -132,16 +145,33 @@ fn no_answer_without_a_server_starves_another_executor() {
         drop(spinning);
         done.send(()).unwrap();
     });
-    assert_eq!(ended.recv_timeout(Duration::from_secs(20)), Ok(()), "the executor's other task is starved");
+    assert_eq!(
+        ended.recv_timeout(Duration::from_secs(20)),
+        Ok(()),
+        "the executor's other task is starved"
+    );
 }
 
 #[tokio::test]
 async fn a_loop_that_retries_refusals_does_not_flood_the_server() {
     let server = Server::start();
-    let locks = Locker::builder().node(server.url()).retry_delay(ms(50)..ms(100)).connect().await.unwrap();
+    let locks = Locker::builder()
+        .node(server.url())
+        .retry_delay(ms(50)..ms(100))
+        .connect()
+        .await
+        .unwrap();
     let lock = locks.get(key());
     server.command::<()>(&["LPUSH", lock.key().as_str(), "no lock"]);
-    let refused = |error| matches!(error, Error::Server { kind: ServerErrorKind::WrongType, .. });
+    let refused = |error| {
+        matches!(
+            error,
+            Error::Server {
+                kind: ServerErrorKind::WrongType,
+                ..
+            }
+        )
+    };
     // The first is told at once: the script is loaded by it.
     assert!(refused(lock.lock().await.unwrap_err()));
     let (before, began) = (server.calls("evalsha"), Instant::now());
@@ -149,7 +179,9 @@ async fn a_loop_that_retries_refusals_does_not_flood_the_server() {
         assert!(refused(lock.lock().await.unwrap_err()));
         assert!(refused(lock.try_lock().await.unwrap_err()));
         assert!(refused(lock.run(|_| async {}).await.unwrap_err()));
-        assert!(refused(lock.try_lock_for(Duration::from_secs(1)).await.unwrap_err()));
+        assert!(refused(
+            lock.try_lock_for(Duration::from_secs(1)).await.unwrap_err()
+        ));
     }
     let (asked, lasted) = (server.calls("evalsha") - before, began.elapsed());
     // Each refusal costs one more script, which asks what is there.
@@ -160,5 +192,9 @@ async fn a_loop_that_retries_refusals_does_not_flood_the_server() {
     // Within so short a time the server may not have answered.
     let answer = lock.try_lock_for(ms(1)).await;
     assert!(matches!(&answer, Ok(None)) || answer.is_err_and(refused));
-    assert!(crate::common::machine::within(began.elapsed(), ms(49)), "{:?}", began.elapsed());
+    assert!(
+        crate::common::machine::within(began.elapsed(), ms(49)),
+        "{:?}",
+        began.elapsed()
+    );
 }

@@ -1,5 +1,5 @@
-//! Every public future is polled n times and dropped, for every n until it completes: nothing is left on the server,
-//! and the locker goes on working.
+//! Every public future is polled n times and dropped, for every n until it completes: nothing is
+//! left on the server, and the locker goes on working.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +11,8 @@ use crate::common::{Server, builder, eventually, key, ms, soon};
 use lockhound::{Lock, Locker, Owner};
 use tokio::join;
 
-/// The name of an operation that is polled and dropped, and the server on which it must leave nothing.
+/// The name of an operation that is polled and dropped, and the server on which it must leave
+/// nothing.
 struct Case<'a> {
     server: &'a Server,
     name: &'static str,
@@ -19,7 +20,11 @@ struct Case<'a> {
 
 impl Case<'_> {
     /// `make` gets a new lock for every n; afterwards its key has to be free, and can be locked.
-    async fn run<'f, T: 'f>(&self, locks: &Locker, make: impl Fn(Lock) -> Pin<Box<dyn Future<Output = T> + 'f>>) {
+    async fn run<'f, T: 'f>(
+        &self,
+        locks: &Locker,
+        make: impl Fn(Lock) -> Pin<Box<dyn Future<Output = T> + 'f>>,
+    ) {
         let mut completed = false;
         for times in 0..40 {
             let lock = locks.get(key()).owned_by(Owner::new());
@@ -30,7 +35,12 @@ impl Case<'_> {
             let what = format!("{} after {times} polls", self.name);
             eventually(ms(1_500), &what, || !self.server.exists(&name)).await;
             let again = soon(ms(2_000), lock.owned_by(Owner::new()).lock()).await;
-            again.unwrap_or_else(|| panic!("{what}: it cannot be locked")).unwrap().unlock().await.unwrap();
+            again
+                .unwrap_or_else(|| panic!("{what}: it cannot be locked"))
+                .unwrap()
+                .unlock()
+                .await
+                .unwrap();
             if completed {
                 break;
             }
@@ -40,19 +50,43 @@ impl Case<'_> {
 }
 
 async fn every_future(server: &Server, url: &str) {
-    let locks = builder(url, ms(3_000)).command_timeout(ms(900)).connect().await.unwrap();
+    let locks = builder(url, ms(3_000))
+        .command_timeout(ms(900))
+        .connect()
+        .await
+        .unwrap();
     let case = |name| Case { server, name };
-    case("lock").run(&locks, |lock| Box::pin(async move { lock.lock().await.unwrap() })).await;
-    case("try_lock").run(&locks, |lock| Box::pin(async move { lock.try_lock().await.unwrap() })).await;
-    case("try_lock_for").run(&locks, |lock| Box::pin(async move { lock.try_lock_for(ms(1_000)).await.unwrap() })).await;
-    case("nested lock")
+    case("lock")
         .run(&locks, |lock| {
-            Box::pin(
-                async move { (lock.lock().await.unwrap(), lock.lock().await.unwrap(), lock.lock().await.unwrap()) },
-            )
+            Box::pin(async move { lock.lock().await.unwrap() })
         })
         .await;
-    case("unlock").run(&locks, |lock| Box::pin(async move { lock.lock().await.unwrap().unlock().await })).await;
+    case("try_lock")
+        .run(&locks, |lock| {
+            Box::pin(async move { lock.try_lock().await.unwrap() })
+        })
+        .await;
+    case("try_lock_for")
+        .run(&locks, |lock| {
+            Box::pin(async move { lock.try_lock_for(ms(1_000)).await.unwrap() })
+        })
+        .await;
+    case("nested lock")
+        .run(&locks, |lock| {
+            Box::pin(async move {
+                (
+                    lock.lock().await.unwrap(),
+                    lock.lock().await.unwrap(),
+                    lock.lock().await.unwrap(),
+                )
+            })
+        })
+        .await;
+    case("unlock")
+        .run(&locks, |lock| {
+            Box::pin(async move { lock.lock().await.unwrap().unlock().await })
+        })
+        .await;
     case("nested unlock")
         .run(&locks, |lock| {
             Box::pin(async move {
@@ -63,34 +97,64 @@ async fn every_future(server: &Server, url: &str) {
         })
         .await;
     case("run")
-        .run(&locks, |lock| Box::pin(async move { lock.run(|_| tokio::task::yield_now()).await.unwrap() }))
+        .run(&locks, |lock| {
+            Box::pin(async move { lock.run(|_| tokio::task::yield_now()).await.unwrap() })
+        })
         .await;
     case("scope")
         .run(&locks, |lock| {
-            Box::pin(Owner::new().scope(async move { lock.lock().await.unwrap().unlock().await.unwrap() }))
+            Box::pin(
+                Owner::new()
+                    .scope(async move { lock.lock().await.unwrap().unlock().await.unwrap() }),
+            )
         })
         .await;
-    case("holder").run(&locks, |lock| Box::pin(async move { lock.holder().await.unwrap() })).await;
-    case("is_locked").run(&locks, |lock| Box::pin(async move { lock.is_locked().await.unwrap() })).await;
+    case("holder")
+        .run(&locks, |lock| {
+            Box::pin(async move { lock.holder().await.unwrap() })
+        })
+        .await;
+    case("is_locked")
+        .run(&locks, |lock| {
+            Box::pin(async move { lock.is_locked().await.unwrap() })
+        })
+        .await;
     // The lock is held by another: a caller that gave up does not get it later.
     for times in 0..6 {
         let lock = locks.get(key());
         let other = lock.clone().owned_by(Owner::new()).lock().await.unwrap();
         let waiter = lock.clone().owned_by(Owner::new());
-        assert!(poll_times(Box::pin(async move { waiter.lock().await }), times).await.is_none());
+        assert!(
+            poll_times(Box::pin(async move { waiter.lock().await }), times)
+                .await
+                .is_none()
+        );
         let waiter = lock.clone().owned_by(Owner::new());
-        drop(poll_times(Box::pin(async move { waiter.try_lock_for(ms(150)).await.unwrap() }), times).await);
+        drop(
+            poll_times(
+                Box::pin(async move { waiter.try_lock_for(ms(150)).await.unwrap() }),
+                times,
+            )
+            .await,
+        );
         other.check().unwrap();
         other.unlock().await.unwrap();
         tokio::time::sleep(ms(100)).await;
-        assert!(!server.exists(lock.key().as_str()), "a waiter that was dropped after {times} polls has it");
+        assert!(
+            !server.exists(lock.key().as_str()),
+            "a waiter that was dropped after {times} polls has it"
+        );
     }
     // An operation that was polled once is carried out.
     for times in 1..6 {
         let lock = locks.get(key());
         let guard = lock.lock().await.unwrap();
         let forcing = lock.clone();
-        let done = poll_times(Box::pin(async move { forcing.force_unlock().await.unwrap() }), times).await;
+        let done = poll_times(
+            Box::pin(async move { forcing.force_unlock().await.unwrap() }),
+            times,
+        )
+        .await;
         eventually(ms(1_000), "forced", || !server.exists(lock.key().as_str())).await;
         assert!(guard.is_lost());
         if done.is_some() {
@@ -116,7 +180,10 @@ async fn futures_dropped_at_every_poll_leave_nothing_when_answers_are_late() {
 }
 
 fn connections(server: &Server) -> usize {
-    server.command::<String>(&["CLIENT", "LIST"]).matches("lockhound:").count()
+    server
+        .command::<String>(&["CLIENT", "LIST"])
+        .matches("lockhound:")
+        .count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,7 +193,10 @@ async fn connecting_and_closing_dropped_at_every_poll_leave_no_connection() {
         let connected = poll_times(Box::pin(Locker::connect(server.url())), times).await;
         let done = connected.is_some();
         drop(connected);
-        eventually(ms(2_000), "no connection is left", || connections(&server) == 0).await;
+        eventually(ms(2_000), "no connection is left", || {
+            connections(&server) == 0
+        })
+        .await;
         if done {
             break;
         }
@@ -144,13 +214,22 @@ async fn connecting_and_closing_dropped_at_every_poll_leave_no_connection() {
     }
 }
 
-/// Polls `close` this many times, before or while the last guard is dropped. Returns whether it completes.
+/// Polls `close` this many times, before or while the last guard is dropped. Returns whether it
+/// completes.
 async fn close_and_drop(server: &Server, times: usize, meanwhile: bool) -> bool {
-    let locks = builder(&server.url(), ms(3_000)).command_timeout(ms(900)).connect().await.unwrap();
+    let locks = builder(&server.url(), ms(3_000))
+        .command_timeout(ms(900))
+        .connect()
+        .await
+        .unwrap();
     assert_eq!(connections(server), 3);
     let mut guard = Some(locks.get(key()).lock().await.unwrap());
     let dropped = guard.take_if(|_| meanwhile);
-    let ended = poll_times(Box::pin(async { join!(locks.close(), async { drop(dropped) }) }), times).await;
+    let ended = poll_times(
+        Box::pin(async { join!(locks.close(), async { drop(dropped) }) }),
+        times,
+    )
+    .await;
     drop(guard);
     eventually(ms(2_000), "closing goes on", || connections(server) == 0).await;
     ended.is_some()
@@ -192,6 +271,11 @@ async fn guards_outlive_their_closed_locker() {
     assert!(outer.is_lost() && outer.lost().is_cancelled());
     drop(nested);
     assert!(outer.unlock().await.is_err());
-    eventually(ms(1_000), "a lock that could not be released runs out", || !server.exists(lock.key().as_str())).await;
+    eventually(
+        ms(1_000),
+        "a lock that could not be released runs out",
+        || !server.exists(lock.key().as_str()),
+    )
+    .await;
     locks.close().await;
 }

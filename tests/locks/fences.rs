@@ -13,7 +13,11 @@ use lockhound::{Error, Fencing, Format, Locker, Loss, Owner};
 #[tokio::test]
 async fn fences_grow_across_holders_and_lockers() {
     let (server, key) = (Server::start(), key());
-    let lockers = [locker(&server).await, locker(&server).await, locker(&server).await];
+    let lockers = [
+        locker(&server).await,
+        locker(&server).await,
+        locker(&server).await,
+    ];
     let mut last = None;
     for i in 0..300 {
         let guard = lockers[i % 3].get(&key).lock().await.unwrap();
@@ -27,7 +31,8 @@ async fn fences_grow_across_holders_and_lockers() {
     assert_eq!(u64::from(fence), fence.get());
 }
 
-/// A caller that waits for a lock that was deleted behind its holder's back, and that another locker has had since.
+/// A caller that waits for a lock that was deleted behind its holder's back, and that another
+/// locker has had since.
 #[tokio::test]
 async fn no_fence_falls_whoever_deletes_the_lock() {
     let (server, key, elsewhere) = (Server::start(), key(), key());
@@ -53,12 +58,26 @@ async fn no_fence_falls_whoever_deletes_the_lock() {
         assert!(fence > holder.fence());
         let mut last = Box::pin(last.lock());
         assert!(poll!(&mut last).is_pending());
-        // A locker begins what it is asked for in order: by then it knows that the last caller waits.
+        // A locker begins what it is asked for in order: by then it knows that the last caller
+        // waits.
         locks.get(&elsewhere).is_locked().await.unwrap();
         let (released, last) = tokio::join!(holder.unlock(), last);
-        assert!(matches!(released, Err(Error::Lost { loss: Loss::NotOwner, .. })), "{round}: {released:?}");
+        assert!(
+            matches!(
+                released,
+                Err(Error::Lost {
+                    loss: Loss::NotOwner,
+                    ..
+                })
+            ),
+            "{round}: {released:?}"
+        );
         let last = last.unwrap();
-        assert!(last.fence() > fence, "{round}: {} after {fence}", last.fence());
+        assert!(
+            last.fence() > fence,
+            "{round}: {} after {fence}",
+            last.fence()
+        );
         last.unlock().await.unwrap();
     }
 }
@@ -69,22 +88,38 @@ fn acquire(server: &Server, key: &str, clock_us: i64) -> u64 {
     let mut connection = server.connection().unwrap();
     server.command::<u64>(&["DEL", key]);
     let mut call = script.key(key);
-    call.key(mark(key)).arg(30_000).arg("u:1:1").arg(-(clock_us - clock_us % 100_000));
+    call.key(mark(key))
+        .arg(30_000)
+        .arg("u:1:1")
+        .arg(-(clock_us - clock_us % 100_000));
     let (granted, fence): (i64, u64) = call.invoke(&mut connection).unwrap();
     assert_eq!(granted, 1);
     fence
 }
 
 fn wall_us() -> i64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
     i64::try_from(now.as_micros()).unwrap()
 }
 
 const HOUR_US: i64 = 3_600_000_000;
 const DAY_US: i64 = 24 * HOUR_US;
 /// By how much clients' clocks are off.
-const OFFSETS: [i64; 11] =
-    [0, 1_000, -1_000, HOUR_US, -HOUR_US, 0, -HOUR_US, HOUR_US, 10 * DAY_US, -10 * DAY_US, 300 * DAY_US];
+const OFFSETS: [i64; 11] = [
+    0,
+    1_000,
+    -1_000,
+    HOUR_US,
+    -HOUR_US,
+    0,
+    -HOUR_US,
+    HOUR_US,
+    10 * DAY_US,
+    -10 * DAY_US,
+    300 * DAY_US,
+];
 
 #[test]
 fn fences_grow_though_clients_clocks_are_days_apart() {
@@ -93,7 +128,10 @@ fn fences_grow_though_clients_clocks_are_days_apart() {
     for offset in OFFSETS {
         let fence = acquire(&server, &key, wall_us() + offset);
         assert!(fence > last, "{offset}: {fence} after {last}");
-        assert!(i64::try_from(fence).unwrap() <= wall_us(), "{offset}: a fence is never ahead of the server's clock");
+        assert!(
+            i64::try_from(fence).unwrap() <= wall_us(),
+            "{offset}: a fence is never ahead of the server's clock"
+        );
         last = fence;
     }
 }
@@ -114,8 +152,8 @@ fn after_a_flushall_the_next_fence_is_greater_whatever_the_clients_clocks_say() 
     }
 }
 
-/// A failover that had not replicated the mark, or an older snapshot: the next fence is greater from 0.1 s after the
-/// last lost acquisition on.
+/// A failover that had not replicated the mark, or an older snapshot: the next fence is greater
+/// from 0.1 s after the last lost acquisition on.
 #[test]
 fn after_an_older_mark_the_next_fence_is_greater_once_the_clients_clock_is_a_tenth_past_the_last() {
     let (server, key) = (Server::start(), key());
@@ -144,28 +182,54 @@ async fn a_mark_that_holds_nonsense_grants_nothing() {
     assert!(!server.exists(&key));
     server.command::<()>(&["SET", &mark(&key), &((1_u64 << 53) - 1).to_string()]);
     let result = locks.get(&key).try_lock().await;
-    assert!(matches!(&result, Err(Error::Unavailable { .. })), "{result:?}");
+    assert!(
+        matches!(&result, Err(Error::Unavailable { .. })),
+        "{result:?}"
+    );
     crate::common::eventually(crate::common::ms(7_000), "undone", || !server.exists(&key)).await;
     server.command::<u64>(&["DEL", &mark(&key)]);
-    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+    locks
+        .get(&key)
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
 }
 
-/// With several servers each script writes the client's clock over the mark, and restores a value that is no mark.
+/// With several servers each script writes the client's clock over the mark, and restores a value
+/// that is no mark.
 #[tokio::test]
 async fn a_mark_that_holds_nonsense_grants_nothing_of_several_servers() {
     let servers: [Server; 3] = std::array::from_fn(|_| Server::start());
-    let (locks, key) =
-        (crate::common::several::over(&servers, crate::common::ms(10_000)).connect().await.unwrap(), key());
-    for nonsense in [["SET", "nonsense"], ["SET", "9223372036854775807"], ["RPUSH", "nonsense"]] {
+    let (locks, key) = (
+        crate::common::several::over(&servers, crate::common::ms(10_000))
+            .connect()
+            .await
+            .unwrap(),
+        key(),
+    );
+    for nonsense in [
+        ["SET", "nonsense"],
+        ["SET", "9223372036854775807"],
+        ["RPUSH", "nonsense"],
+    ] {
         let [command, text] = nonsense;
         for server in &servers[..2] {
             server.command::<i64>(&["DEL", &mark(&key)]);
             server.command::<redis::Value>(&[command, &mark(&key), text]);
         }
         let result = locks.get(&key).try_lock().await;
-        assert!(matches!(&result, Err(Error::Server { .. })), "{nonsense:?}: {result:?}");
+        assert!(
+            matches!(&result, Err(Error::Server { .. })),
+            "{nonsense:?}: {result:?}"
+        );
         for server in &servers[..2] {
-            crate::common::eventually(crate::common::ms(7_000), "no lock stands", || !server.exists(&key)).await;
+            crate::common::eventually(crate::common::ms(7_000), "no lock stands", || {
+                !server.exists(&key)
+            })
+            .await;
             let kind: String = server.command(&["TYPE", &mark(&key)]);
             let stays = if kind == "list" { "RPUSH" } else { "SET" };
             assert_eq!(stays, command);
@@ -191,11 +255,14 @@ async fn a_lost_mark_is_overtaken_by_the_servers_clock() {
     }
 }
 
-/// The server's clock jumps forth and back by up to ten days while the server keeps its marks, also over a restart.
+/// The server's clock jumps forth and back by up to ten days while the server keeps its marks, also
+/// over a restart.
 #[tokio::test]
 async fn fences_grow_though_the_servers_clock_jumps() {
     let aof = ["--appendonly", "yes", "--appendfsync", "always"];
-    let Some(server) = Server::start_with_clock(0, &aof) else { return };
+    let Some(server) = Server::start_with_clock(0, &aof) else {
+        return;
+    };
     let key = key();
     let lock = locker(&server).await.get(&key);
     let mut last = None;
@@ -220,23 +287,36 @@ async fn ten_thousand_locks_leave_no_more_than_the_marks() {
     let locks = locker(&server).await;
     for chunk in 0..100 {
         let pairs = (0..100).map(|n| {
-            let lock = locks.get(format!("orders:{chunk}:{n}")).owned_by(lockhound::Owner::new());
+            let lock = locks
+                .get(format!("orders:{chunk}:{n}"))
+                .owned_by(lockhound::Owner::new());
             async move { lock.lock().await.unwrap().unlock().await.unwrap() }
         });
         futures_util::future::join_all(pairs).await;
     }
     let marks = marks(&server);
     assert!(marks.len() <= 1_024, "{}", marks.len());
-    assert_eq!(keys_without_labels(&server).len(), marks.len(), "and nothing else");
+    assert_eq!(
+        keys_without_labels(&server).len(),
+        marks.len(),
+        "and nothing else"
+    );
     assert!(marks.iter().all(|mark| server.pttl(mark) == -1));
 }
 
-/// The next majority shares a server with those that granted the lock, perhaps not with one that did not.
+/// The next majority shares a server with those that granted the lock, perhaps not with one that
+/// did not.
 #[tokio::test]
 async fn over_several_servers_the_highest_fence_is_written_to_those_that_granted_the_lock() {
     let (servers, key) = ([Server::start(), Server::start(), Server::start()], key());
-    let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(server.url()));
-    let locks = nodes.restart_quarantine(Duration::ZERO).connect().await.unwrap();
+    let nodes = servers.iter().fold(Locker::builder(), |builder, server| {
+        builder.node(server.url())
+    });
+    let locks = nodes
+        .restart_quarantine(Duration::ZERO)
+        .connect()
+        .await
+        .unwrap();
     let fence_key = mark(&key);
     let [ahead, behind, taken] = &servers;
     // The mark of an acquisition that had no majority.
@@ -246,7 +326,10 @@ async fn over_several_servers_the_highest_fence_is_written_to_those_that_granted
     let guard = locks.get(&key).lock().await.unwrap();
     assert_eq!(guard.fence().get(), high + 1);
     for server in [ahead, behind] {
-        assert_eq!(server.command::<Option<u64>>(&["GET", &fence_key]), Some(high + 1));
+        assert_eq!(
+            server.command::<Option<u64>>(&["GET", &fence_key]),
+            Some(high + 1)
+        );
     }
     assert_eq!(taken.command::<Option<u64>>(&["GET", &fence_key]), None);
     guard.unlock().await.unwrap();
@@ -256,20 +339,32 @@ async fn over_several_servers_the_highest_fence_is_written_to_those_that_granted
 
 /// Returns the command that gives the user `app` the rights that the guide lists first.
 fn documented_rights() -> Vec<&'static str> {
-    ["ACL", "SETUSER", "app", "reset", "on", ">secret"].into_iter().chain(rights::of("Always")).collect()
+    ["ACL", "SETUSER", "app", "reset", "on", ">secret"]
+        .into_iter()
+        .chain(rights::of("Always"))
+        .collect()
 }
 
 /// The marks of three servers have to be raised.
 #[tokio::test]
 async fn a_user_with_the_rights_that_are_documented_has_fences() {
-    let words: Vec<&str> = documented_rights().into_iter().chain(["+info", "+exists"]).collect();
+    let words: Vec<&str> = documented_rights()
+        .into_iter()
+        .chain(["+info", "+exists"])
+        .collect();
     let servers = [Server::start(), Server::start(), Server::start()];
     for format in [Format::Redisson, Format::Plain] {
-        let nodes = servers.iter().fold(Locker::builder().format(format), |builder, server| {
-            server.command::<()>(&words);
-            builder.node(server.url().replace("redis://", "redis://app:secret@"))
-        });
-        let locks = nodes.restart_quarantine(Duration::ZERO).connect().await.unwrap();
+        let nodes = servers
+            .iter()
+            .fold(Locker::builder().format(format), |builder, server| {
+                server.command::<()>(&words);
+                builder.node(server.url().replace("redis://", "redis://app:secret@"))
+            });
+        let locks = nodes
+            .restart_quarantine(Duration::ZERO)
+            .connect()
+            .await
+            .unwrap();
         let key = "app:42";
         let mut last = None;
         for round in 0..6 {
@@ -281,14 +376,20 @@ async fn a_user_with_the_rights_that_are_documented_has_fences() {
             guard.unlock().await.unwrap();
         }
         locks.close().await;
-        servers.iter().for_each(|server| server.command::<()>(&["FLUSHALL"]));
+        servers
+            .iter()
+            .for_each(|server| server.command::<()>(&["FLUSHALL"]));
     }
 }
 
 // ---- Redisson's tokens ----
 
 async fn with_tokens(url: &str) -> Locker {
-    builder(url, ms(30_000)).fencing(Fencing::Redisson).connect().await.unwrap()
+    builder(url, ms(30_000))
+        .fencing(Fencing::Redisson)
+        .connect()
+        .await
+        .unwrap()
 }
 
 fn counter(key: &str) -> String {
@@ -306,13 +407,25 @@ async fn fence(locks: &Locker, key: &str) -> u64 {
 #[tokio::test]
 async fn tokens_are_counted_up_from_one_for_each_lock_and_marks_are_left_alone() {
     let server = Server::start();
-    let locks = [with_tokens(&server.url()).await, with_tokens(&server.url()).await];
+    let locks = [
+        with_tokens(&server.url()).await,
+        with_tokens(&server.url()).await,
+    ];
     let (one, other) = (key(), key());
     for token in 1..5 {
-        assert_eq!(fence(&locks[usize::from(token % 2 == 0)], &one).await, token);
+        assert_eq!(
+            fence(&locks[usize::from(token % 2 == 0)], &one).await,
+            token
+        );
     }
     let both = locks[0].all([&one, &other]).lock().await.unwrap();
-    assert_eq!((both.fence(&one).unwrap().get(), both.fence(&other).unwrap().get()), (5, 1));
+    assert_eq!(
+        (
+            both.fence(&one).unwrap().get(),
+            both.fence(&other).unwrap().get()
+        ),
+        (5, 1)
+    );
     both.unlock().await.unwrap();
     assert_eq!(server.pttl(&counter(&one)), -1, "it has no lifetime");
     assert_eq!(marks(&server), Vec::<String>::new());
@@ -327,30 +440,59 @@ async fn fences_grow_over_a_change_of_fencing_if_the_counter_is_set_to_the_clock
     let (of_marks, of_tokens) = (locker(&server).await, with_tokens(&server.url()).await);
     let first = fence(&of_marks, &key).await;
     let (seconds, micros): (u64, u64) = server.command(&["TIME"]);
-    server.command::<()>(&["SET", &counter(&key), &(seconds * 1_000_000 + micros).to_string()]);
+    server.command::<()>(&[
+        "SET",
+        &counter(&key),
+        &(seconds * 1_000_000 + micros).to_string(),
+    ]);
     let (second, third) = (fence(&of_tokens, &key).await, fence(&of_tokens, &key).await);
     // A mark is only counted up for this long before the clocks are compared.
     tokio::time::sleep(ms(101)).await;
     let fourth = fence(&of_marks, &key).await;
-    assert!(first < second && second < third && third < fourth, "{:?}", [first, second, third, fourth]);
+    assert!(
+        first < second && second < third && third < fourth,
+        "{:?}",
+        [first, second, third, fourth]
+    );
 }
 
 #[tokio::test]
 async fn tokens_of_several_servers_are_refused() {
-    let error = over(&servers(3), ms(3_000)).fencing(Fencing::Redisson).connect().await.unwrap_err();
+    let error = over(&servers(3), ms(3_000))
+        .fencing(Fencing::Redisson)
+        .connect()
+        .await
+        .unwrap_err();
     assert!(matches!(error, Error::Config(_)), "{error:?}");
-    assert!(error.to_string().contains("needs one server, and 3 are given"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("needs one server, and 3 are given"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn a_user_of_tokens_needs_their_key_instead_of_the_marks() {
     let server = Server::start();
     let rights = |tokens: &'static str| -> Vec<&str> {
-        documented_rights().into_iter().map(|word| if word == "~lockhound_fence:*" { tokens } else { word }).collect()
+        documented_rights()
+            .into_iter()
+            .map(|word| {
+                if word == "~lockhound_fence:*" {
+                    tokens
+                } else {
+                    word
+                }
+            })
+            .collect()
     };
     server.command::<()>(&rights("~redisson_lock_token:{app:*"));
     let locks = with_tokens(&server.url().replace("redis://", "redis://app:secret@")).await;
-    assert_eq!((fence(&locks, "app:42").await, fence(&locks, "app:42").await), (1, 2));
+    assert_eq!(
+        (fence(&locks, "app:42").await, fence(&locks, "app:42").await),
+        (1, 2)
+    );
     server.command::<()>(&rights("~lockhound_fence:*"));
     let error = locks.get("app:42").lock().await.unwrap_err();
     assert!(matches!(error, Error::Server { .. }), "{error:?}");

@@ -1,4 +1,5 @@
-//! Several locks at once: all or none, in one script if all are free, with one guard and one token for all.
+//! Several locks at once: all or none, in one script if all are free, with one guard and one token
+//! for all.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,10 @@ fn names<const N: usize>() -> [String; N] {
 
 /// Counts the locked names over all servers.
 fn locked(servers: &[Server], keys: &[String]) -> usize {
-    servers.iter().map(|server| keys.iter().filter(|key| server.exists(key)).count()).sum()
+    servers
+        .iter()
+        .map(|server| keys.iter().filter(|key| server.exists(key)).count())
+        .sum()
 }
 
 async fn none_is_left(servers: &[Server], keys: &[String], what: &str) {
@@ -26,7 +30,9 @@ async fn none_is_left(servers: &[Server], keys: &[String], what: &str) {
 }
 
 fn refusal(result: Result<Option<MultiGuard>, Error>) -> String {
-    let Err(Error::Config(error)) = result else { panic!("{result:?}") };
+    let Err(Error::Config(error)) = result else {
+        panic!("{result:?}")
+    };
     error.to_string()
 }
 
@@ -36,19 +42,41 @@ async fn all_or_none_are_taken() {
     let (locks, others) = (locker(&server[0]).await, locker(&server[0]).await);
     let [a, b, c] = names();
     let all = locks.all([&c, &a, &b]);
-    assert_eq!(all.keys().iter().map(|key| key.as_str()).collect::<Vec<_>>(), [&a, &b, &c]);
+    assert_eq!(
+        all.keys()
+            .iter()
+            .map(|key| key.as_str())
+            .collect::<Vec<_>>(),
+        [&a, &b, &c]
+    );
     for held in [&a, &b, &c] {
         for holders in [&locks, &others] {
-            let other = holders.get(held).owned_by(Owner::new()).lock().await.unwrap();
+            let other = holders
+                .get(held)
+                .owned_by(Owner::new())
+                .lock()
+                .await
+                .unwrap();
             assert!(all.try_lock().await.unwrap().is_none());
-            assert_eq!(locked(&server, &[a.clone(), b.clone(), c.clone()]), 1, "only the other's, {held}");
+            assert_eq!(
+                locked(&server, &[a.clone(), b.clone(), c.clone()]),
+                1,
+                "only the other's, {held}"
+            );
             other.unlock().await.unwrap();
         }
     }
     let guard = all.try_lock().await.unwrap().unwrap();
-    assert_eq!(guard.keys().map(ToString::to_string).collect::<Vec<_>>(), [a.clone(), b.clone(), c.clone()]);
+    assert_eq!(
+        guard.keys().map(ToString::to_string).collect::<Vec<_>>(),
+        [a.clone(), b.clone(), c.clone()]
+    );
     assert_eq!((guard.state(), guard.loss()), (HoldState::Safe, None));
-    assert!(guard.remaining() > Duration::from_secs(29), "{:?}", guard.remaining());
+    assert!(
+        guard.remaining() > Duration::from_secs(29),
+        "{:?}",
+        guard.remaining()
+    );
     for held in [&a, &b, &c] {
         assert!(others.get(held).try_lock().await.unwrap().is_none());
         assert!(server[0].pttl(held) > 29_000);
@@ -64,7 +92,14 @@ async fn all_or_none_are_taken() {
 async fn one_script_takes_all_of_them() {
     let server = Server::start();
     let locks = locker(&server).await;
-    locks.all(names::<2>()).lock().await.unwrap().unlock().await.unwrap();
+    locks
+        .all(names::<2>())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     labelled(&locks, std::slice::from_ref(&server)).await;
     let all = locks.all(names::<50>());
     let before = server.calls("evalsha");
@@ -72,9 +107,18 @@ async fn one_script_takes_all_of_them() {
     assert_eq!(server.calls("evalsha"), before + 1);
     guard.unlock().await.unwrap();
     let releases = server.calls("evalsha") - before - 1;
-    assert!((1..50).contains(&releases), "{releases} scripts for 50 releases of one moment");
+    assert!(
+        (1..50).contains(&releases),
+        "{releases} scripts for 50 releases of one moment"
+    );
     assert_eq!(locks.stats().hold_time.count, 52);
-    assert_eq!((locks.stats().wait_time.count, locks.stats().attempts.total()), (2, 2));
+    assert_eq!(
+        (
+            locks.stats().wait_time.count,
+            locks.stats().attempts.total()
+        ),
+        (2, 2)
+    );
 }
 
 #[tokio::test]
@@ -85,8 +129,20 @@ async fn empty_lists_and_repeated_names_are_refused() {
     assert!(refusal(locks.all(["a", ""]).try_lock().await).contains("empty"));
     let twice = refusal(locks.all(["b", "a", "b"]).try_lock().await);
     assert!(twice.contains("\"b\" is given twice"), "{twice}");
-    assert!(matches!(locks.all(["b", "b"]).lock().await, Err(Error::Config(_))));
-    assert!(refusal(locks.all(["a"]).fixed_lease(ms(1)).try_lock_for(ms(9)).await).contains("fixed_lease"));
+    assert!(matches!(
+        locks.all(["b", "b"]).lock().await,
+        Err(Error::Config(_))
+    ));
+    assert!(
+        refusal(
+            locks
+                .all(["a"])
+                .fixed_lease(ms(1))
+                .try_lock_for(ms(9))
+                .await
+        )
+        .contains("fixed_lease")
+    );
 }
 
 /// Enters and leaves. Returns the visits of each lock.
@@ -101,7 +157,13 @@ async fn visits(all: MultiLock, rounds: usize) -> Vec<Visit> {
         let who = format!("{:?}", tokio::task::id());
         let visit = |(key, fence): (&lockhound::Key, lockhound::Fence)| {
             let (key, who, fence) = (key.to_string(), who.clone(), fence.get());
-            Visit { key, who, fence, entered, left }
+            Visit {
+                key,
+                who,
+                fence,
+                entered,
+                left,
+            }
         };
         visits.extend(guard.fences().map(visit));
         guard.unlock().await.unwrap();
@@ -113,7 +175,14 @@ async fn visits(all: MultiLock, rounds: usize) -> Vec<Visit> {
 async fn callers_in_any_order_exclude_each_other_and_never_wait_for_each_other() {
     let server = Server::start();
     let keys: [String; 3] = names();
-    let lists = [vec![0, 1], vec![1, 0], vec![2, 1, 0], vec![0], vec![2, 0], vec![1]];
+    let lists = [
+        vec![0, 1],
+        vec![1, 0],
+        vec![2, 1, 0],
+        vec![0],
+        vec![2, 0],
+        vec![1],
+    ];
     let mut tasks = Vec::new();
     for _ in 0..2 {
         let locks = locker(&server).await;
@@ -124,7 +193,9 @@ async fn callers_in_any_order_exclude_each_other_and_never_wait_for_each_other()
     }
     let mut record = Record::default();
     for task in tasks {
-        let visits = tokio::time::timeout(Duration::from_secs(20), task).await.expect("no deadlock");
+        let visits = tokio::time::timeout(Duration::from_secs(20), task)
+            .await
+            .expect("no deadlock");
         record.visits.extend(visits.unwrap());
     }
     assert_eq!(record.visits.len(), 2 * 40 * 11);
@@ -139,17 +210,41 @@ async fn the_token_fires_when_one_is_lost_and_the_others_are_released() {
     let guard = locks.all(&keys).lock().await.unwrap();
     let (lost, same) = (guard.lost(), guard.lost());
     lost.clone().cancel();
-    assert!(!same.is_cancelled() && guard.loss().is_none(), "cancelling it cancels nothing else");
+    assert!(
+        !same.is_cancelled() && guard.loss().is_none(),
+        "cancelling it cancels nothing else"
+    );
     server[0].command::<()>(&["DEL", &keys[1]]);
-    crate::common::soon(ms(700), same.cancelled()).await.expect("told by the next renewal");
+    crate::common::soon(ms(700), same.cancelled())
+        .await
+        .expect("told by the next renewal");
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
-    assert_eq!((guard.loss(), guard.remaining()), (Some(Loss::NotOwner), Duration::ZERO));
-    assert!(matches!(guard.check(), Err(Error::Lost { loss: Loss::NotOwner, .. })));
-    assert_eq!(locked(&server, &keys), 2, "the others stay until the guard goes");
+    assert_eq!(
+        (guard.loss(), guard.remaining()),
+        (Some(Loss::NotOwner), Duration::ZERO)
+    );
+    assert!(matches!(
+        guard.check(),
+        Err(Error::Lost {
+            loss: Loss::NotOwner,
+            ..
+        })
+    ));
+    assert_eq!(
+        locked(&server, &keys),
+        2,
+        "the others stay until the guard goes"
+    );
     locks.get(&keys[0]).force_unlock().await.unwrap();
     assert_eq!(guard.loss(), Some(Loss::NotOwner), "the first loss counts");
     assert_eq!(locks.stats().losses.total(), 2);
-    assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+    assert!(matches!(
+        guard.unlock().await,
+        Err(Error::Lost {
+            loss: Loss::NotOwner,
+            ..
+        })
+    ));
     assert_eq!(locked(&server, &keys), 0);
     let over = locks.all(&keys).lock().await.unwrap();
     assert!(!over.is_lost() && !over.lost().is_cancelled());
@@ -164,15 +259,37 @@ async fn a_guard_reports_a_loss_from_before_it_was_made() {
     let all = locks.all(&keys).lock().await.unwrap();
     assert!(locks.get(&keys[0]).force_unlock().await.unwrap());
     assert!(single.lost().is_cancelled() && all.lost().is_cancelled());
-    assert_eq!((single.loss(), all.loss()), (Some(Loss::ForceUnlocked), Some(Loss::ForceUnlocked)));
+    assert_eq!(
+        (single.loss(), all.loss()),
+        (Some(Loss::ForceUnlocked), Some(Loss::ForceUnlocked))
+    );
     assert!(
-        matches!(locks.all(&keys).lock().await, Err(Error::Lost { loss: Loss::ForceUnlocked, .. })),
+        matches!(
+            locks.all(&keys).lock().await,
+            Err(Error::Lost {
+                loss: Loss::ForceUnlocked,
+                ..
+            })
+        ),
         "a lost guard lives"
     );
-    assert!(matches!(locks.all(&keys).try_lock().await, Err(Error::Lost { loss: Loss::ForceUnlocked, .. })));
+    assert!(matches!(
+        locks.all(&keys).try_lock().await,
+        Err(Error::Lost {
+            loss: Loss::ForceUnlocked,
+            ..
+        })
+    ));
     drop(single);
     assert!(all.unlock().await.is_err());
-    locks.all(&keys).lock().await.unwrap().unlock().await.unwrap();
+    locks
+        .all(&keys)
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -185,8 +302,15 @@ async fn locks_that_the_owner_holds_are_re_entered() {
     let outer = all.lock().await.unwrap();
     assert_eq!(single.hold_count(), 2);
     assert_eq!((server.fields(&b)[0].1, server.fields(&a)[0].1), (2, 1));
-    assert_eq!(outer.fence(&b), Some(single.fence()), "a re-entry keeps the fence");
-    let (inner, tried) = (all.lock().await.unwrap(), all.try_lock().await.unwrap().unwrap());
+    assert_eq!(
+        outer.fence(&b),
+        Some(single.fence()),
+        "a re-entry keeps the fence"
+    );
+    let (inner, tried) = (
+        all.lock().await.unwrap(),
+        all.try_lock().await.unwrap().unwrap(),
+    );
     assert_eq!(single.hold_count(), 4);
     let nested = locks.get(&c).lock().await.unwrap();
     assert_eq!(nested.hold_count(), 4);
@@ -218,9 +342,17 @@ async fn a_waiter_is_woken_and_takes_all_of_them() {
     let server = Server::start();
     let (locks, others) = (locker(&server).await, locker(&server).await);
     let keys: [String; 3] = names();
-    let (first, last) = (others.get(&keys[0]).lock().await.unwrap(), others.get(&keys[2]).lock().await.unwrap());
+    let (first, last) = (
+        others.get(&keys[0]).lock().await.unwrap(),
+        others.get(&keys[2]).lock().await.unwrap(),
+    );
     let all = locks.all(&keys);
-    let waiting = tokio::spawn(async move { all.lock().await.map(|guard| (Instant::now(), guard)).unwrap() });
+    let waiting = tokio::spawn(async move {
+        all.lock()
+            .await
+            .map(|guard| (Instant::now(), guard))
+            .unwrap()
+    });
     tokio::time::sleep(ms(100)).await;
     assert!(!server.exists(&keys[1]), "nothing is taken past the first");
     last.unlock().await.unwrap();
@@ -229,7 +361,10 @@ async fn a_waiter_is_woken_and_takes_all_of_them() {
     let released = Instant::now();
     first.unlock().await.unwrap();
     let (entered, guard) = waiting.await.unwrap();
-    assert!(entered - released < ms(500), "by a message, not by polling every five seconds");
+    assert!(
+        entered - released < ms(500),
+        "by a message, not by polling every five seconds"
+    );
     assert!(keys.iter().all(|key| server.exists(key)));
     guard.unlock().await.unwrap();
 }
@@ -248,26 +383,50 @@ async fn waiting_ends_with_its_time_and_leaves_nothing() {
             Err(error) => assert!(wait < ms(10), "{error}"),
         }
         let took = start.elapsed();
-        assert!(took >= wait && within(took, wait + ms(300)), "{wait:?}: {took:?}");
+        assert!(
+            took >= wait && within(took, wait + ms(300)),
+            "{wait:?}: {took:?}"
+        );
         none_is_left(&server, &keys[..2], "given back").await;
     }
     other.unlock().await.unwrap();
-    let guard = locks.all(&keys).try_lock_for(ms(200)).await.unwrap().unwrap();
+    let guard = locks
+        .all(&keys)
+        .try_lock_for(ms(200))
+        .await
+        .unwrap()
+        .unwrap();
     drop(guard);
     // The remaining time is too short for an answer: the last answer counts.
     let proxy = Proxy::start(server[0].port());
-    let slow = builder(&proxy.url(), Duration::from_secs(30)).connect().await.unwrap();
+    let slow = builder(&proxy.url(), Duration::from_secs(30))
+        .connect()
+        .await
+        .unwrap();
     proxy.set(Mode::Delay(ms(200)));
     let other = others.get(&keys[2]).lock().await.unwrap();
-    assert!(slow.all(&keys).try_lock_for(ms(350)).await.unwrap().is_none());
+    assert!(
+        slow.all(&keys)
+            .try_lock_for(ms(350))
+            .await
+            .unwrap()
+            .is_none()
+    );
     none_is_left(&server, &keys[..2], "given back").await;
     other.unlock().await.unwrap();
     // A server that does not answer is no contention.
     server[0].stop();
     let start = Instant::now();
     let silent = locks.all(names::<2>()).try_lock_for(ms(150)).await;
-    assert!(matches!(silent, Err(Error::Unavailable { .. })), "{silent:?}");
-    assert!(crate::common::machine::within(start.elapsed(), ms(500)), "{:?}", start.elapsed());
+    assert!(
+        matches!(silent, Err(Error::Unavailable { .. })),
+        "{silent:?}"
+    );
+    assert!(
+        crate::common::machine::within(start.elapsed(), ms(500)),
+        "{:?}",
+        start.elapsed()
+    );
     server[0].go_on();
 }
 
@@ -287,7 +446,13 @@ async fn a_lease_that_ends_before_all_are_taken_begins_again() {
     assert!(keys.iter().all(|key| server.exists(key)));
     guard.lost().cancelled().await;
     assert_eq!(guard.loss(), Some(Loss::Expired));
-    let limited = locks.all(&keys).owned_by(Owner::new()).max_hold(ms(200)).lock().await.unwrap();
+    let limited = locks
+        .all(&keys)
+        .owned_by(Owner::new())
+        .max_hold(ms(200))
+        .lock()
+        .await
+        .unwrap();
     limited.lost().cancelled().await;
     assert_eq!(limited.loss(), Some(Loss::MaxHold));
 }
@@ -297,14 +462,21 @@ async fn fences_grow_for_each_lock() {
     let server = Server::start();
     let locks = locker(&server).await;
     let [a, b, c] = std::iter::repeat_with(names::<3>)
-        .find(|[a, b, c]| ![a, b].iter().any(|key| crate::common::marks::mark(key) == crate::common::marks::mark(c)))
+        .find(|[a, b, c]| {
+            ![a, b]
+                .iter()
+                .any(|key| crate::common::marks::mark(key) == crate::common::marks::mark(c))
+        })
         .unwrap();
     let mut last = [0; 3];
     for _ in 0..5 {
         locks.get(&b).lock().await.unwrap().unlock().await.unwrap();
         let guard = locks.all([&a, &b, &c]).lock().await.unwrap();
         let fences = [&a, &b, &c].map(|key| guard.fence(key).unwrap().get());
-        assert!(fences.iter().zip(last).all(|(now, before)| *now > before), "{fences:?} after {last:?}");
+        assert!(
+            fences.iter().zip(last).all(|(now, before)| *now > before),
+            "{fences:?} after {last:?}"
+        );
         assert_eq!(guard.fence("another"), None);
         last = fences;
         guard.unlock().await.unwrap();
@@ -314,21 +486,35 @@ async fn fences_grow_for_each_lock() {
     }
     server.command::<()>(&["SET", &crate::common::marks::mark(&c), "5000000000000000"]);
     let guard = locks.all([&a, &b, &c]).lock().await.unwrap();
-    assert_eq!(guard.fence(&c).unwrap().get(), 5_000_000_000_000_001, "each has a sequence of its own");
-    assert!([&a, &b].iter().all(|key| guard.fence(key).unwrap().get() < 4_000_000_000_000_000));
+    assert_eq!(
+        guard.fence(&c).unwrap().get(),
+        5_000_000_000_000_001,
+        "each has a sequence of its own"
+    );
+    assert!(
+        [&a, &b]
+            .iter()
+            .all(|key| guard.fence(key).unwrap().get() < 4_000_000_000_000_000)
+    );
 }
 
 #[tokio::test]
 async fn an_answer_that_is_lost_leaves_nothing() {
     let server = [Server::start()];
     let proxy = Proxy::start(server[0].port());
-    let locks = builder(&proxy.url(), Duration::from_secs(6)).connect().await.unwrap();
+    let locks = builder(&proxy.url(), Duration::from_secs(6))
+        .connect()
+        .await
+        .unwrap();
     let all = locks.all(names::<2>());
     all.lock().await.unwrap().unlock().await.unwrap();
     let keys: [String; 3] = names();
     proxy.set(Mode::SwallowReplyTo(keys[0].clone().into_bytes()));
     let result = locks.all(&keys).try_lock().await;
-    assert!(matches!(result, Err(Error::Unavailable { .. })), "{result:?}");
+    assert!(
+        matches!(result, Err(Error::Unavailable { .. })),
+        "{result:?}"
+    );
     assert_eq!(proxy.swallowed(), 1);
     assert!(locked(&server, &keys) > 0, "they were taken");
     proxy.set(Mode::Pass);
@@ -344,11 +530,21 @@ async fn an_answer_that_is_lost_leaves_nothing() {
     eventually(ms(3_000), "undone", || locks.stats().pending == 0).await;
 }
 
-/// Polls futures n times and drops them, for every n; afterwards all names have to be free, and can be locked.
+/// Polls futures n times and drops them, for every n; afterwards all names have to be free, and can
+/// be locked.
 async fn dropped_at_every_poll(server: &[Server], url: &str) {
     let locks = builder(url, ms(3_000)).connect().await.unwrap();
     let others = locker(&server[0]).await;
-    for case in ["lock", "try_lock", "try_lock_for", "unlock", "run", "nested", "contended", "half held"] {
+    for case in [
+        "lock",
+        "try_lock",
+        "try_lock_for",
+        "unlock",
+        "run",
+        "nested",
+        "contended",
+        "half held",
+    ] {
         for times in 0..60 {
             let keys: [String; 3] = names();
             let all = locks.all(&keys).owned_by(Owner::new());
@@ -362,7 +558,10 @@ async fn dropped_at_every_poll(server: &[Server], url: &str) {
                 match case {
                     "try_lock" => drop(all.try_lock().await.unwrap().unwrap()),
                     "unlock" => all.lock().await.unwrap().unlock().await.unwrap(),
-                    "run" => all.run(|section| async move { section.check().unwrap() }).await.unwrap(),
+                    "run" => all
+                        .run(|section| async move { section.check().unwrap() })
+                        .await
+                        .unwrap(),
                     "nested" => drop((all.lock().await.unwrap(), all.lock().await.unwrap())),
                     "contended" => drop(all.try_lock_for(ms(60)).await.unwrap()),
                     "half held" => {
@@ -380,7 +579,12 @@ async fn dropped_at_every_poll(server: &[Server], url: &str) {
             }
             none_is_left(server, &keys, &what).await;
             let again = soon(ms(2_000), locks.all(&keys).owned_by(Owner::new()).lock()).await;
-            again.unwrap_or_else(|| panic!("{what}: they cannot be locked")).unwrap().unlock().await.unwrap();
+            again
+                .unwrap_or_else(|| panic!("{what}: they cannot be locked"))
+                .unwrap()
+                .unlock()
+                .await
+                .unwrap();
             if done {
                 break;
             }
@@ -408,7 +612,14 @@ async fn futures_dropped_at_every_poll_leave_nothing_when_answers_are_late() {
 #[tokio::test]
 async fn the_plain_format_takes_all_or_none_too() {
     let server = [Server::start()];
-    let plain = || async { Locker::builder().node(server[0].url()).format(Format::Plain).connect().await.unwrap() };
+    let plain = || async {
+        Locker::builder()
+            .node(server[0].url())
+            .format(Format::Plain)
+            .connect()
+            .await
+            .unwrap()
+    };
     let (locks, others) = (plain().await, plain().await);
     let keys: [String; 3] = names();
     let other = others.get(&keys[2]).lock().await.unwrap();
@@ -425,21 +636,47 @@ async fn the_plain_format_takes_all_or_none_too() {
     let before = server[0].calls("evalsha");
     let guard = locks.all(&keys).lock().await.unwrap();
     assert_eq!(server[0].calls("evalsha"), before + 1);
-    assert!(keys.iter().all(|key| server[0].command::<String>(&["TYPE", key]) == "string"));
+    assert!(
+        keys.iter()
+            .all(|key| server[0].command::<String>(&["TYPE", key]) == "string")
+    );
     assert!(keys.iter().all(|key| server[0].pttl(key) > 29_000));
-    assert!(guard.fences().all(|(key, fence)| guard.fence(key) == Some(fence)));
-    assert!(others.all(&keys[1..]).try_lock_for(ms(150)).await.unwrap().is_none());
+    assert!(
+        guard
+            .fences()
+            .all(|(key, fence)| guard.fence(key) == Some(fence))
+    );
+    assert!(
+        others
+            .all(&keys[1..])
+            .try_lock_for(ms(150))
+            .await
+            .unwrap()
+            .is_none()
+    );
     guard.unlock().await.unwrap();
     assert_eq!(locked(&server, &keys), 0);
-    others.all(&keys).lock().await.unwrap().unlock().await.unwrap();
+    others
+        .all(&keys)
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
 async fn a_majority_of_three_servers_decides() {
     let servers = [Server::start(), Server::start(), Server::start()];
     let over = || {
-        let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(server.url()));
-        nodes.lease(ms(3_000)).restart_quarantine(Duration::ZERO).connect()
+        let nodes = servers.iter().fold(Locker::builder(), |builder, server| {
+            builder.node(server.url())
+        });
+        nodes
+            .lease(ms(3_000))
+            .restart_quarantine(Duration::ZERO)
+            .connect()
     };
     let (locks, others) = (over().await.unwrap(), over().await.unwrap());
     let keys: [String; 3] = names();
@@ -451,22 +688,41 @@ async fn a_majority_of_three_servers_decides() {
     let first: Vec<_> = guard.fences().map(|(_, fence)| fence).collect();
     guard.unlock().await.unwrap();
     let second = waiting.await.unwrap();
-    assert!(second.fences().zip(&first).all(|((_, now), before)| now > *before));
+    assert!(
+        second
+            .fences()
+            .zip(&first)
+            .all(|((_, now), before)| now > *before)
+    );
     second.unlock().await.unwrap();
     none_is_left(&servers, &keys, "released everywhere").await;
     // One server has forgotten a fence: the highest is written back.
     servers[0].command::<()>(&["FLUSHALL"]);
     let ahead = std::time::SystemTime::now() + Duration::from_secs(10 * 86_400);
-    let ahead = ahead.duration_since(std::time::UNIX_EPOCH).unwrap().as_micros().to_string();
+    let ahead = ahead
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_micros()
+        .to_string();
     servers[2].command::<()>(&["SET", &crate::common::marks::mark(&keys[1]), &ahead]);
     servers[1].stop();
     let third = locks.all(&keys).lock().await.unwrap();
-    assert!(third.fences().zip(&first).all(|((_, now), before)| now > *before));
+    assert!(
+        third
+            .fences()
+            .zip(&first)
+            .all(|((_, now), before)| now > *before)
+    );
     third.check().unwrap();
     servers[1].go_on();
     let remembered = |key: &String| {
-        let stored = |server: &Server| server.command::<u64>(&["GET", &crate::common::marks::mark(key)]);
-        servers.iter().map(stored).filter(|stored| *stored >= third.fence(key).unwrap().get()).count()
+        let stored =
+            |server: &Server| server.command::<u64>(&["GET", &crate::common::marks::mark(key)]);
+        servers
+            .iter()
+            .map(stored)
+            .filter(|stored| *stored >= third.fence(key).unwrap().get())
+            .count()
     };
     assert!(keys.iter().all(|key| remembered(key) >= 2), "by a majority");
     // A lock whose key is gone on one server is not lost.
@@ -476,8 +732,16 @@ async fn a_majority_of_three_servers_decides() {
     servers[0].command::<()>(&["DEL", &keys[0]]);
     servers[1].command::<()>(&["DEL", &keys[0]]);
     servers[2].command::<()>(&["DEL", &keys[0]]);
-    crate::common::soon(ms(1_500), third.lost().cancelled()).await.expect("gone on a majority, it is lost");
-    assert!(matches!(third.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+    crate::common::soon(ms(1_500), third.lost().cancelled())
+        .await
+        .expect("gone on a majority, it is lost");
+    assert!(matches!(
+        third.unlock().await,
+        Err(Error::Lost {
+            loss: Loss::NotOwner,
+            ..
+        })
+    ));
     none_is_left(&servers, &keys, "the others are released").await;
 }
 
@@ -488,7 +752,10 @@ async fn sections_run_under_all_of_them() {
     let keys: [String; 2] = names();
     let all = locks.all(&keys);
     let name = keys[0].clone();
-    let fence = all.run(|section| async move { section.fence(&name).unwrap() }).await.unwrap();
+    let fence = all
+        .run(|section| async move { section.fence(&name).unwrap() })
+        .await
+        .unwrap();
     assert!(fence.get() > 0);
     assert_eq!(locked(&server, &keys), 0);
     fn send<T: Send + 'static>(_: &T) {}
@@ -503,7 +770,16 @@ async fn sections_run_under_all_of_them() {
             }
         })
         .await;
-    assert!(matches!(result, Err(Error::Lost { loss: Loss::NotOwner, .. })), "{result:?}");
+    assert!(
+        matches!(
+            result,
+            Err(Error::Lost {
+                loss: Loss::NotOwner,
+                ..
+            })
+        ),
+        "{result:?}"
+    );
     none_is_left(&server, &keys, "released").await;
 }
 
@@ -516,12 +792,19 @@ fn threads_without_async_code_take_several_too() {
     let all = locks.all(&keys);
     let guard = all.blocking_lock().unwrap();
     assert!(format!("{guard:?}").contains(&keys[1]), "{guard:?}");
-    assert!(all.blocking_try_lock().unwrap().is_some(), "this thread holds them");
+    assert!(
+        all.blocking_try_lock().unwrap().is_some(),
+        "this thread holds them"
+    );
     let stranger = all.clone().owned_by(Owner::new());
     assert!(stranger.blocking_try_lock().unwrap().is_none());
     assert!(stranger.blocking_try_lock_for(ms(150)).unwrap().is_none());
     // Any executor will do.
-    assert!(futures_executor::block_on(stranger.try_lock_for(ms(150))).unwrap().is_none());
+    assert!(
+        futures_executor::block_on(stranger.try_lock_for(ms(150)))
+            .unwrap()
+            .is_none()
+    );
     guard.blocking_unlock().unwrap();
     futures_executor::block_on(async { stranger.lock().await.unwrap().unlock().await.unwrap() });
     assert_eq!(locked(&server, &keys), 0);
@@ -532,34 +815,69 @@ async fn a_refusal_takes_none_of_them() {
     for format in [Format::Redisson, Format::Plain] {
         let server = [Server::start()];
         let redis = &server[0];
-        let locks = Locker::builder().node(redis.url()).format(format).connect().await.unwrap();
+        let locks = Locker::builder()
+            .node(redis.url())
+            .format(format)
+            .connect()
+            .await
+            .unwrap();
         let keys: [String; 3] = names();
-        locks.all(&keys).lock().await.unwrap().unlock().await.unwrap();
-        // The key of a fence has another type, so has that of a lock, the server is out of memory, and a needed right
-        // is missing.
+        locks
+            .all(&keys)
+            .lock()
+            .await
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
+        // The key of a fence has another type, so has that of a lock, the server is out of memory,
+        // and a needed right is missing.
         let fence = crate::common::marks::mark(&keys[2]);
         redis.command::<()>(&["DEL", &fence]);
         redis.command::<()>(&["LPUSH", &fence, "x"]);
-        assert!(matches!(locks.all(&keys).lock().await, Err(Error::Server { .. })));
+        assert!(matches!(
+            locks.all(&keys).lock().await,
+            Err(Error::Server { .. })
+        ));
         redis.command::<()>(&["DEL", &fence]);
         if format == Format::Redisson {
             redis.command::<()>(&["SET", &keys[2], "x"]);
-            assert!(matches!(locks.all(&keys).lock().await, Err(Error::Server { .. })));
+            assert!(matches!(
+                locks.all(&keys).lock().await,
+                Err(Error::Server { .. })
+            ));
             redis.command::<()>(&["DEL", &keys[2]]);
             for forbidden in [&["-pexpire"][..], &["-pexpire", "-del"], &["-hsetnx"]] {
                 redis.command::<()>(&[&["ACL", "SETUSER", "default"], forbidden].concat());
-                assert!(matches!(locks.all(&keys).try_lock().await, Err(Error::Server { .. })), "{forbidden:?}");
+                assert!(
+                    matches!(locks.all(&keys).try_lock().await, Err(Error::Server { .. })),
+                    "{forbidden:?}"
+                );
                 redis.command::<()>(&["ACL", "SETUSER", "default", "+@all"]);
                 tokio::time::sleep(ms(2)).await;
-                assert_eq!(locked(&server, &keys), 0, "{forbidden:?}: no lock stands without a lease");
+                assert_eq!(
+                    locked(&server, &keys),
+                    0,
+                    "{forbidden:?}: no lock stands without a lease"
+                );
             }
         }
         redis.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
-        assert!(matches!(locks.all(&keys).try_lock().await, Err(Error::Server { .. })));
+        assert!(matches!(
+            locks.all(&keys).try_lock().await,
+            Err(Error::Server { .. })
+        ));
         redis.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
         assert_eq!(locked(&server, &keys), 0);
         assert_eq!((locks.stats().holds, locks.stats().pending_undos), (0, 0));
-        locks.all(&keys).lock().await.unwrap().unlock().await.unwrap();
+        locks
+            .all(&keys)
+            .lock()
+            .await
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
     }
 }
 
@@ -582,10 +900,19 @@ async fn an_outage_is_ridden_out_and_closing_ends_the_wait() {
     let closing = tokio::spawn(async move { closing.close().await });
     assert!(matches!(waiting.await.unwrap(), Err(Error::Closed)));
     guard.lost().cancelled().await;
-    assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::Closed, .. })));
+    assert!(matches!(
+        guard.unlock().await,
+        Err(Error::Lost {
+            loss: Loss::Closed,
+            ..
+        })
+    ));
     closing.await.unwrap();
     assert_eq!(locked(&server, &keys), 0);
-    assert!(matches!(locks.all(&keys).try_lock().await, Err(Error::Closed)));
+    assert!(matches!(
+        locks.all(&keys).try_lock().await,
+        Err(Error::Closed)
+    ));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -594,8 +921,12 @@ async fn over_three_servers_callers_exclude_each_other_too() {
     let keys: [String; 2] = names();
     let mut tasks = Vec::new();
     for _ in 0..2 {
-        let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(server.url()));
-        let quick = nodes.retry_delay(ms(2)..ms(20)).restart_quarantine(Duration::ZERO);
+        let nodes = servers.iter().fold(Locker::builder(), |builder, server| {
+            builder.node(server.url())
+        });
+        let quick = nodes
+            .retry_delay(ms(2)..ms(20))
+            .restart_quarantine(Duration::ZERO);
         let locks = quick.connect().await.unwrap();
         for list in [vec![0, 1], vec![1, 0], vec![1]] {
             let all = locks.all(list.iter().map(|&n| &keys[n]));
@@ -604,7 +935,9 @@ async fn over_three_servers_callers_exclude_each_other_too() {
     }
     let mut record = Record::default();
     for task in tasks {
-        let visits = tokio::time::timeout(Duration::from_secs(20), task).await.expect("no deadlock");
+        let visits = tokio::time::timeout(Duration::from_secs(20), task)
+            .await
+            .expect("no deadlock");
         record.visits.extend(visits.unwrap());
     }
     record.check().unwrap();

@@ -15,10 +15,17 @@ async fn nested_locks_count_up_and_down() {
         guards.push(lock.lock().await.unwrap());
         let fields = server.fields(&key);
         assert_eq!(fields.len(), 1, "one field");
-        assert!(fields[0].0.starts_with(&format!("{}:{owner}:", locks.id())), "{fields:?}");
+        assert!(
+            fields[0].0.starts_with(&format!("{}:{owner}:", locks.id())),
+            "{fields:?}"
+        );
         assert_eq!(fields[0].1, depth);
         assert_eq!(u64::from(outer.hold_count()), depth);
-        assert_eq!(guards.last().unwrap().fence(), outer.fence(), "a re-entry keeps the fence");
+        assert_eq!(
+            guards.last().unwrap().fence(),
+            outer.fence(),
+            "a re-entry keeps the fence"
+        );
     }
     for depth in (1..20).rev() {
         guards.pop().unwrap().unlock().await.unwrap();
@@ -41,7 +48,14 @@ async fn a_spawned_task_is_another_owner_and_waits() {
     let child = lock.clone();
     let mut waiting = tokio::spawn(async move { child.lock().await.map(|guard| guard.fence()) });
     assert!(waits(&mut waiting).await);
-    assert!(lock.clone().owned_by(Owner::new()).try_lock().await.unwrap().is_none());
+    assert!(
+        lock.clone()
+            .owned_by(Owner::new())
+            .try_lock()
+            .await
+            .unwrap()
+            .is_none()
+    );
     let fence = guard.fence();
     guard.unlock().await.unwrap();
     assert!(waiting.await.unwrap().unwrap() > fence);
@@ -64,10 +78,17 @@ async fn branches_of_one_task_share_a_hold_unless_each_has_its_own_owner() {
     let lock = locker(&server).await.get(key());
     let (one, two) = tokio::join!(lock.lock(), lock.lock());
     let (one, two) = (one.unwrap(), two.unwrap());
-    assert_eq!((one.hold_count(), one.fence()), (2, two.fence()), "two first acquires of one owner share a hold");
+    assert_eq!(
+        (one.hold_count(), one.fence()),
+        (2, two.fence()),
+        "two first acquires of one owner share a hold"
+    );
     assert_eq!(server.fields(lock.key().as_str()).len(), 1);
     drop((one, two));
-    let (left, right) = (lock.clone().owned_by(Owner::new()), lock.owned_by(Owner::new()));
+    let (left, right) = (
+        lock.clone().owned_by(Owner::new()),
+        lock.owned_by(Owner::new()),
+    );
     let left_guard = left.lock().await.unwrap();
     let mut waiting = Box::pin(right.lock());
     assert!(waits(&mut waiting).await);
@@ -75,7 +96,8 @@ async fn branches_of_one_task_share_a_hold_unless_each_has_its_own_owner() {
     waiting.await.unwrap().unlock().await.unwrap();
 }
 
-/// The first acquires of one owner at once, many times: through the line (`lock`) and past it (`try_lock`).
+/// The first acquires of one owner at once, many times: through the line (`lock`) and past it
+/// (`try_lock`).
 #[tokio::test]
 async fn first_acquires_of_one_owner_at_once_never_block_each_other() {
     let server = Server::start();
@@ -102,11 +124,17 @@ async fn guards_may_be_released_in_any_order_and_from_any_task() {
     let second = lock.lock().await.unwrap();
     let third = lock.lock().await.unwrap();
     drop(first);
-    tokio::spawn(async move { second.unlock().await }).await.unwrap().unwrap();
+    tokio::spawn(async move { second.unlock().await })
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(third.hold_count(), 1);
     assert!(server.exists(lock.key().as_str()));
     std::thread::spawn(move || drop(third)).join().unwrap();
-    crate::common::eventually(ms(1_000), "the last guard releases", || !server.exists(lock.key().as_str())).await;
+    crate::common::eventually(ms(1_000), "the last guard releases", || {
+        !server.exists(lock.key().as_str())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -183,7 +211,10 @@ async fn the_options_of_the_outermost_acquisition_count() {
     let lock = locks.get(key());
     let outer = lock.lock().await.unwrap();
     let nested = lock.clone().fixed_lease(ms(200)).lock().await.unwrap();
-    assert!(server.pttl(lock.key().as_str()) > 2_000, "a re-entry does not shorten the lease");
+    assert!(
+        server.pttl(lock.key().as_str()) > 2_000,
+        "a re-entry does not shorten the lease"
+    );
     tokio::time::sleep(ms(3_500)).await;
     outer.check().unwrap();
     nested.check().unwrap();
@@ -192,7 +223,10 @@ async fn the_options_of_the_outermost_acquisition_count() {
     let outer = fixed.lock().await.unwrap();
     let longer = Owner::scope(outer.owner(), async { lock.clone().lock().await.unwrap() }).await;
     assert_eq!(longer.hold_count(), 2);
-    assert!(longer.remaining() < ms(600), "a re-entry does not lengthen the lease");
+    assert!(
+        longer.remaining() < ms(600),
+        "a re-entry does not lengthen the lease"
+    );
 }
 
 #[tokio::test]
@@ -205,12 +239,28 @@ async fn invalid_names_and_options_are_errors_of_the_call() {
     };
     assert_eq!(option(locks.get("").lock().await.unwrap_err()), "key");
     assert_eq!(option(locks.get("").is_locked().await.unwrap_err()), "key");
-    assert_eq!(option(locks.get("").force_unlock().await.unwrap_err()), "key");
+    assert_eq!(
+        option(locks.get("").force_unlock().await.unwrap_err()),
+        "key"
+    );
     // `run` reports it before it waits for its turn.
     let inner = || locks.get("k").non_reentrant().max_hold(ms(99));
     let outer = locks.get("k").non_reentrant();
     let nested = outer.run(|_| async { inner().run(|_| async {}).await.unwrap_err() });
     assert_eq!(option(nested.await.unwrap()), "max_hold");
-    assert_eq!(option(locks.get("k").fixed_lease(ms(99)).lock().await.unwrap_err()), "fixed_lease");
-    assert_eq!(option(locks.get("k").max_hold(ms(99)).try_lock().await.unwrap_err()), "max_hold");
+    assert_eq!(
+        option(locks.get("k").fixed_lease(ms(99)).lock().await.unwrap_err()),
+        "fixed_lease"
+    );
+    assert_eq!(
+        option(
+            locks
+                .get("k")
+                .max_hold(ms(99))
+                .try_lock()
+                .await
+                .unwrap_err()
+        ),
+        "max_hold"
+    );
 }

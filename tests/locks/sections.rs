@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::{Server, eventually, key, locker, locker_with, ms};
-use lockhound::{Error, Guard, HoldState, Lock, Locker, Loss, MultiGuard, MultiLock, MultiSection, Section};
+use lockhound::{
+    Error, Guard, HoldState, Lock, Locker, Loss, MultiGuard, MultiLock, MultiSection, Section,
+};
 
 #[tokio::test]
 async fn run_returns_the_sections_result_and_releases_the_lock() {
@@ -20,7 +22,10 @@ async fn run_returns_the_sections_result_and_releases_the_lock() {
         .await
         .unwrap();
     assert!(!server.exists(&key));
-    let nested = lock.run(|_| async { lock.run(|section| async move { section.fence() }).await }).await.unwrap();
+    let nested = lock
+        .run(|_| async { lock.run(|section| async move { section.fence() }).await })
+        .await
+        .unwrap();
     assert!(nested.unwrap() > fence);
 }
 
@@ -43,34 +48,75 @@ async fn run_drops_a_section_whose_lock_is_lost() {
             tokio::time::sleep(Duration::from_secs(60)).await;
         })
         .await;
-    assert!(matches!(result, Err(Error::Lost { loss: Loss::NotOwner, .. })), "{result:?}");
+    assert!(
+        matches!(
+            result,
+            Err(Error::Lost {
+                loss: Loss::NotOwner,
+                ..
+            })
+        ),
+        "{result:?}"
+    );
     assert!(dropped.load(Ordering::SeqCst));
-    lock.run(|_| async {}).await.expect("the owner may lock again, since the guard is gone");
+    lock.run(|_| async {})
+        .await
+        .expect("the owner may lock again, since the guard is gone");
 }
 
 #[tokio::test]
 async fn run_reports_a_loss_that_only_the_release_finds() {
     let (server, key) = (Server::start(), key());
     let lock = locker(&server).await.get(&key);
-    let result = lock.run(|_| async { server.command::<bool>(&["DEL", &key]) }).await;
-    assert!(matches!(result, Err(Error::Lost { loss: Loss::NotOwner, .. })), "{result:?}");
+    let result = lock
+        .run(|_| async { server.command::<bool>(&["DEL", &key]) })
+        .await;
+    assert!(
+        matches!(
+            result,
+            Err(Error::Lost {
+                loss: Loss::NotOwner,
+                ..
+            })
+        ),
+        "{result:?}"
+    );
 }
 
 #[tokio::test]
 async fn run_for_waits_at_most_that_long_and_does_not_bound_the_section() {
     let (server, key) = (Server::start(), key());
-    let (lock, others) = (locker(&server).await.get(&key), locker(&server).await.get(&key));
-    let long = lock.run_for(ms(200), |_| async { tokio::time::sleep(ms(400)).await }).await.unwrap();
+    let (lock, others) = (
+        locker(&server).await.get(&key),
+        locker(&server).await.get(&key),
+    );
+    let long = lock
+        .run_for(ms(200), |_| async { tokio::time::sleep(ms(400)).await })
+        .await
+        .unwrap();
     assert_eq!(long, Some(()), "the time is that of the wait");
     let guard = others.lock().await.unwrap();
     let begun = std::time::Instant::now();
     let entered = AtomicBool::new(false);
-    let none = lock.run_for(ms(300), |_| async { entered.store(true, Ordering::SeqCst) }).await.unwrap();
+    let none = lock
+        .run_for(ms(300), |_| async { entered.store(true, Ordering::SeqCst) })
+        .await
+        .unwrap();
     assert!(none.is_none() && begun.elapsed() >= ms(300) && !entered.load(Ordering::SeqCst));
-    assert!(lock.run_for(Duration::ZERO, |_| async {}).await.unwrap().is_none());
+    assert!(
+        lock.run_for(Duration::ZERO, |_| async {})
+            .await
+            .unwrap()
+            .is_none()
+    );
     guard.unlock().await.unwrap();
-    let several = locker(&server).await.all([format!("{key}:a"), format!("{key}:b")]);
-    assert_eq!(several.run_for(ms(200), |_| async { 7 }).await.unwrap(), Some(7));
+    let several = locker(&server)
+        .await
+        .all([format!("{key}:a"), format!("{key}:b")]);
+    assert_eq!(
+        several.run_for(ms(200), |_| async { 7 }).await.unwrap(),
+        Some(7)
+    );
     let held = others.lock().await.unwrap();
     let both = locker(&server).await.all([key.clone(), format!("{key}:b")]);
     assert_eq!(both.run_for(ms(100), |_| async { 7 }).await.unwrap(), None);
@@ -93,11 +139,23 @@ async fn run_for_waits_at_most_that_long_for_its_turn_and_the_lock() {
         let begun = std::time::Instant::now();
         assert_eq!(lock.run_for(ms(300), |_| async {}).await.unwrap(), None);
         assert!(begun.elapsed() >= ms(300));
-        assert_eq!(lock.run_for(Duration::ZERO, |_| async {}).await.unwrap(), None);
+        assert_eq!(
+            lock.run_for(Duration::ZERO, |_| async {}).await.unwrap(),
+            None
+        );
         go_on.notify_one();
     };
-    assert!(tokio::join!(section, tokio::time::timeout(ms(20_000), others)).1.is_ok(), "it waits for the section");
-    assert_eq!(lock.run_for(Duration::ZERO, |_| async {}).await.unwrap(), Some(()), "the turn is free");
+    assert!(
+        tokio::join!(section, tokio::time::timeout(ms(20_000), others))
+            .1
+            .is_ok(),
+        "it waits for the section"
+    );
+    assert_eq!(
+        lock.run_for(Duration::ZERO, |_| async {}).await.unwrap(),
+        Some(()),
+        "the turn is free"
+    );
 }
 
 #[tokio::test]
@@ -108,7 +166,13 @@ async fn run_for_stops_its_section_when_the_lock_is_lost() {
         server.command::<bool>(&["DEL", &key]);
         std::future::pending::<()>().await;
     });
-    assert!(matches!(section.await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+    assert!(matches!(
+        section.await,
+        Err(Error::Lost {
+            loss: Loss::NotOwner,
+            ..
+        })
+    ));
 }
 
 #[test]
@@ -135,12 +199,19 @@ fn blocking_runs_exclude_each_other_and_enter_again_inside() {
             })
         })
         .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
     assert!(!server.exists(&key));
-    let lost = locks.get(&key).blocking_run(|_| server.command::<bool>(&["DEL", &key]));
+    let lost = locks
+        .get(&key)
+        .blocking_run(|_| server.command::<bool>(&["DEL", &key]));
     assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
     let pair = locks.all([format!("{key}:a"), format!("{key}:b")]);
-    assert!(pair.blocking_run(|section| section.check().is_ok()).unwrap());
+    assert!(
+        pair.blocking_run(|section| section.check().is_ok())
+            .unwrap()
+    );
     locks.blocking_close();
 }
 
@@ -155,7 +226,11 @@ async fn a_job_once_per_period_is_done_by_one_machine_and_passed_on_when_it_fail
             lock.once_per(period, |_| async move {
                 tokio::time::sleep(ms(50)).await;
                 // The first one to come fails.
-                if comes_first() { Err(machine) } else { Ok(machine) }
+                if comes_first() {
+                    Err(machine)
+                } else {
+                    Ok(machine)
+                }
             })
             .await
             .unwrap()
@@ -165,17 +240,30 @@ async fn a_job_once_per_period_is_done_by_one_machine_and_passed_on_when_it_fail
     for machine in machines {
         outcomes.push(machine.await.unwrap());
     }
-    let count =
-        |wanted: fn(&Option<Result<i32, i32>>) -> bool| outcomes.iter().filter(|outcome| wanted(outcome)).count();
-    let (failed, done, elsewhere) =
-        (count(|o| matches!(o, Some(Err(_)))), count(|o| matches!(o, Some(Ok(_)))), count(Option::is_none));
+    let count = |wanted: fn(&Option<Result<i32, i32>>) -> bool| {
+        outcomes.iter().filter(|outcome| wanted(outcome)).count()
+    };
+    let (failed, done, elsewhere) = (
+        count(|o| matches!(o, Some(Err(_)))),
+        count(|o| matches!(o, Some(Ok(_)))),
+        count(Option::is_none),
+    );
     assert_eq!((failed, done, elsewhere), (1, 1, 1), "{outcomes:?}");
     let left = Duration::from_millis(server.pttl(&key).try_into().unwrap());
-    assert!(left <= period / 2 && left > ms(500), "kept for half of the period: {left:?}");
+    assert!(
+        left <= period / 2 && left > ms(500),
+        "kept for half of the period: {left:?}"
+    );
     let lock = locker(&server).await.get(&key);
     for wrong in [ms(100), Duration::from_secs(61 * 24 * 3600)] {
-        let error = lock.once_per(wrong, |_| async { Ok::<_, ()>(()) }).await.unwrap_err();
-        assert!(matches!(&error, Error::Config(_)) && error.to_string().contains("period / 2"), "{error}");
+        let error = lock
+            .once_per(wrong, |_| async { Ok::<_, ()>(()) })
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&error, Error::Config(_)) && error.to_string().contains("period / 2"),
+            "{error}"
+        );
     }
 }
 
@@ -211,7 +299,13 @@ async fn select_and_check_stop_at_a_loss() {
         guard.check()?;
         panic!("the next step was done");
     };
-    assert!(matches!(steps(), Err(Error::Lost { loss: Loss::NotOwner, .. })));
+    assert!(matches!(
+        steps(),
+        Err(Error::Lost {
+            loss: Loss::NotOwner,
+            ..
+        })
+    ));
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
 }
 
@@ -223,8 +317,20 @@ async fn unlock_after_a_loss_is_an_error_for_every_guard() {
     server.command::<bool>(&["DEL", &key]);
     outer.lost().cancelled().await;
     assert!(nested.is_lost(), "a hold is lost with all its guards");
-    assert!(matches!(nested.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
-    assert!(matches!(outer.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+    assert!(matches!(
+        nested.unlock().await,
+        Err(Error::Lost {
+            loss: Loss::NotOwner,
+            ..
+        })
+    ));
+    assert!(matches!(
+        outer.unlock().await,
+        Err(Error::Lost {
+            loss: Loss::NotOwner,
+            ..
+        })
+    ));
     lock.lock().await.unwrap().unlock().await.unwrap();
 }
 
@@ -234,7 +340,13 @@ async fn a_reentry_notices_a_loss() {
     let lock = locker(&server).await.get(&key);
     let guard = lock.lock().await.unwrap();
     server.command::<bool>(&["DEL", &key]);
-    assert!(matches!(lock.lock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+    assert!(matches!(
+        lock.lock().await,
+        Err(Error::Lost {
+            loss: Loss::NotOwner,
+            ..
+        })
+    ));
     assert!(guard.is_lost(), "long before the next renewal");
 }
 
@@ -287,7 +399,16 @@ async fn a_section_that_outlives_its_run_reports_that_the_lock_was_released() {
     let server = Server::start();
     let lock = locker(&server).await.get(key());
     let escaped = lock.run(|section| async move { section }).await.unwrap();
-    assert!(matches!(escaped.check(), Err(Error::Lost { loss: Loss::Released, .. })));
+    assert!(matches!(
+        escaped.check(),
+        Err(Error::Lost {
+            loss: Loss::Released,
+            ..
+        })
+    ));
     assert!(escaped.remaining().is_zero());
-    assert!(!escaped.lost().is_cancelled(), "tokens do not fire for a release");
+    assert!(
+        !escaped.lost().is_cancelled(),
+        "tokens do not fire for a release"
+    );
 }

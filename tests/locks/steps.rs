@@ -23,10 +23,20 @@ fn names(count: usize) -> Vec<String> {
 /// Tries to take all of these at once, so that they share scripts.
 async fn try_at_once(server: &Server, locks: &Locker, names: &[String]) -> Answers {
     let before = scripts(server);
-    let tries = names.iter().map(|name| locks.get(name).owned_by(Owner::new()));
-    let answers = meanwhile_stopped(server, join_all(tries.map(|lock| async move { lock.try_lock().await }))).await;
+    let tries = names
+        .iter()
+        .map(|name| locks.get(name).owned_by(Owner::new()));
+    let answers = meanwhile_stopped(
+        server,
+        join_all(tries.map(|lock| async move { lock.try_lock().await })),
+    )
+    .await;
     let scripts = scripts(server) - before;
-    assert!(scripts < names.len() as u64 / 2, "{scripts} scripts for {} locks", names.len());
+    assert!(
+        scripts < names.len() as u64 / 2,
+        "{scripts} scripts for {} locks",
+        names.len()
+    );
     answers
 }
 
@@ -34,7 +44,10 @@ async fn try_at_once(server: &Server, locks: &Locker, names: &[String]) -> Answe
 async fn meanwhile_stopped<T>(server: &Server, asking: impl Future<Output = T>) -> T {
     let mut asking = std::pin::pin!(asking);
     server.stop();
-    assert!(timeout(ms(50), &mut asking).await.is_err(), "the server is frozen");
+    assert!(
+        timeout(ms(50), &mut asking).await.is_err(),
+        "the server is frozen"
+    );
     server.go_on();
     asking.await
 }
@@ -48,26 +61,53 @@ fn scripts(server: &Server) -> u64 {
 async fn many_locks_taken_at_once_share_few_scripts_and_each_has_its_own_answer() {
     let server = Server::start();
     for format in [Format::Redisson, Format::Plain] {
-        let locks = || Locker::builder().node(server.url()).format(format).connect();
+        let locks = || {
+            Locker::builder()
+                .node(server.url())
+                .format(format)
+                .connect()
+        };
         many_locks_of_one_moment(&server, &locks().await.unwrap(), &locks().await.unwrap()).await;
     }
 }
 
 async fn many_locks_of_one_moment(server: &Server, locks: &Locker, others: &Locker) {
     let names = names(MANY);
-    let guards: Vec<_> =
-        try_at_once(server, locks, &names).await.into_iter().map(|answer| answer.unwrap().unwrap()).collect();
+    let guards: Vec<_> = try_at_once(server, locks, &names)
+        .await
+        .into_iter()
+        .map(|answer| answer.unwrap().unwrap())
+        .collect();
     for (name, guard) in names.iter().zip(&guards) {
         assert_eq!(guard.key().as_str(), name);
-        let owner = locks.get(name).holder().await.unwrap().unwrap().owner().into_owned();
+        let owner = locks
+            .get(name)
+            .holder()
+            .await
+            .unwrap()
+            .unwrap()
+            .owner()
+            .into_owned();
         assert!(owner.contains(&format!(":{}", guard.owner())), "{owner}");
         let mark = crate::common::marks::mark(name);
         let last: u64 = server.command(&["GET", &mark]);
-        let alone = names.iter().filter(|name| crate::common::marks::mark(name) == mark).count() == 1;
-        assert!(guard.fence().get() == last || !alone && guard.fence().get() < last, "its own fence");
+        let alone = names
+            .iter()
+            .filter(|name| crate::common::marks::mark(name) == mark)
+            .count()
+            == 1;
+        assert!(
+            guard.fence().get() == last || !alone && guard.fence().get() < last,
+            "its own fence"
+        );
     }
     // Another locker finds each of them held.
-    assert!(try_at_once(server, others, &names).await.into_iter().all(|answer| answer.unwrap().is_none()));
+    assert!(
+        try_at_once(server, others, &names)
+            .await
+            .into_iter()
+            .all(|answer| answer.unwrap().is_none())
+    );
     for answer in join_all(guards.into_iter().map(Guard::unlock)).await {
         answer.unwrap();
     }
@@ -83,7 +123,11 @@ async fn acquires_and_releases_share_scripts() {
         let lock = locks.get(name).owned_by(Owner::new());
         async move { lock.lock().await }
     };
-    let held: Vec<Guard> = join_all(first.iter().map(lock)).await.into_iter().map(Result::unwrap).collect();
+    let held: Vec<Guard> = join_all(first.iter().map(lock))
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
     let before = scripts(&server);
     let releases = join_all(held.into_iter().map(Guard::unlock));
     let both = async { tokio::join!(releases, join_all(second.iter().map(lock))) };
@@ -98,17 +142,35 @@ async fn acquires_and_releases_share_scripts() {
 #[tokio::test]
 async fn a_forbidden_key_is_an_error_of_its_own_lock_only() {
     let server = Server::start();
-    let () =
-        server.command(&["ACL", "SETUSER", "app", "on", ">secret", "+@all", "~test:*", "~lockhound_fence:*", "&*"]);
+    let () = server.command(&[
+        "ACL",
+        "SETUSER",
+        "app",
+        "on",
+        ">secret",
+        "+@all",
+        "~test:*",
+        "~lockhound_fence:*",
+        "&*",
+    ]);
     let url = server.url().replace("redis://", "redis://app:secret@");
     let locks = Locker::connect(url).await.unwrap();
     let mut names = names(40);
     names[20] = "forbidden".to_owned();
-    let tries = names.iter().map(|name| locks.get(name).owned_by(Owner::new()));
-    let answers = meanwhile_stopped(&server, join_all(tries.map(|lock| async move { lock.try_lock().await }))).await;
+    let tries = names
+        .iter()
+        .map(|name| locks.get(name).owned_by(Owner::new()));
+    let answers = meanwhile_stopped(
+        &server,
+        join_all(tries.map(|lock| async move { lock.try_lock().await })),
+    )
+    .await;
     for (at, answer) in answers.into_iter().enumerate() {
         match answer {
-            Err(Error::Server { kind: ServerErrorKind::NoPermission, .. }) => assert_eq!(at, 20),
+            Err(Error::Server {
+                kind: ServerErrorKind::NoPermission,
+                ..
+            }) => assert_eq!(at, 20),
             answer => assert!(at != 20 && answer.unwrap().is_some(), "{at}"),
         }
     }
@@ -121,11 +183,25 @@ async fn without_memory_each_lock_is_refused_and_none_is_taken() {
     let names = names(40);
     let () = server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     for answer in try_at_once(&server, &locks, &names).await {
-        assert!(matches!(answer, Err(Error::Server { kind: ServerErrorKind::OutOfMemory, .. })), "{answer:?}");
+        assert!(
+            matches!(
+                answer,
+                Err(Error::Server {
+                    kind: ServerErrorKind::OutOfMemory,
+                    ..
+                })
+            ),
+            "{answer:?}"
+        );
     }
     assert!(names.iter().all(|name| !server.exists(name)));
     let () = server.command(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert!(try_at_once(&server, &locks, &names).await.into_iter().all(|answer| answer.unwrap().is_some()));
+    assert!(
+        try_at_once(&server, &locks, &names)
+            .await
+            .into_iter()
+            .all(|answer| answer.unwrap().is_some())
+    );
 }
 
 #[tokio::test]
@@ -136,22 +212,44 @@ async fn a_replica_refuses_each_lock_with_readonly() {
     let names = names(40);
     let () = server.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
     for answer in try_at_once(&server, &locks, &names).await {
-        let Err(Error::Unavailable { nodes, .. }) = answer else { panic!("{answer:?}") };
-        assert!(nodes.iter().all(|failure| failure.to_string().contains("READONLY")), "{nodes:?}");
+        let Err(Error::Unavailable { nodes, .. }) = answer else {
+            panic!("{answer:?}")
+        };
+        assert!(
+            nodes
+                .iter()
+                .all(|failure| failure.to_string().contains("READONLY")),
+            "{nodes:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn calls_to_a_silent_server_fail_in_time_and_are_undone() {
     let server = Server::start();
-    let locks = builder(&server.url(), ms(10_000)).command_timeout(ms(300)).connect().await.unwrap();
+    let locks = builder(&server.url(), ms(10_000))
+        .command_timeout(ms(300))
+        .connect()
+        .await
+        .unwrap();
     let names = names(100);
     server.stop();
     let started = Instant::now();
-    let tries = names.iter().map(|name| locks.get(name).owned_by(Owner::new()));
+    let tries = names
+        .iter()
+        .map(|name| locks.get(name).owned_by(Owner::new()));
     let answers = join_all(tries.map(|lock| async move { lock.try_lock().await })).await;
-    assert!(within(started.elapsed(), ms(900)), "{:?}", started.elapsed());
-    assert!(answers.iter().all(|answer| matches!(answer, Err(Error::Unavailable { .. }))), "{answers:?}");
+    assert!(
+        within(started.elapsed(), ms(900)),
+        "{:?}",
+        started.elapsed()
+    );
+    assert!(
+        answers
+            .iter()
+            .all(|answer| matches!(answer, Err(Error::Unavailable { .. }))),
+        "{answers:?}"
+    );
     server.go_on();
     eventually(ms(5_000), "undone", || locks.stats().pending_undos == 0).await;
     assert_eq!(names.iter().filter(|name| server.exists(name)).count(), 0);
@@ -161,8 +259,16 @@ async fn calls_to_a_silent_server_fail_in_time_and_are_undone() {
 async fn each_of_many_callers_gets_its_own_answer() {
     for format in [Format::Redisson, Format::Plain] {
         let server = Server::start();
-        let locks = builder(&server.url(), ms(10_000)).format(format).connect().await.unwrap();
-        let other = builder(&server.url(), ms(10_000)).format(format).connect().await.unwrap();
+        let locks = builder(&server.url(), ms(10_000))
+            .format(format)
+            .connect()
+            .await
+            .unwrap();
+        let other = builder(&server.url(), ms(10_000))
+            .format(format)
+            .connect()
+            .await
+            .unwrap();
         let names: Vec<_> = (0..MANY).map(|_| key()).collect();
         let mut held = Vec::new();
         for (i, name) in names.iter().enumerate() {
@@ -184,7 +290,14 @@ async fn each_of_many_callers_gets_its_own_answer() {
         for (i, answer) in answers.into_iter().enumerate() {
             match (i % 4, answer) {
                 (0 | 3, Ok(Some(guard))) => guards.push((i, guard)),
-                (1, Err(Error::Server { kind: ServerErrorKind::WrongType, .. })) | (2, Ok(None)) => {}
+                (
+                    1,
+                    Err(Error::Server {
+                        kind: ServerErrorKind::WrongType,
+                        ..
+                    }),
+                )
+                | (2, Ok(None)) => {}
                 (1, Ok(None)) if format == Format::Plain => {}
                 (_, answer) => panic!("{i}: {answer:?}"),
             }
@@ -204,13 +317,27 @@ async fn each_of_many_callers_gets_its_own_answer() {
             }
         }
         let before = server.calls("evalsha");
-        let answers = join_all(guards.into_iter().map(|(i, guard)| async move { (i, guard.unlock().await) })).await;
+        let answers = join_all(
+            guards
+                .into_iter()
+                .map(|(i, guard)| async move { (i, guard.unlock().await) }),
+        )
+        .await;
         let scripts = server.calls("evalsha") - before;
         assert!(scripts < MANY as u64 / 6, "{scripts}");
         for (i, answer) in answers {
             match (i % 12, &answer) {
                 (0, Err(Error::Lost { .. })) | (4.., Ok(())) => {}
-                (3, Err(Error::Lost { .. } | Error::Server { kind: ServerErrorKind::WrongType, .. })) => {}
+                (
+                    3,
+                    Err(
+                        Error::Lost { .. }
+                        | Error::Server {
+                            kind: ServerErrorKind::WrongType,
+                            ..
+                        },
+                    ),
+                ) => {}
                 _ => panic!("{i}: {answer:?}"),
             }
         }
@@ -220,31 +347,62 @@ async fn each_of_many_callers_gets_its_own_answer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_call_waits_equally_long_for_a_connection() {
     let server = Server::start();
-    let locks = builder(&server.url(), ms(10_000)).command_timeout(ms(1_000)).connect().await.unwrap();
-    locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    let locks = builder(&server.url(), ms(10_000))
+        .command_timeout(ms(1_000))
+        .connect()
+        .await
+        .unwrap();
+    locks
+        .get(key())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     server.kill();
     // This call notices the loss of the connection.
-    assert!(locks.get(key()).owned_by(Owner::new()).try_lock().await.is_err());
+    assert!(
+        locks
+            .get(key())
+            .owned_by(Owner::new())
+            .try_lock()
+            .await
+            .is_err()
+    );
     let asked = (0..20).map(|i| {
         let lock = locks.get(key()).owned_by(Owner::new());
         async move {
             tokio::time::sleep(ms(40) * i).await;
             let since = Instant::now();
-            assert!(matches!(lock.try_lock().await, Err(Error::Unavailable { .. })));
+            assert!(matches!(
+                lock.try_lock().await,
+                Err(Error::Unavailable { .. })
+            ));
             since.elapsed()
         }
     });
     let waited: Vec<Duration> = join_all(asked).await;
     // A command that was sent before the loss was noticed may take a command timeout.
-    assert!(waited.iter().all(|waited| (ms(490)..ms(1_300)).contains(waited)), "{waited:?}");
+    assert!(
+        waited
+            .iter()
+            .all(|waited| (ms(490)..ms(1_300)).contains(waited)),
+        "{waited:?}"
+    );
 }
 
-/// The server knows the script of the acquire and not that of the release, which has to be sent again.
+/// The server knows the script of the acquire and not that of the release, which has to be sent
+/// again.
 #[tokio::test]
 async fn a_release_whose_script_is_unknown_is_not_overtaken_by_the_next_acquire() {
     for format in [Format::Redisson, Format::Plain] {
         let server = Server::start();
-        let locks = builder(&server.url(), ms(60_000)).format(format).connect().await.unwrap();
+        let locks = builder(&server.url(), ms(60_000))
+            .format(format)
+            .connect()
+            .await
+            .unwrap();
         let (lock, other) = (locks.get(key()), locks.get(key()).owned_by(Owner::new()));
         for round in 0..20 {
             let guard = lock.try_lock().await.unwrap().expect("free");
@@ -259,7 +417,8 @@ async fn a_release_whose_script_is_unknown_is_not_overtaken_by_the_next_acquire(
     }
 }
 
-/// The same after a restart. Commands in flight then had no answer, and are undone before later commands are sent.
+/// The same after a restart. Commands in flight then had no answer, and are undone before later
+/// commands are sent.
 #[tokio::test]
 async fn after_a_restart_a_release_is_not_overtaken_by_the_next_acquire() {
     let server = Server::start();
@@ -271,7 +430,10 @@ async fn after_a_restart_a_release_is_not_overtaken_by_the_next_acquire() {
         // The server learns the acquire, and not the release yet.
         let kept = other.lock().await.unwrap();
         drop(lock.try_lock().await.unwrap().expect("free"));
-        assert!(lock.try_lock().await.unwrap().is_some(), "round {round}: there is no other client");
+        assert!(
+            lock.try_lock().await.unwrap().is_some(),
+            "round {round}: there is no other client"
+        );
         kept.unlock().await.unwrap();
     }
 }
@@ -291,7 +453,13 @@ impl Trial {
     fn new(time: Duration, wanted: (u32, u32)) -> Self {
         let ended = Instant::now() + time;
         let (rounds, flushes) = Default::default();
-        Self { ended, latest: ended + ms(30_000), wanted, rounds, flushes }
+        Self {
+            ended,
+            latest: ended + ms(30_000),
+            wanted,
+            rounds,
+            flushes,
+        }
     }
 
     fn rounds(&self) -> u32 {
@@ -316,7 +484,11 @@ impl Trial {
         let (mut connection, trial) = (server.connection().unwrap(), self.clone());
         let forgetting = tokio::task::spawn_blocking(move || {
             while trial.goes_on() {
-                let () = redis::cmd("SCRIPT").arg("FLUSH").arg("SYNC").query(&mut connection).unwrap();
+                let () = redis::cmd("SCRIPT")
+                    .arg("FLUSH")
+                    .arg("SYNC")
+                    .query(&mut connection)
+                    .unwrap();
                 trial.flushes.fetch_add(1, Ordering::Relaxed);
                 std::thread::sleep(Duration::from_micros(fastrand::u64(0..6_000)));
             }
@@ -324,7 +496,8 @@ impl Trial {
         async move { forgetting.await.unwrap() }
     }
 
-    /// Takes and drops locks in many tasks. Each task has locks of its own, which must always be free.
+    /// Takes and drops locks in many tasks. Each task has locks of its own, which must always be
+    /// free.
     async fn drop_and_try_again(&self, locks: &Locker, tasks: usize) {
         let tasks = (0..tasks).map(|task| {
             let (lock, pair, trial) = (locks.get(key()), [key(), key()], self.clone());
@@ -333,9 +506,19 @@ impl Trial {
                 let mut round = 0;
                 while trial.goes_on() {
                     if task % 8 == 7 {
-                        drop(all.try_lock().await.unwrap().unwrap_or_else(|| panic!("both are free: round {round}")));
+                        drop(
+                            all.try_lock()
+                                .await
+                                .unwrap()
+                                .unwrap_or_else(|| panic!("both are free: round {round}")),
+                        );
                     } else {
-                        drop(lock.try_lock().await.unwrap().unwrap_or_else(|| panic!("it is free: round {round}")));
+                        drop(
+                            lock.try_lock()
+                                .await
+                                .unwrap()
+                                .unwrap_or_else(|| panic!("it is free: round {round}")),
+                        );
                     }
                     round += 1;
                     trial.rounds.fetch_add(1, Ordering::Relaxed);
@@ -347,16 +530,28 @@ impl Trial {
     }
 
     fn assert_often_enough(&self) {
-        assert!(self.often_enough(), "{} flushes, {} rounds", self.flushes(), self.rounds());
+        assert!(
+            self.often_enough(),
+            "{} flushes, {} rounds",
+            self.flushes(),
+            self.rounds()
+        );
     }
 }
 
-/// An acquire or a release may still be under way, which `Stats::pending` does not count. Leases are longer than the
-/// wait.
+/// An acquire or a release may still be under way, which `Stats::pending` does not count. Leases
+/// are longer than the wait.
 async fn nothing_is_left(server: &Server, locks: &Locker) {
-    eventually(ms(5_000), "nothing is under way, and nothing is left", || {
-        locks.stats().pending == 0 && server.command::<Vec<String>>(&["KEYS", "test:*"]).is_empty()
-    })
+    eventually(
+        ms(5_000),
+        "nothing is under way, and nothing is left",
+        || {
+            locks.stats().pending == 0
+                && server
+                    .command::<Vec<String>>(&["KEYS", "test:*"])
+                    .is_empty()
+        },
+    )
     .await;
 }
 
@@ -365,7 +560,10 @@ async fn the_commands_of_one_task_keep_their_order_when_the_server_forgets_its_s
     let server = Server::start();
     let locks = builder(&server.url(), ms(60_000)).connect().await.unwrap();
     let trial = Trial::new(ms(2_000), (200, 50));
-    tokio::join!(trial.forget_scripts(&server), trial.drop_and_try_again(&locks, 1));
+    tokio::join!(
+        trial.forget_scripts(&server),
+        trial.drop_and_try_again(&locks, 1)
+    );
     trial.assert_often_enough();
     nothing_is_left(&server, &locks).await;
 }
@@ -374,9 +572,16 @@ async fn the_commands_of_one_task_keep_their_order_when_the_server_forgets_its_s
 async fn batched_commands_keep_their_order_when_the_server_forgets_its_scripts() {
     let server = Server::start();
     for format in [Format::Redisson, Format::Plain] {
-        let locks = builder(&server.url(), ms(60_000)).format(format).connect().await.unwrap();
+        let locks = builder(&server.url(), ms(60_000))
+            .format(format)
+            .connect()
+            .await
+            .unwrap();
         let trial = Trial::new(ms(2_000), (640, 50));
-        tokio::join!(trial.forget_scripts(&server), trial.drop_and_try_again(&locks, 64));
+        tokio::join!(
+            trial.forget_scripts(&server),
+            trial.drop_and_try_again(&locks, 64)
+        );
         trial.assert_often_enough();
         nothing_is_left(&server, &locks).await;
     }
@@ -390,7 +595,10 @@ async fn commands_keep_their_order_when_the_server_forgets_its_scripts_and_repli
     proxy.set(Mode::Delay(ms(3)));
     for tasks in [1, 2, 64] {
         let trial = Trial::new(ms(1_500), (20, 50));
-        tokio::join!(trial.forget_scripts(&server), trial.drop_and_try_again(&locks, tasks));
+        tokio::join!(
+            trial.forget_scripts(&server),
+            trial.drop_and_try_again(&locks, tasks)
+        );
         trial.assert_often_enough();
     }
     nothing_is_left(&server, &locks).await;
@@ -401,7 +609,11 @@ async fn commands_keep_their_order_when_the_server_forgets_its_scripts_and_repli
 async fn abandoned_acquires_are_undone_when_the_server_forgets_its_scripts() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let locks = builder(&proxy.url(), ms(60_000)).command_timeout(ms(150)).connect().await.unwrap();
+    let locks = builder(&proxy.url(), ms(60_000))
+        .command_timeout(ms(150))
+        .connect()
+        .await
+        .unwrap();
     proxy.set(Mode::Delay(ms(2)));
     let names: Vec<String> = names(16);
     let ended = Instant::now() + ms(3_000);
@@ -423,7 +635,11 @@ async fn abandoned_acquires_are_undone_when_the_server_forgets_its_scripts() {
             server.go_on();
         }
     };
-    let (_, _, tasks) = tokio::join!(Trial::new(ms(3_000), (0, 50)).forget_scripts(&server), silence, join_all(tasks));
+    let (_, _, tasks) = tokio::join!(
+        Trial::new(ms(3_000), (0, 50)).forget_scripts(&server),
+        silence,
+        join_all(tasks)
+    );
     assert!(tasks.iter().all(Result::is_ok), "{tasks:?}");
     assert!(locks.stats().undone > 0, "{:?}", locks.stats());
     nothing_is_left(&server, &locks).await;
@@ -433,20 +649,43 @@ async fn abandoned_acquires_are_undone_when_the_server_forgets_its_scripts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_sent_again_because_of_a_refused_key_are_not_overtaken() {
     let server = Server::start();
-    let () =
-        server.command(&["ACL", "SETUSER", "app", "on", ">secret", "+@all", "~test:*", "~lockhound_fence:*", "&*"]);
+    let () = server.command(&[
+        "ACL",
+        "SETUSER",
+        "app",
+        "on",
+        ">secret",
+        "+@all",
+        "~test:*",
+        "~lockhound_fence:*",
+        "&*",
+    ]);
     // Scripts get the channel as a key.
     let () = server.command(&["ACL", "SETUSER", "app", "~redisson_lock__channel:*"]);
     let url = server.url().replace("redis://", "redis://app:secret@");
     let locks = builder(&url, ms(60_000)).connect().await.unwrap();
     let trial = Trial::new(ms(2_000), (640, 0));
     let forbidden = (0..8).map(|name| {
-        let (lock, trial) = (locks.get(format!("forbidden:{name}")).owned_by(Owner::new()), trial.clone());
+        let (lock, trial) = (
+            locks
+                .get(format!("forbidden:{name}"))
+                .owned_by(Owner::new()),
+            trial.clone(),
+        );
         tokio::spawn(async move {
             let mut refused = 0;
             while trial.goes_on() {
                 let answer = lock.try_lock().await;
-                assert!(matches!(answer, Err(Error::Server { kind: ServerErrorKind::NoPermission, .. })), "{answer:?}");
+                assert!(
+                    matches!(
+                        answer,
+                        Err(Error::Server {
+                            kind: ServerErrorKind::NoPermission,
+                            ..
+                        })
+                    ),
+                    "{answer:?}"
+                );
                 refused += 1;
             }
             refused
@@ -454,8 +693,16 @@ async fn commands_sent_again_because_of_a_refused_key_are_not_overtaken() {
     });
     let forbidden: Vec<_> = forbidden.collect();
     trial.drop_and_try_again(&locks, 64).await;
-    let refused: Vec<u32> = join_all(forbidden).await.into_iter().map(Result::unwrap).collect();
-    assert!(trial.rounds() > 640 && refused.iter().sum::<u32>() > 80, "{} rounds, {refused:?}", trial.rounds());
+    let refused: Vec<u32> = join_all(forbidden)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    assert!(
+        trial.rounds() > 640 && refused.iter().sum::<u32>() > 80,
+        "{} rounds, {refused:?}",
+        trial.rounds()
+    );
     nothing_is_left(&server, &locks).await;
 }
 
@@ -476,11 +723,21 @@ async fn a_command_that_is_sent_again_does_not_wait_until_others_are_answered() 
         let lock = locks.get(key()).owned_by(Owner::new());
         asked.push(tokio::spawn(async move {
             let since = Instant::now();
-            lock.try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
+            lock.try_lock()
+                .await
+                .unwrap()
+                .expect("it is free")
+                .unlock()
+                .await
+                .unwrap();
             since.elapsed()
         }));
     }
-    let waited: Vec<Duration> = join_all(asked).await.into_iter().map(Result::unwrap).collect();
+    let waited: Vec<Duration> = join_all(asked)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
     let longest = waited.iter().max().unwrap();
     assert!(within(*longest, ms(1_000)), "{longest:?}");
     nothing_is_left(&server, &locks).await;
@@ -492,13 +749,23 @@ async fn commands_that_are_sent_again_are_acknowledged_by_replicas() {
     let server = Server::start();
     let replica = server.replica();
     eventually(ms(10_000), "in step", || server.has_replicas(1)).await;
-    let locks = builder(&server.url(), ms(60_000)).replicas(1, ms(1_000)).connect().await.unwrap();
+    let locks = builder(&server.url(), ms(60_000))
+        .replicas(1, ms(1_000))
+        .connect()
+        .await
+        .unwrap();
     let trial = Trial::new(ms(2_000), (128, 50));
     let tasks = (0..64).map(|_| {
         let (lock, trial) = (locks.get(key()).owned_by(Owner::new()), trial.clone());
         tokio::spawn(async move {
             while trial.goes_on() {
-                lock.try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
+                lock.try_lock()
+                    .await
+                    .unwrap()
+                    .expect("it is free")
+                    .unlock()
+                    .await
+                    .unwrap();
                 trial.rounds.fetch_add(1, Ordering::Relaxed);
             }
         })

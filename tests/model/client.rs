@@ -1,5 +1,5 @@
-//! The clients of the model: one owner each, in a process of its own, as `hold.rs`, `session/` and the watchdog have
-//! it.
+//! The clients of the model: one owner each, in a process of its own, as `hold.rs`, `session/` and
+//! the watchdog have it.
 
 use crate::{ATTEMPTS, LEASE, Mutant, Protocol};
 
@@ -19,7 +19,8 @@ pub(crate) struct Client {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Acquire {
     pub(crate) copy: u8,
-    /// The validity that would be left if the acquire were granted now: it counts from before the send.
+    /// The validity that would be left if the acquire were granted now: it counts from before the
+    /// send.
     pub(crate) valid: u8,
     /// The answer is on its way back.
     pub(crate) granted: bool,
@@ -59,7 +60,8 @@ pub(crate) enum Undo {
     None,
     /// It was granted: a release is sent until it is answered.
     Once,
-    /// It is unknown whether it was or will be granted: a cancel is sent until it is answered, and later once more.
+    /// It is unknown whether it was or will be granted: a cancel is sent until it is answered, and
+    /// later once more.
     First,
     /// The first cancel is answered; the second is not sent yet.
     Pause,
@@ -86,7 +88,8 @@ impl Undo {
 }
 
 impl Client {
-    /// A tick of its clock. A hold is lost when its validity is over, since each check of a hold reads the clock.
+    /// A tick of its clock. A hold is lost when its validity is over, since each check of a hold
+    /// reads the clock.
     pub(crate) fn tick(&mut self) {
         if let Hold::Held { valid, .. } = &mut self.hold {
             *valid -= 1;
@@ -121,7 +124,10 @@ impl Client {
 
     /// Returns whether it wants nothing, holds nothing and has nothing left to undo.
     pub(crate) fn is_quiet(&self) -> bool {
-        let undone = self.undos.iter().all(|undo| matches!(undo, Undo::None | Undo::Over));
+        let undone = self
+            .undos
+            .iter()
+            .all(|undo| matches!(undo, Undo::None | Undo::Over));
         self.acquire.is_none() && self.hold == Hold::None && undone
     }
 
@@ -132,14 +138,31 @@ impl Client {
         }
     }
 
-    /// Receives the answer that its renewal succeeded, which changes nothing if the owner was told of a loss.
+    /// Receives the answer that its renewal succeeded, which changes nothing if the owner was told
+    /// of a loss.
     pub(crate) fn renewed(&mut self, protocol: &Protocol) {
-        let Some(renewal) = self.renewal.take() else { return };
+        let Some(renewal) = self.renewal.take() else {
+            return;
+        };
         let left = protocol.left(renewal.valid);
         match self.hold {
-            Hold::Held { number, guards, valid } => self.hold = Hold::Held { number, guards, valid: valid.max(left) },
+            Hold::Held {
+                number,
+                guards,
+                valid,
+            } => {
+                self.hold = Hold::Held {
+                    number,
+                    guards,
+                    valid: valid.max(left),
+                }
+            }
             Hold::Lost { number, guards } if protocol.is(Mutant::LostRevives) && left > 0 => {
-                self.hold = Hold::Held { number, guards, valid: left };
+                self.hold = Hold::Held {
+                    number,
+                    guards,
+                    valid: left,
+                };
             }
             Hold::None | Hold::Releasing { .. } | Hold::Lost { .. } => {}
         }
@@ -149,11 +172,19 @@ impl Client {
 impl Protocol {
     /// Returns for how long a lease that is requested now can be trusted.
     pub(crate) fn validity(&self) -> u8 {
-        if self.is(Mutant::NoDrift) { LEASE } else { LEASE - 1 }
+        if self.is(Mutant::NoDrift) {
+            LEASE
+        } else {
+            LEASE - 1
+        }
     }
 
     /// Returns what is left of a validity that counts from before the send when the answer arrives.
     pub(crate) fn left(&self, valid: u8) -> u8 {
-        if self.is(Mutant::ValidityFromReply) { self.validity() } else { valid }
+        if self.is(Mutant::ValidityFromReply) {
+            self.validity()
+        } else {
+            valid
+        }
     }
 }

@@ -1,6 +1,7 @@
-//! Lines under random interleavings of all that happens to them: callers, holds, messages, timers, outages, panics, and
-//! outcomes that come at any time. After each step a line with waiters has something under way or a timer that ends, at
-//! most one effect with an outcome is under way, and at the end nothing is left.
+//! Lines under random interleavings of all that happens to them: callers, holds, messages, timers,
+//! outages, panics, and outcomes that come at any time. After each step a line with waiters has
+//! something under way or a timer that ends, at most one effect with an outcome is under way, and
+//! at the end nothing is left.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,11 @@ use crate::identity::{CallContext, Known};
 use crate::line::{AcquireOutcome, Moment, WakeSources, WakeUp};
 use crate::sync::Mutex;
 
-const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+const TERMS: Terms = Terms {
+    lease: Duration::from_secs(30),
+    renewed: true,
+    max_hold: None,
+};
 const MS: Duration = Duration::from_millis(1);
 
 type Reply = oneshot::Receiver<Result<Option<()>, Error>>;
@@ -41,9 +46,14 @@ impl Owed {
     fn is_exclusive(&self) -> bool {
         match self {
             Self::Effect(effect) => {
-                matches!(effect, Effect::Ask { .. } | Effect::Release(..) | Effect::Name)
+                matches!(
+                    effect,
+                    Effect::Ask { .. } | Effect::Release(..) | Effect::Name
+                )
             }
-            Self::Outcome(event) => !matches!(event, Event::Passed(_) | Event::Changed | Event::GaveUp(_)),
+            Self::Outcome(event) => {
+                !matches!(event, Event::Passed(_) | Event::Changed | Event::GaveUp(_))
+            }
             Self::Alone(..) => false,
         }
     }
@@ -127,7 +137,16 @@ impl Fuzz {
         let lines = Lines::new(world);
         let stops = random.u8(..4) == 0;
         let (owed, waiters, holds, log) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { lines, key: Key::from("k"), random, owed, waiters, holds, log, stops }
+        Self {
+            lines,
+            key: Key::from("k"),
+            random,
+            owed,
+            waiters,
+            holds,
+            log,
+            stops,
+        }
     }
 
     fn now(&self) -> Instant {
@@ -145,7 +164,10 @@ impl Fuzz {
     }
 
     fn is_held(&self) -> bool {
-        self.lines.holds_of(&self.key).iter().any(|hold| hold.blocks(self.now()))
+        self.lines
+            .holds_of(&self.key)
+            .iter()
+            .any(|hold| hold.blocks(self.now()))
     }
 
     fn event(&mut self, event: Event) {
@@ -159,9 +181,18 @@ impl Fuzz {
 
     fn admitted(&mut self, hold: &Arc<Hold>, admitted: &Admitted<()>, head: bool) {
         if head && admitted.waiter.is_none() {
-            let at = self.holds.iter().position(|one| Arc::ptr_eq(one, hold)).expect("here");
+            let at = self
+                .holds
+                .iter()
+                .position(|one| Arc::ptr_eq(one, hold))
+                .expect("here");
             // A hand-over to nobody is given back.
-            if self.lines.holds_of(&self.key).iter().any(|one| Arc::ptr_eq(one, hold)) {
+            if self
+                .lines
+                .holds_of(&self.key)
+                .iter()
+                .any(|one| Arc::ptr_eq(one, hold))
+            {
                 self.leave_hold(at);
             } else {
                 self.holds.swap_remove(at);
@@ -214,7 +245,8 @@ impl Fuzz {
             }
             Owed::Effect(effect) => match effect {
                 Effect::Ask { head, .. } => {
-                    let ttl = Some(MS * self.random.u32(1..30_000)).filter(|_| self.random.u8(..5) > 0);
+                    let ttl =
+                        Some(MS * self.random.u32(1..30_000)).filter(|_| self.random.u8(..5) > 0);
                     let answer = match self.random.u8(..8) {
                         0..3 if !self.is_held() => {
                             let hold = self.hold(&head.owner);
@@ -228,7 +260,9 @@ impl Fuzz {
                         }
                         4 => AcquireOutcome::Split,
                         5 => AcquireOutcome::Outrun,
-                        6 => AcquireOutcome::Unavailable { ends_in: self.random.bool().then_some(MS * 7) },
+                        6 => AcquireOutcome::Unavailable {
+                            ends_in: self.random.bool().then_some(MS * 7),
+                        },
                         _ => AcquireOutcome::Held {
                             ttl,
                             place: self.random.bool().then(|| self.random.u64(..3)),
@@ -270,26 +304,36 @@ impl Fuzz {
                         left |= !due;
                         due
                     }));
-                    self.owed.push(Owed::Outcome(Event::GaveUp(left.then_some(MS * 20))));
+                    self.owed
+                        .push(Owed::Outcome(Event::GaveUp(left.then_some(MS * 20))));
                 }
                 Effect::Pass => {
                     let off = self.random.bool();
                     self.owed.push(Owed::Outcome(Event::Passed(off)));
                 }
-                Effect::Hush { .. } | Effect::Listen { .. } | Effect::WakeAt { .. } => unreachable!("{effect:?}"),
+                Effect::Hush { .. } | Effect::Listen { .. } | Effect::WakeAt { .. } => {
+                    unreachable!("{effect:?}")
+                }
             },
         }
     }
 
     fn leave_hold(&mut self, at: usize) {
         let (hold, now) = (Arc::clone(&self.holds[at]), self.now());
-        if !self.lines.holds_of(&self.key).iter().any(|one| Arc::ptr_eq(one, &hold)) {
+        if !self
+            .lines
+            .holds_of(&self.key)
+            .iter()
+            .any(|one| Arc::ptr_eq(one, &hold))
+        {
             return;
         }
         self.log.push("leave a hold".into());
         match hold.leave(now) {
             crate::hold::Leave::Last => {
-                if let Some(Unsent(hold)) = self.lines.release(&hold, Unsent(Arc::clone(&hold)), now) {
+                if let Some(Unsent(hold)) =
+                    self.lines.release(&hold, Unsent(Arc::clone(&hold)), now)
+                {
                     self.owed.push(Owed::Alone(hold, false));
                 }
             }
@@ -331,13 +375,22 @@ impl Fuzz {
             0..6 => {
                 let owner = self.owner();
                 let (reply, answer) = oneshot::channel();
-                let origin = Origin { context: CallContext::Task(1), waker: 0, known: Known::Calling };
+                let origin = Origin {
+                    context: CallContext::Task(1),
+                    waker: 0,
+                    known: Known::Calling,
+                };
                 let id = self.lines.next_id();
                 let waiter = CallWaiter {
                     id,
                     owner,
                     since: now,
-                    call: LockRequest { origin, terms: TERMS, span: Span::default(), reply },
+                    call: LockRequest {
+                        origin,
+                        terms: TERMS,
+                        span: Span::default(),
+                        reply,
+                    },
                 };
                 let arrival = self.lines.arrive(&key, waiter, now);
                 self.log.push(format!("arrive {id} {arrival:?}"));
@@ -385,8 +438,12 @@ impl Fuzz {
             26 => {
                 let confirmed = self.random.bool();
                 let asked = confirmed || self.random.bool();
-                *self.lines.world.sources.lock() =
-                    WakeSources { asked, confirmed, owed: self.random.bool(), named: self.random.bool() };
+                *self.lines.world.sources.lock() = WakeSources {
+                    asked,
+                    confirmed,
+                    owed: self.random.bool(),
+                    named: self.random.bool(),
+                };
                 self.event(Event::Subscribed);
             }
             27 => self.event(Event::Outage),
@@ -399,13 +456,22 @@ impl Fuzz {
     fn check(&self) {
         let log = || self.log[self.log.len().saturating_sub(40)..].join("\n");
         let exclusive = self.owed.iter().filter(|owed| owed.is_exclusive()).count();
-        assert!(exclusive <= 1, "two are under way\n{:?}\n{}", self.owed, log());
+        assert!(
+            exclusive <= 1,
+            "two are under way\n{:?}\n{}",
+            self.owed,
+            log()
+        );
         let Some(slot) = self.lines.slots.get(&self.key) else {
             assert!(self.lines.world.listening.lock().is_empty(), "{}", log());
             return;
         };
         if let Some((at, number)) = slot.alarm {
-            assert!(self.lines.timers.has(at, number), "a stale alarm\n{}", log());
+            assert!(
+                self.lines.timers.has(at, number),
+                "a stale alarm\n{}",
+                log()
+            );
         }
         let now = self.now();
         let goes_on = self.owed.iter().any(Owed::goes_on);
@@ -444,7 +510,11 @@ impl Fuzz {
             }
         }
         let log = || self.log[self.log.len().saturating_sub(60)..].join("\n");
-        let left = self.lines.slots.get(&self.key).map(|slot| format!("{:?}", slot.line));
+        let left = self
+            .lines
+            .slots
+            .get(&self.key)
+            .map(|slot| format!("{:?}", slot.line));
         assert!(left.is_none(), "{left:?} {:?}\n{}", self.holds.len(), log());
         assert_eq!(self.lines.timers.len(), 0, "{}", log());
         assert!(self.lines.world.listening.lock().is_empty());
@@ -466,7 +536,8 @@ fn no_line_is_stuck_or_leaves_anything_whatever_happens() {
     }
 }
 
-/// A waker may block, or wait for this very lock. The line has been told that it asks, so nobody else asks for it.
+/// A waker may block, or wait for this very lock. The line has been told that it asks, so nobody
+/// else asks for it.
 #[test]
 fn a_waker_that_blocks_a_caller_blocks_no_other_caller() {
     use std::sync::mpsc::{Receiver, Sender, channel};
@@ -487,23 +558,50 @@ fn a_waker_that_blocks_a_caller_blocks_no_other_caller() {
     assert!(hold.take_guard());
     let arrives = |now| {
         let (reply, answer) = oneshot::channel();
-        let origin = Origin { context: CallContext::Task(1), waker: 0, known: Known::Calling };
-        let call = LockRequest { origin, terms: TERMS, span: Span::default(), reply };
-        (CallWaiter { id: lines.next_id(), owner: Owner::new(), since: now, call }, answer)
+        let origin = Origin {
+            context: CallContext::Task(1),
+            waker: 0,
+            known: Known::Calling,
+        };
+        let call = LockRequest {
+            origin,
+            terms: TERMS,
+            span: Span::default(),
+            reply,
+        };
+        (
+            CallWaiter {
+                id: lines.next_id(),
+                owner: Owner::new(),
+                since: now,
+                call,
+            },
+            answer,
+        )
     };
     let (first, _answer) = arrives(now);
     assert!(matches!(lines.arrive(&key, first, now), Arrival::Queued));
-    assert!(lines.world.effects.lock().is_empty(), "a hold here has the lock");
+    assert!(
+        lines.world.effects.lock().is_empty(),
+        "a hold here has the lock"
+    );
     let (token, (woken, wakes), (go_on, waits)) = (hold.token(), channel(), channel());
     let waker = std::task::Waker::from(Arc::new(Blocks(Mutex::new(woken), Mutex::new(waits))));
     let mut cancelled = Box::pin(token.cancelled());
-    assert!(cancelled.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+    assert!(
+        cancelled
+            .as_mut()
+            .poll(&mut std::task::Context::from_waker(&waker))
+            .is_pending()
+    );
     // The lease is over, and the first to notice is a caller.
     let later = now + MS * 60_000;
     *lines.world.now.lock() = later;
     let ((second, _answer), its) = (arrives(later), Arc::clone(&lines));
     let caller = std::thread::spawn(move || drop(its.arrive(&Key::from("k"), second, later)));
-    wakes.recv_timeout(Duration::from_secs(10)).expect("the token fires");
+    wakes
+        .recv_timeout(Duration::from_secs(10))
+        .expect("the token fires");
     let asked = !lines.world.effects.lock().is_empty();
     drop(go_on);
     caller.join().expect("no panic");

@@ -1,21 +1,26 @@
-//! Hand-overs within a process, model-checked: one script releases the lock of a holder and takes it for the next
-//! waiter of the same process. The process is the real [`Line`]; around it are a server, a wire and callers.
+//! Hand-overs within a process, model-checked: one script releases the lock of a holder and takes
+//! it for the next waiter of the same process. The process is the real [`Line`]; around it are a
+//! server, a wire and callers.
 //!
 //! # What is modelled
-//! - The server: one key with the field of its holder, the lease, and the mark that fences come from.
-//! - The process: the line, whose holds are plain data here, and what is done with its effects: each answer to a
-//!   hand-over is granted in time, too late, or for a waiter that is gone; "gone"; none. A hand-over without an answer
-//!   is undone in order: the releaser's field first, until that is answered, and only then the next one's.
-//! - Hand-overs and releases on the wire: executed at any time, in any order, several times, or never. Their answers
-//!   are lost, or come late.
-//! - Callers that give up while they wait, or while it is asked for them; a loss, a deletion from outside, and closing,
-//!   at any time; ticks of the lease; another process, which may take the lock whenever it is free.
+//! - The server: one key with the field of its holder, the lease, and the mark that fences come
+//!   from.
+//! - The process: the line, whose holds are plain data here, and what is done with its effects:
+//!   each answer to a hand-over is granted in time, too late, or for a waiter that is gone; "gone";
+//!   none. A hand-over without an answer is undone in order: the releaser's field first, until that
+//!   is answered, and only then the next one's.
+//! - Hand-overs and releases on the wire: executed at any time, in any order, several times, or
+//!   never. Their answers are lost, or come late.
+//! - Callers that give up while they wait, or while it is asked for them; a loss, a deletion from
+//!   outside, and closing, at any time; ticks of the lease; another process, which may take the
+//!   lock whenever it is free.
 //!
 //! # What is abstracted away
-//! - The answer "held": an acquire is executed and answered at once, and only while the key is free. Its undo,
-//!   renewals, re-entries and drift: see the model of one server.
-//! - Waiters elsewhere, and how long a row of hand-overs lasts: time stands still for the line, whose turn does not end
-//!   within the bounds. A releaser may send its release by itself at any time.
+//! - The answer "held": an acquire is executed and answered at once, and only while the key is
+//!   free. Its undo, renewals, re-entries and drift: see the model of one server.
+//! - Waiters elsewhere, and how long a row of hand-overs lasts: time stands still for the line,
+//!   whose turn does not end within the bounds. A releaser may send its release by itself at any
+//!   time.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -37,7 +42,8 @@ const GRANTS: usize = 5;
 const EXCLUSION: &str = "exclusion";
 /// A holder with validity left has the key, unless it was deleted from outside.
 const BELIEF: &str = "belief";
-/// When nobody wants, holds or undoes anything, the key has no field of this process, whatever may still be in flight.
+/// When nobody wants, holds or undoes anything, the key has no field of this process, whatever may
+/// still be in flight.
 const LEAK: &str = "leak";
 /// While callers wait and no hold here may have the lock, the line asks for it.
 const FORGOTTEN: &str = "forgotten";
@@ -58,8 +64,20 @@ struct Protocol {
     mutant: Option<Mutant>,
 }
 
-const FULL: Protocol = Protocol { callers: 3, grants: 5, deletions: 0, others: 2, mutant: None };
-const DELETED: Protocol = Protocol { callers: 3, grants: 4, deletions: 1, others: 1, ..FULL };
+const FULL: Protocol = Protocol {
+    callers: 3,
+    grants: 5,
+    deletions: 0,
+    others: 2,
+    mutant: None,
+};
+const DELETED: Protocol = Protocol {
+    callers: 3,
+    grants: 4,
+    deletions: 1,
+    others: 1,
+    ..FULL
+};
 
 /// One mistake each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,8 +242,8 @@ enum Action {
     Release(u8, bool),
     /// The server executes the acquire that the line asks for, and its answer arrives.
     Acquire,
-    /// The guard of this grant is released, or its caller has not taken it and it is taken back. The line may hand the
-    /// lock over, or the release is sent by itself.
+    /// The guard of this grant is released, or its caller has not taken it and it is taken back.
+    /// The line may hand the lock over, or the release is sent by itself.
     Leave {
         grant: u8,
         hands_over: bool,
@@ -247,7 +265,10 @@ enum Action {
 
 impl Protocol {
     const fn with(self, mutant: Mutant) -> Self {
-        Self { mutant: Some(mutant), ..self }
+        Self {
+            mutant: Some(mutant),
+            ..self
+        }
     }
 
     fn is(&self, mutant: Mutant) -> bool {
@@ -301,7 +322,12 @@ impl Model for Protocol {
             untrue: false,
         };
         for id in 0..u64::from(self.callers) {
-            state.line.arrive(Waiter { id, owner: Owner::task(id), since: moment().now, call: () });
+            state.line.arrive(Waiter {
+                id,
+                owner: Owner::task(id),
+                since: moment().now,
+                call: (),
+            });
         }
         state.step(self, Event::Changed);
         vec![state]
@@ -324,17 +350,28 @@ impl Model for Protocol {
         for (grant, _) in (0..).zip(state.releases).filter(|(_, sent)| *sent) {
             actions.extend([Action::Release(grant, true), Action::Release(grant, false)]);
         }
-        actions.extend(state.line.waiters().range(0).map(|waiter| Action::GoesAway(waiter.id)));
+        actions.extend(
+            state
+                .line
+                .waiters()
+                .range(0)
+                .map(|waiter| Action::GoesAway(waiter.id)),
+        );
         if state.asks.is_some() && state.may_make(self) && state.key.is_none() {
             actions.push(Action::Acquire);
         }
         for &Hold { grant, stage, .. } in state.line.holds() {
             match stage {
                 Stage::Inside => {
-                    actions.extend([true, false].map(|hands_over| Action::Leave { grant, hands_over }));
+                    actions.extend(
+                        [true, false].map(|hands_over| Action::Leave { grant, hands_over }),
+                    );
                     actions.push(Action::Lose(grant));
                 }
-                Stage::Lost => actions.push(Action::Leave { grant, hands_over: false }),
+                Stage::Lost => actions.push(Action::Leave {
+                    grant,
+                    hands_over: false,
+                }),
                 Stage::Releasing if state.handing.is_none_or(|handing| handing.from != grant) => {
                     actions.push(Action::Unconfirmed(grant));
                 }
@@ -369,16 +406,21 @@ impl Checked for Protocol {}
 
 fn promises() -> Vec<Property<Protocol>> {
     vec![
-        Property::always(EXCLUSION, |model, state: &State| state.inside(model).count() <= 1),
+        Property::always(EXCLUSION, |model, state: &State| {
+            state.inside(model).count() <= 1
+        }),
         Property::always(BELIEF, |model, state: &State| {
-            state.inside(model).all(|by| state.key.is_some_and(|key| key.by == by))
+            state
+                .inside(model)
+                .all(|by| state.key.is_some_and(|key| key.by == by))
         }),
         Property::always(LEAK, |_, state: &State| {
             !state.is_quiet() || state.key.is_none_or(|key| key.by == By::Elsewhere)
         }),
         Property::always(FORGOTTEN, |_, state: &State| {
             let blocks = |hold: &Hold| hold.blocks(moment().now);
-            let is_under_way = state.asks.is_some() || state.handing.is_some() || state.outcome.is_some();
+            let is_under_way =
+                state.asks.is_some() || state.handing.is_some() || state.outcome.is_some();
             state.line.waiters().is_empty() || state.line.holds().iter().any(blocks) || is_under_way
         }),
         Property::always(FENCES, |_, state: &State| !state.unordered),
@@ -394,20 +436,48 @@ fn sights(protocol: &Protocol) -> Vec<Property<Protocol>> {
             state.line.holds().iter().any(is_second) && state.is_executed(1) && state.is_executed(2)
         }),
         Property::sometimes("late yes", |_, state: &State| {
-            matches!(state.handing, Some(Handing { valid: 0, answer: Some(Said::Granted(_)), .. }))
+            matches!(
+                state.handing,
+                Some(Handing {
+                    valid: 0,
+                    answer: Some(Said::Granted(_)),
+                    ..
+                })
+            )
         }),
         Property::sometimes("yes without an answer", |_, state: &State| {
             let is_second = |undo: &Undo| matches!(undo, Undo::Sent { then: Some(to) } if state.is_executed(*to));
             state.undos.iter().any(is_second) && state.key.is_some()
         }),
         Property::sometimes("another process comes between", |_, state: &State| {
-            state.other.is_some() && matches!(state.handing, Some(Handing { answer: Some(Said::Gone), .. }))
+            state.other.is_some()
+                && matches!(
+                    state.handing,
+                    Some(Handing {
+                        answer: Some(Said::Gone),
+                        ..
+                    })
+                )
         }),
         Property::sometimes("closed meanwhile", |_, state: &State| {
-            state.closed && matches!(state.handing, Some(Handing { answer: Some(Said::Granted(_)), .. }))
+            state.closed
+                && matches!(
+                    state.handing,
+                    Some(Handing {
+                        answer: Some(Said::Granted(_)),
+                        ..
+                    })
+                )
         }),
         Property::sometimes("a caller goes while it is asked for", |_, state: &State| {
-            state.asks.is_some_and(|id| state.line.waiters().range(id).next().is_none_or(|next| next.id != id))
+            state.asks.is_some_and(|id| {
+                state
+                    .line
+                    .waiters()
+                    .range(id)
+                    .next()
+                    .is_none_or(|next| next.id != id)
+            })
         }),
         Property::sometimes("a hold beside a lost one", |_, state: &State| {
             let is = |stage: Stage| state.line.holds().iter().any(|hold| hold.stage == stage);
@@ -430,12 +500,21 @@ impl State {
     /// Returns the holders, except one that a deletion from outside has deceived.
     fn inside(&self, protocol: &Protocol) -> impl Iterator<Item = By> {
         let releases_late = |grant: u8| {
-            protocol.is(Mutant::LeavesWithTheAnswer) && self.handing.is_some_and(|handing| handing.from == grant)
+            protocol.is(Mutant::LeavesWithTheAnswer)
+                && self.handing.is_some_and(|handing| handing.from == grant)
         };
         let is_inside = |hold: &&Hold| hold.stage == Stage::Inside || releases_late(hold.grant);
-        let here: Vec<_> = self.line.holds().iter().filter(is_inside).map(|hold| By::Here(hold.grant)).collect();
+        let here: Vec<_> = self
+            .line
+            .holds()
+            .iter()
+            .filter(is_inside)
+            .map(|hold| By::Here(hold.grant))
+            .collect();
         let victim = self.victim;
-        here.into_iter().chain(self.other.map(|_| By::Elsewhere)).filter(move |by| victim != Some(*by))
+        here.into_iter()
+            .chain(self.other.map(|_| By::Elsewhere))
+            .filter(move |by| victim != Some(*by))
     }
 
     /// Returns whether the server has executed the hand-over that makes this grant.
@@ -450,7 +529,10 @@ impl State {
     }
 
     fn hold(&mut self, grant: u8) -> Option<&mut Hold> {
-        self.line.holds_mut().iter_mut().find(|hold| hold.grant == grant)
+        self.line
+            .holds_mut()
+            .iter_mut()
+            .find(|hold| hold.grant == grant)
     }
 
     /// Applies an action.
@@ -482,7 +564,9 @@ impl State {
             }
             Action::Answered => self.answered(protocol),
             Action::Outcome => match self.outcome.take() {
-                Some(Outcome::Answered) => self.step(protocol, Event::Answered(AcquireOutcome::Granted)),
+                Some(Outcome::Answered) => {
+                    self.step(protocol, Event::Answered(AcquireOutcome::Granted))
+                }
                 Some(Outcome::HandedOver) => self.step(protocol, Event::HandedOver),
                 None => {}
             },
@@ -492,10 +576,17 @@ impl State {
             Action::Lose(grant) => self.lose(protocol, grant),
             Action::Close => {
                 self.closed = true;
-                let waiters: Vec<u64> = self.line.waiters().range(0).map(|waiter| waiter.id).collect();
+                let waiters: Vec<u64> = self
+                    .line
+                    .waiters()
+                    .range(0)
+                    .map(|waiter| waiter.id)
+                    .collect();
                 waiters.into_iter().for_each(|id| _ = self.line.leave(id));
                 let holds: Vec<u8> = self.line.holds().iter().map(|hold| hold.grant).collect();
-                holds.into_iter().for_each(|grant| self.lose(protocol, grant));
+                holds
+                    .into_iter()
+                    .for_each(|grant| self.lose(protocol, grant));
                 self.step(protocol, Event::Changed);
             }
         }
@@ -524,9 +615,15 @@ impl State {
         for hold in self.line.holds_mut() {
             hold.valid = hold.valid.saturating_sub(1);
         }
-        let over = self.line.holds().iter().filter(|hold| hold.valid == 0).map(|hold| hold.grant);
+        let over = self
+            .line
+            .holds()
+            .iter()
+            .filter(|hold| hold.valid == 0)
+            .map(|hold| hold.grant);
         let over: Vec<u8> = over.collect();
-        over.into_iter().for_each(|grant| self.lose(protocol, grant));
+        over.into_iter()
+            .for_each(|grant| self.lose(protocol, grant));
     }
 
     fn put(&mut self, by: By) {
@@ -549,8 +646,13 @@ impl State {
 /// What the server does.
 impl State {
     fn execute(&mut self, protocol: &Protocol, to: u8) {
-        let Some(Sent { from, executed }) = self.hand_overs[usize::from(to)] else { return };
-        self.hand_overs[usize::from(to)] = Some(Sent { from, executed: true });
+        let Some(Sent { from, executed }) = self.hand_overs[usize::from(to)] else {
+            return;
+        };
+        self.hand_overs[usize::from(to)] = Some(Sent {
+            from,
+            executed: true,
+        });
         let is_there = match self.key {
             Some(key) => key.by == By::Here(from) || protocol.is(Mutant::GrantsBlindly),
             None => protocol.is(Mutant::TakesWhatIsFree),
@@ -563,7 +665,11 @@ impl State {
             Said::Gone
         };
         // A hand-over is sent once and answered once.
-        if let Some(handing) = self.handing.as_mut().filter(|handing| handing.to == to && !executed) {
+        if let Some(handing) = self
+            .handing
+            .as_mut()
+            .filter(|handing| handing.to == to && !executed)
+        {
             handing.answer.get_or_insert(said);
         }
     }
@@ -576,7 +682,10 @@ impl State {
         if let Undo::Sent { then } = std::mem::take(&mut self.undos[usize::from(grant)]) {
             then.into_iter().for_each(|next| self.undo(next, None));
         }
-        if self.hold(grant).is_some_and(|hold| hold.stage == Stage::Releasing) {
+        if self
+            .hold(grant)
+            .is_some_and(|hold| hold.stage == Stage::Releasing)
+        {
             self.free(protocol, grant);
         }
     }
@@ -592,8 +701,17 @@ impl State {
             Some(Effect::Release(from, Some(caller))) if self.may_make(protocol) => {
                 let to = self.made;
                 self.made += 1;
-                self.hand_overs[usize::from(to)] = Some(Sent { from, executed: false });
-                self.handing = Some(Handing { from, to, caller, valid: LEASE - 1, answer: None });
+                self.hand_overs[usize::from(to)] = Some(Sent {
+                    from,
+                    executed: false,
+                });
+                self.handing = Some(Handing {
+                    from,
+                    to,
+                    caller,
+                    valid: LEASE - 1,
+                    answer: None,
+                });
             }
             Some(Effect::Release(from, _)) => {
                 self.undo(from, None);
@@ -605,7 +723,8 @@ impl State {
 
     fn free(&mut self, protocol: &Protocol, grant: u8) {
         let hold = self.hold(grant).copied();
-        hold.into_iter().for_each(|hold| _ = self.line.remove(&hold));
+        hold.into_iter()
+            .for_each(|hold| _ = self.line.remove(&hold));
         self.step(protocol, Event::Changed);
     }
 
@@ -615,12 +734,18 @@ impl State {
     }
 
     fn acquire(&mut self) {
-        let Some(caller) = self.asks.take() else { return };
+        let Some(caller) = self.asks.take() else {
+            return;
+        };
         let grant = self.made;
         self.made += 1;
         self.put(By::Here(grant));
         self.mark += 1;
-        let hold = Hold { grant, valid: LEASE - 1, stage: Stage::Inside };
+        let hold = Hold {
+            grant,
+            valid: LEASE - 1,
+            stage: Stage::Inside,
+        };
         match self.line.grant(hold, Some(caller), moment().now) {
             Ok(_) => self.enters(By::Here(grant), self.mark),
             // Its caller is gone.
@@ -637,7 +762,11 @@ impl State {
         }
         hold.stage = Stage::Releasing;
         let hold = *hold;
-        let unsent = if hands_over { self.line.release(&hold, grant, moment().now) } else { Some(grant) };
+        let unsent = if hands_over {
+            self.line.release(&hold, grant, moment().now)
+        } else {
+            Some(grant)
+        };
         match unsent {
             Some(grant) => self.undo(grant, None),
             None => self.step(protocol, Event::Changed),
@@ -645,12 +774,30 @@ impl State {
     }
 
     fn answered(&mut self, protocol: &Protocol) {
-        let Some(Handing { from, to, caller, valid, answer: Some(said) }) = self.handing.take() else { return };
-        let released = Hold { grant: from, valid: 0, stage: Stage::Releasing };
-        let valid = if protocol.is(Mutant::ValidityFromReply) { LEASE - 1 } else { valid };
+        let Some(Handing {
+            from,
+            to,
+            caller,
+            valid,
+            answer: Some(said),
+        }) = self.handing.take()
+        else {
+            return;
+        };
+        let released = Hold {
+            grant: from,
+            valid: 0,
+            stage: Stage::Releasing,
+        };
+        let valid = if protocol.is(Mutant::ValidityFromReply) {
+            LEASE - 1
+        } else {
+            valid
+        };
         match said {
             Said::Gone => {
-                self.untrue |= self.victim == Some(By::Here(from)) && protocol.is(Mutant::GoneIsDone);
+                self.untrue |=
+                    self.victim == Some(By::Here(from)) && protocol.is(Mutant::GoneIsDone);
                 self.line.remove(&released);
                 if protocol.is(Mutant::ForgetsTheLine) {
                     return;
@@ -663,7 +810,11 @@ impl State {
                 self.line.remove(&released);
             }
             Said::Granted(fence) => {
-                let next = Hold { grant: to, valid, stage: Stage::Inside };
+                let next = Hold {
+                    grant: to,
+                    valid,
+                    stage: Stage::Inside,
+                };
                 match self.line.transfer(&released, next, caller, moment().now) {
                     (_, Some(_)) => self.enters(By::Here(to), fence),
                     (_, None) if protocol.is(Mutant::UnwantedKept) => _ = self.line.remove(&next),
@@ -677,7 +828,9 @@ impl State {
     }
 
     fn timeout(&mut self, protocol: &Protocol) {
-        let Some(Handing { from, to, .. }) = self.handing.take() else { return };
+        let Some(Handing { from, to, .. }) = self.handing.take() else {
+            return;
+        };
         match protocol.mutant {
             Some(Mutant::UndoesBothAtOnce) => {
                 self.undo(from, None);
@@ -686,7 +839,11 @@ impl State {
             Some(Mutant::UndoesTheFirstOnly) => self.undo(from, None),
             Some(Mutant::UndoesTheSecondOnly) => {
                 self.undo(to, None);
-                self.line.remove(&Hold { grant: from, valid: 0, stage: Stage::Releasing });
+                self.line.remove(&Hold {
+                    grant: from,
+                    valid: 0,
+                    stage: Stage::Releasing,
+                });
             }
             _ => self.undo(from, Some(to)),
         }
@@ -705,7 +862,9 @@ impl State {
     fn lose_if_closed(&mut self, protocol: &Protocol) {
         if self.closed {
             let holds: Vec<u8> = self.line.holds().iter().map(|hold| hold.grant).collect();
-            holds.into_iter().for_each(|grant| self.lose(protocol, grant));
+            holds
+                .into_iter()
+                .for_each(|grant| self.lose(protocol, grant));
         }
     }
 }

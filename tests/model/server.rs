@@ -2,7 +2,8 @@
 
 use crate::{LEASE, Mutant, Protocol};
 
-/// The sender of a command: an owner, and which of its attempts. On the wire it is the field `uuid:task-id:generation`.
+/// The sender of a command: an owner, and which of its attempts. On the wire it is the field
+/// `uuid:task-id:generation`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Attempt {
     pub(crate) owner: u8,
@@ -12,13 +13,14 @@ pub(crate) struct Attempt {
 /// The content of the lock's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    /// The attempt that it was granted to last. Scripts see only what [`Protocol::field`] shows of it; the rest is a
-    /// ghost.
+    /// The attempt that it was granted to last. Scripts see only what [`Protocol::field`] shows of
+    /// it; the rest is a ghost.
     pub(crate) by: Attempt,
     pub(crate) count: u8,
     /// Ticks until it runs out.
     pub(crate) lease: u8,
-    /// Ghost: its acquire was executed after the second cancel had been sent, so that nothing undoes it.
+    /// Ghost: its acquire was executed after the second cancel had been sent, so that nothing
+    /// undoes it.
     pub(crate) stray: bool,
 }
 
@@ -67,7 +69,8 @@ pub(crate) struct Server {
     pub(crate) harm: Harm,
 }
 
-/// The commands that may still be executed, one bit each: in any order, at any time, or never (a loss).
+/// The commands that may still be executed, one bit each: in any order, at any time, or never (a
+/// loss).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Wire(u64);
 
@@ -124,8 +127,14 @@ impl Command {
     }
 
     fn of(bit: u8) -> Self {
-        let by = Attempt { owner: bit / 16, number: bit / 8 % 2 };
-        Self { script: SCRIPTS[usize::from(bit % 8)], by }
+        let by = Attempt {
+            owner: bit / 16,
+            number: bit / 8 % 2,
+        };
+        Self {
+            script: SCRIPTS[usize::from(bit % 8)],
+            by,
+        }
     }
 }
 
@@ -142,9 +151,17 @@ pub(crate) enum Arrival {
 
 impl Server {
     /// Executes a command. `arrival` concerns acquires only.
-    pub(crate) fn execute(&mut self, protocol: &Protocol, command: Command, arrival: Arrival) -> Answer {
+    pub(crate) fn execute(
+        &mut self,
+        protocol: &Protocol,
+        command: Command,
+        arrival: Arrival,
+    ) -> Answer {
         match &mut self.key {
-            Some(held) if protocol.field(held.by) == protocol.field(command.by) || protocol.is_blind(command) => {
+            Some(held)
+                if protocol.field(held.by) == protocol.field(command.by)
+                    || protocol.is_blind(command) =>
+            {
                 self.harm.stale |= held.by != command.by && arrival != Arrival::Awaited;
                 self.change(protocol, command, arrival);
                 Answer::Yes
@@ -153,7 +170,12 @@ impl Server {
             None if protocol.creates(command) => {
                 self.harm.stale |= !matches!(command.script, Script::Acquire { .. });
                 let stray = arrival == Arrival::TooLate;
-                self.key = Some(Key { by: command.by, count: 1, lease: LEASE, stray });
+                self.key = Some(Key {
+                    by: command.by,
+                    count: 1,
+                    lease: LEASE,
+                    stray,
+                });
                 Answer::Yes
             }
             None => Answer::No,
@@ -194,7 +216,11 @@ impl Server {
 impl Protocol {
     /// Returns the field of an attempt as the wire shows it.
     pub(crate) fn field(&self, by: Attempt) -> Attempt {
-        if self.is(Mutant::GenerationPerTask) { Attempt { number: 0, ..by } } else { by }
+        if self.is(Mutant::GenerationPerTask) {
+            Attempt { number: 0, ..by }
+        } else {
+            by
+        }
     }
 
     /// Returns whether the script does not compare the field.

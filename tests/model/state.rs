@@ -14,7 +14,8 @@ pub(crate) struct State {
     pub(crate) deletions: u8,
     /// Whether a client's clock may still be slow once.
     pub(crate) drifts: bool,
-    /// Ghost: the attempt whose hold was deleted from outside, until its owner is told or stops believing in it.
+    /// Ghost: the attempt whose hold was deleted from outside, until its owner is told or stops
+    /// believing in it.
     pub(crate) victim: Option<Attempt>,
 }
 
@@ -48,12 +49,14 @@ pub(crate) enum Action {
     Renew(u8),
     Renewed(u8),
     RenewalTimeout(u8),
-    /// The watchdog saw too many renewals fail, or the locker is closed, or it forces the lock free.
+    /// The watchdog saw too many renewals fail, or the locker is closed, or it forces the lock
+    /// free.
     GiveUp(u8),
 }
 
 impl State {
-    /// Returns the attempts that believe to hold the lock, except one that a deletion from outside has deceived.
+    /// Returns the attempts that believe to hold the lock, except one that a deletion from outside
+    /// has deceived.
     pub(crate) fn inside(&self) -> impl Iterator<Item = Attempt> {
         let believers = (0..).zip(&self.clients).filter_map(|(owner, client)| {
             let number = client.inside()?;
@@ -70,7 +73,9 @@ impl State {
     pub(crate) fn runs_out(&self, protocol: &Protocol) -> bool {
         let mut later = self.server;
         later.tick();
-        let Some(left) = later.key.map(|key| key.lease) else { return true };
+        let Some(left) = later.key.map(|key| key.lease) else {
+            return true;
+        };
         self.wire.commands().all(|command| {
             let mut server = later;
             server.execute(protocol, command, self.arrival(command));
@@ -78,14 +83,18 @@ impl State {
         })
     }
 
-    /// Returns whether it makes a difference to the client if the answer to this command is lost. The answer of a grant
-    /// or a renewal can also be late, so it is an action of its own; a timeout stands for its loss.
+    /// Returns whether it makes a difference to the client if the answer to this command is lost.
+    /// The answer of a grant or a renewal can also be late, so it is an action of its own; a
+    /// timeout stands for its loss.
     pub(crate) fn is_heard(&self, command: Command) -> bool {
         let Command { script, by } = command;
         let client = self.client(by.owner);
-        let gone = client.inside() == Some(by.number) && self.server.key.is_none_or(|key| key.by != by);
+        let gone =
+            client.inside() == Some(by.number) && self.server.key.is_none_or(|key| key.by != by);
         match script {
-            Script::Acquire { .. } => client.asking() == Some(by.number) && self.server.key.is_some(),
+            Script::Acquire { .. } => {
+                client.asking() == Some(by.number) && self.server.key.is_some()
+            }
             Script::Release => client.undos[usize::from(by.number)].awaits(),
             Script::Count(_) => gone,
             Script::Renew { awaited } => awaited && gone,
@@ -142,22 +151,38 @@ impl State {
 impl State {
     fn lock(&mut self, protocol: &Protocol, owner: u8) {
         let client = self.client_mut(owner);
-        let by = Attempt { owner, number: client.made };
+        let by = Attempt {
+            owner,
+            number: client.made,
+        };
         client.made += 1;
         self.acquire(protocol, by, 0);
     }
 
     fn acquire(&mut self, protocol: &Protocol, by: Attempt, copy: u8) {
-        self.client_mut(by.owner).acquire = Some(Acquire { copy, valid: protocol.validity(), granted: false });
-        self.wire.put(Command { script: Script::Acquire { copy }, by });
+        self.client_mut(by.owner).acquire = Some(Acquire {
+            copy,
+            valid: protocol.validity(),
+            granted: false,
+        });
+        self.wire.put(Command {
+            script: Script::Acquire { copy },
+            by,
+        });
     }
 
     fn granted(&mut self, protocol: &Protocol, owner: u8) {
         let client = self.client_mut(owner);
-        let Some(acquire) = client.acquire.take() else { return };
+        let Some(acquire) = client.acquire.take() else {
+            return;
+        };
         let (number, valid) = (client.made - 1, protocol.left(acquire.valid));
         if valid > 0 {
-            client.hold = Hold::Held { number, guards: 1, valid };
+            client.hold = Hold::Held {
+                number,
+                guards: 1,
+                valid,
+            };
         } else {
             self.undo(Attempt { owner, number }, Undo::Once);
         }
@@ -166,7 +191,10 @@ impl State {
     fn unwanted(&mut self, protocol: &Protocol, owner: u8) {
         let client = self.client_mut(owner);
         client.acquire = None;
-        let by = Attempt { owner, number: client.made - 1 };
+        let by = Attempt {
+            owner,
+            number: client.made - 1,
+        };
         if !protocol.is(Mutant::UnwantedKept) {
             self.undo(by, Undo::Once);
         }
@@ -174,8 +202,13 @@ impl State {
 
     fn timeout(&mut self, protocol: &Protocol, owner: u8) {
         let client = self.client_mut(owner);
-        let Some(acquire) = client.acquire.take() else { return };
-        let by = Attempt { owner, number: client.made - 1 };
+        let Some(acquire) = client.acquire.take() else {
+            return;
+        };
+        let by = Attempt {
+            owner,
+            number: client.made - 1,
+        };
         if protocol.is(Mutant::UnknownRepeated) && acquire.copy == 0 {
             self.acquire(protocol, by, 1);
         } else if !protocol.is(Mutant::NoCancel) {
@@ -185,20 +218,33 @@ impl State {
 
     fn undo(&mut self, by: Attempt, undo: Undo) {
         self.client_mut(by.owner).undos[usize::from(by.number)] = undo;
-        self.wire.put(Command { script: Script::Release, by });
+        self.wire.put(Command {
+            script: Script::Release,
+            by,
+        });
     }
 
     fn enter(&mut self, owner: u8) {
-        let Hold::Held { number, guards, .. } = &mut self.client_mut(owner).hold else { return };
+        let Hold::Held { number, guards, .. } = &mut self.client_mut(owner).hold else {
+            return;
+        };
         *guards += 1;
-        let (script, by) = (Script::Count(*guards), Attempt { owner, number: *number });
+        let (script, by) = (
+            Script::Count(*guards),
+            Attempt {
+                owner,
+                number: *number,
+            },
+        );
         self.wire.put(Command { script, by });
     }
 
     fn leave(&mut self, owner: u8) {
         let client = self.client_mut(owner);
         match &mut client.hold {
-            &mut Hold::Held { number, guards: 1, .. } => {
+            &mut Hold::Held {
+                number, guards: 1, ..
+            } => {
                 client.hold = Hold::Releasing { number };
                 self.forget_renewal(owner);
                 self.undo(Attempt { owner, number }, Undo::Once);
@@ -210,7 +256,13 @@ impl State {
             }
             Hold::Held { number, guards, .. } => {
                 *guards -= 1;
-                let (script, by) = (Script::Count(*guards), Attempt { owner, number: *number });
+                let (script, by) = (
+                    Script::Count(*guards),
+                    Attempt {
+                        owner,
+                        number: *number,
+                    },
+                );
                 self.wire.put(Command { script, by });
             }
             Hold::Lost { guards, .. } => *guards -= 1,
@@ -220,9 +272,17 @@ impl State {
 
     fn renew(&mut self, protocol: &Protocol, owner: u8) {
         let client = self.client_mut(owner);
-        let Some(number) = client.inside() else { return };
-        client.renewal = Some(Renewal { valid: protocol.validity(), done: false });
-        self.wire.put(Command { script: Script::Renew { awaited: true }, by: Attempt { owner, number } });
+        let Some(number) = client.inside() else {
+            return;
+        };
+        client.renewal = Some(Renewal {
+            valid: protocol.validity(),
+            done: false,
+        });
+        self.wire.put(Command {
+            script: Script::Renew { awaited: true },
+            by: Attempt { owner, number },
+        });
     }
 
     /// The client no longer waits for the answer; the command may be executed nevertheless.
@@ -235,10 +295,16 @@ impl State {
     }
 
     fn unawait(&mut self, by: Attempt) {
-        let awaited = Command { script: Script::Renew { awaited: true }, by };
+        let awaited = Command {
+            script: Script::Renew { awaited: true },
+            by,
+        };
         if self.wire.has(awaited) {
             self.wire.take(awaited);
-            self.wire.put(Command { script: Script::Renew { awaited: false }, by });
+            self.wire.put(Command {
+                script: Script::Renew { awaited: false },
+                by,
+            });
         }
     }
 
@@ -282,7 +348,13 @@ impl State {
         }
     }
 
-    fn executed_acquire(&mut self, command: Command, arrival: Arrival, answer: Answer, heard: bool) {
+    fn executed_acquire(
+        &mut self,
+        command: Command,
+        arrival: Arrival,
+        answer: Answer,
+        heard: bool,
+    ) {
         // An acquire is sent at most once, and the network makes no copies.
         self.wire.take(command);
         let client = self.client_mut(command.by.owner);
@@ -298,7 +370,10 @@ impl State {
     }
 
     fn executed_release(&mut self, protocol: &Protocol, by: Attempt) {
-        let coming = self.wire.has(Command { script: Script::Acquire { copy: 0 }, by });
+        let coming = self.wire.has(Command {
+            script: Script::Acquire { copy: 0 },
+            by,
+        });
         let client = self.client_mut(by.owner);
         let undo = &mut client.undos[usize::from(by.number)];
         *undo = undo.answered(protocol);
@@ -322,7 +397,8 @@ impl State {
         }
     }
 
-    /// A client receives the answer "gone", which means nothing if it no longer holds the lock by this attempt.
+    /// A client receives the answer "gone", which means nothing if it no longer holds the lock by
+    /// this attempt.
     fn gone(&mut self, protocol: &Protocol, by: Attempt) {
         if self.client(by.owner).inside() != Some(by.number) {
             return;

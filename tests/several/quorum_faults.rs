@@ -1,5 +1,5 @@
-//! A minority of the servers costs nothing: not while it hangs, is slow or is down, not when it comes back, and not at
-//! `close`.
+//! A minority of the servers costs nothing: not while it hangs, is slow or is down, not when it
+//! comes back, and not at `close`.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ use crate::common::several::{connections, on, over, servers, settled, through};
 use crate::common::{Server, eventually, key, ms};
 use lockhound::{Error, HoldState, Locker};
 
-/// Returns how long a lock and its unlock take, with a re-entry and a query between: the median, and the longest.
+/// Returns how long a lock and its unlock take, with a re-entry and a query between: the median,
+/// and the longest.
 async fn pairs(locks: &Locker) -> (Duration, Duration) {
     let mut times = Vec::new();
     for _ in 0..21 {
@@ -37,8 +38,14 @@ async fn two_of_five_servers_that_hang_are_slow_or_are_down_cost_nothing() {
     let name = held.key().to_string();
     // Any wait for the others would cost at least 20 ms per round trip.
     let fine = |what, (median, longest): (Duration, Duration)| {
-        assert!(within(median, usual + ms(15)), "{what}: {median:?} instead of {usual:?}");
-        assert!(within(longest, ms(250)), "{what}: {longest:?}, and a command may take 3 s");
+        assert!(
+            within(median, usual + ms(15)),
+            "{what}: {median:?} instead of {usual:?}"
+        );
+        assert!(
+            within(longest, ms(250)),
+            "{what}: {longest:?}, and a command may take 3 s"
+        );
     };
     servers[0].stop();
     servers[3].stop();
@@ -69,8 +76,8 @@ async fn a_long_hold_and_its_waiter_are_not_affected_by_a_minority_that_hangs_or
     }
 }
 
-/// Keeps a hold and its waiter while one of five servers is down and another one hangs. Returns the longest time
-/// without a renewal.
+/// Keeps a hold and its waiter while one of five servers is down and another one hangs. Returns the
+/// longest time without a renewal.
 async fn longest_without_a_renewal() -> Duration {
     let (servers, key, lease) = (servers(5), key(), ms(1_500));
     let locks = over(&servers, lease).connect().await.unwrap();
@@ -92,8 +99,15 @@ async fn longest_without_a_renewal() -> Duration {
     let released = Instant::now();
     guard.unlock().await.unwrap();
     waiting.await.unwrap().unwrap().unlock().await.unwrap();
-    assert!(crate::common::machine::within(released.elapsed(), ms(300)), "{:?}", released.elapsed());
-    assert_eq!((locks.stats().losses.total(), other.stats().losses.total()), (0, 0));
+    assert!(
+        crate::common::machine::within(released.elapsed(), ms(300)),
+        "{:?}",
+        released.elapsed()
+    );
+    assert_eq!(
+        (locks.stats().losses.total(), other.stats().losses.total()),
+        (0, 0)
+    );
     servers[3].go_on();
     longest
 }
@@ -102,24 +116,50 @@ async fn longest_without_a_renewal() -> Duration {
 async fn with_three_of_five_servers_away_the_error_names_each_with_its_reason() {
     let (servers, key) = (servers(5), key());
     let locks = over(&servers, ms(1_500)).connect().await.unwrap();
-    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+    locks
+        .get(&key)
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     servers[0].kill();
     servers[2].kill();
     servers[4].stop();
     // By now the two killed servers are known to be down.
     tokio::time::sleep(ms(100)).await;
     let result = locks.get(&key).try_lock().await;
-    let Err(Error::Unavailable { nodes, .. }) = result else { panic!("{result:?}") };
-    let about = |server: &Server| nodes.iter().find(|node| node.node().contains(&server.url())).expect("its name");
+    let Err(Error::Unavailable { nodes, .. }) = result else {
+        panic!("{result:?}")
+    };
+    let about = |server: &Server| {
+        nodes
+            .iter()
+            .find(|node| node.node().contains(&server.url()))
+            .expect("its name")
+    };
     assert_eq!(nodes.len(), 3, "{nodes:?}");
     for server in [&servers[0], &servers[2]] {
-        assert!(about(server).reason().to_lowercase().contains("connect"), "{nodes:?}");
+        assert!(
+            about(server).reason().to_lowercase().contains("connect"),
+            "{nodes:?}"
+        );
     }
-    assert!(about(&servers[4]).reason().contains("timed out"), "{nodes:?}");
+    assert!(
+        about(&servers[4]).reason().contains("timed out"),
+        "{nodes:?}"
+    );
     let holder = locks.get(&key).holder().await;
-    assert!(matches!(holder, Err(Error::Unavailable { ref nodes, .. }) if nodes.len() == 3), "{holder:?}");
+    assert!(
+        matches!(holder, Err(Error::Unavailable { ref nodes, .. }) if nodes.len() == 3),
+        "{holder:?}"
+    );
     // What the attempt took is undone.
-    eventually(ms(500), "undone", || !servers[1].exists(&key) && !servers[3].exists(&key)).await;
+    eventually(ms(500), "undone", || {
+        !servers[1].exists(&key) && !servers[3].exists(&key)
+    })
+    .await;
     servers[4].go_on();
 }
 
@@ -139,23 +179,40 @@ async fn a_renewal_on_five_servers_counts_once() {
 #[tokio::test]
 async fn undos_do_not_pile_up_for_a_server_that_is_down() {
     let servers = servers(3);
-    let locks = over(&servers, ms(30_000)).command_timeout(ms(100)).connect().await.unwrap();
+    let locks = over(&servers, ms(30_000))
+        .command_timeout(ms(100))
+        .connect()
+        .await
+        .unwrap();
     pairs(&locks).await;
     servers[2].kill();
     // Commands that were in flight are unknown; their undo waits until the server is back.
     tokio::time::sleep(ms(100)).await;
     let before = locks.stats().pending;
     for _ in 0..100 {
-        locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+        locks
+            .get(key())
+            .lock()
+            .await
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
     }
-    eventually(ms(1_000), "nothing is under way", || locks.stats().pending <= before).await;
+    eventually(ms(1_000), "nothing is under way", || {
+        locks.stats().pending <= before
+    })
+    .await;
     assert!(before <= 1, "{before}");
     tokio::time::sleep(ms(100)).await;
     servers[2].restart();
     eventually(ms(3_000), "connected", || connections(&servers[2]) == 3).await;
     tokio::time::sleep(ms(300)).await;
     let sent = servers[2].calls("evalsha") + servers[2].calls("eval");
-    assert!(sent < 20, "{sent} releases of locks that the server never had");
+    assert!(
+        sent < 20,
+        "{sent} releases of locks that the server never had"
+    );
 }
 
 /// A bug: `close` waited for servers that hang.
@@ -170,17 +227,33 @@ async fn closing_does_not_wait_for_a_minority() {
     let guard = locks.get(&name).lock().await.unwrap();
     eventually(ms(500), "on all of them", || on(&servers, &name) == 3).await;
     servers[1].stop();
-    locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    locks
+        .get(key())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     let closing = locks.clone();
     let start = Instant::now();
     let closing = tokio::spawn(async move { closing.close().await });
     guard.lost().cancelled().await;
     drop(guard);
     closing.await.unwrap();
-    assert!(crate::common::machine::within(start.elapsed(), ms(1_000)), "{:?}", start.elapsed());
+    assert!(
+        crate::common::machine::within(start.elapsed(), ms(1_000)),
+        "{:?}",
+        start.elapsed()
+    );
     assert!(!servers[0].exists(&name) && !servers[2].exists(&name));
     servers[1].go_on();
-    eventually(ms(500), "the server executes the release that was sent", || !servers[1].exists(&name)).await;
+    eventually(
+        ms(500),
+        "the server executes the release that was sent",
+        || !servers[1].exists(&name),
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -188,10 +261,19 @@ async fn a_late_grant_for_a_caller_that_gave_up_is_undone() {
     let (servers, key) = (servers(3), key());
     let (proxies, builder) = through(&servers, ms(30_000));
     let locks = builder.connect().await.unwrap();
-    locks.get(crate::common::key()).lock().await.unwrap().unlock().await.unwrap();
+    locks
+        .get(crate::common::key())
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
     settled(&locks).await;
     // The acquire reaches two servers when the waiter has gone, and the third one later still.
-    proxies.iter().for_each(|proxy| proxy.set(Mode::Hold(key.clone().into_bytes())));
+    proxies
+        .iter()
+        .for_each(|proxy| proxy.set(Mode::Hold(key.clone().into_bytes())));
     assert!(locks.get(&key).try_lock_for(ms(100)).await.is_err());
     proxies[..2].iter().for_each(|proxy| proxy.set(Mode::Pass));
     tokio::time::sleep(ms(200)).await;

@@ -1,4 +1,5 @@
-//! Fences over several servers: each acquisition's fence is above all earlier ones, whichever minority missed those.
+//! Fences over several servers: each acquisition's fence is above all earlier ones, whichever
+//! minority missed those.
 
 use crate::common::marks::mark;
 use crate::common::several::{on, over, servers, settled};
@@ -10,7 +11,9 @@ const HOUR_US: i64 = 3_600 * SECOND_US;
 const DAY_MS: i64 = 86_400_000;
 
 fn wall_us() -> i64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
     i64::try_from(now.as_micros()).unwrap()
 }
 
@@ -18,7 +21,8 @@ fn remembered(server: &Server, key: &str) -> Option<u64> {
     server.command(&["GET", &mark(key)])
 }
 
-/// Sets a mark an hour ahead, so that clocks play no part: each fence is one more than the last one remembered.
+/// Sets a mark an hour ahead, so that clocks play no part: each fence is one more than the last one
+/// remembered.
 fn set_ahead(server: &Server, key: &str) -> u64 {
     let ahead = wall_us() + HOUR_US;
     server.command::<()>(&["SET", &mark(key), &ahead.to_string()]);
@@ -35,9 +39,13 @@ async fn pair(locks: &Locker, key: &str) -> Fence {
 #[tokio::test]
 async fn fences_grow_whichever_minority_misses_an_acquisition() {
     let (servers, key) = (servers(5), key());
-    let lockers =
-        [over(&servers, ms(6_000)).connect().await.unwrap(), over(&servers, ms(6_000)).connect().await.unwrap()];
-    servers.iter().for_each(|server| _ = set_ahead(server, &key));
+    let lockers = [
+        over(&servers, ms(6_000)).connect().await.unwrap(),
+        over(&servers, ms(6_000)).connect().await.unwrap(),
+    ];
+    servers
+        .iter()
+        .for_each(|server| _ = set_ahead(server, &key));
     let mut last = None;
     for round in 0..40 {
         let stopped = fastrand::usize(..5);
@@ -57,14 +65,20 @@ async fn fences_grow_whichever_minority_misses_an_acquisition() {
             // A server that is not connected again would be the third one missing.
             for locks in &lockers {
                 let list = || servers[other].command::<String>(&["CLIENT", "LIST"]);
-                eventually(ms(3_000), "connected", || list().matches(&locks.id().to_string()).count() == 3).await;
+                eventually(ms(3_000), "connected", || {
+                    list().matches(&locks.id().to_string()).count() == 3
+                })
+                .await;
                 settled(locks).await;
             }
         } else {
             servers[other].go_on();
         }
     }
-    assert!(last.unwrap().get() > u64::try_from(wall_us() + HOUR_US / 2).unwrap(), "the sequence was never lost");
+    assert!(
+        last.unwrap().get() > u64::try_from(wall_us() + HOUR_US / 2).unwrap(),
+        "the sequence was never lost"
+    );
 }
 
 #[tokio::test]
@@ -117,7 +131,10 @@ async fn a_fence_that_no_majority_remembers_is_no_grant() {
     // The server that would have to remember the fence refuses the raise, which needs GET.
     servers[1].command::<()>(&["ACL", "SETUSER", "default", "-get"]);
     let result = locks.get(&key).try_lock().await;
-    assert!(matches!(result, Err(lockhound::Error::Unavailable { .. })), "{result:?}");
+    assert!(
+        matches!(result, Err(lockhound::Error::Unavailable { .. })),
+        "{result:?}"
+    );
     eventually(ms(1_000), "undone", || on(&servers[..2], &key) == 0).await;
     servers[1].command::<()>(&["ACL", "SETUSER", "default", "+get"]);
     servers[2].go_on();
@@ -128,12 +145,17 @@ async fn a_fence_that_no_majority_remembers_is_no_grant() {
 async fn the_fence_of_a_hold_survives_the_restart_of_every_server() {
     let (servers, key) = (servers(3), key());
     let locks = over(&servers, ms(900)).connect().await.unwrap();
-    servers.iter().for_each(|server| _ = set_ahead(server, &key));
+    servers
+        .iter()
+        .for_each(|server| _ = set_ahead(server, &key));
     let guard = locks.get(&key).lock().await.unwrap();
     for server in &servers {
         server.kill();
         server.restart();
-        eventually(ms(1_500), "it remembers", || remembered(server, &key) >= Some(guard.fence().get())).await;
+        eventually(ms(1_500), "it remembers", || {
+            remembered(server, &key) >= Some(guard.fence().get())
+        })
+        .await;
     }
     let first = guard.fence();
     guard.unlock().await.unwrap();
@@ -141,7 +163,8 @@ async fn the_fence_of_a_hold_survives_the_restart_of_every_server() {
     assert!(second > first, "{second} after {first}");
 }
 
-/// Does what a locker does whose clock is off by `offset_us`: acquires on these servers, and raises the lower fences.
+/// Does what a locker does whose clock is off by `offset_us`: acquires on these servers, and raises
+/// the lower fences.
 fn acquire(servers: &[&Server], key: &str, offset_us: i64) -> u64 {
     let script = crate::common::acquire_script(include_str!("../../lua/redisson/acquire.lua"));
     let clock = wall_us() + offset_us;
@@ -150,7 +173,8 @@ fn acquire(servers: &[&Server], key: &str, offset_us: i64) -> u64 {
         .map(|server| {
             let mut call = script.key(key);
             call.key(mark(key)).arg(30_000).arg("u:1:1").arg(clock);
-            let (granted, fence): (i64, u64) = call.invoke(&mut server.connection().unwrap()).unwrap();
+            let (granted, fence): (i64, u64) =
+                call.invoke(&mut server.connection().unwrap()).unwrap();
             assert_eq!(granted, 1);
             fence
         })
@@ -160,7 +184,11 @@ fn acquire(servers: &[&Server], key: &str, offset_us: i64) -> u64 {
     for server in servers {
         let mut call = raise.key(key);
         call.key(mark(key)).arg("u:1:1").arg(highest);
-        assert_eq!(call.invoke::<i64>(&mut server.connection().unwrap()).unwrap(), 1);
+        assert_eq!(
+            call.invoke::<i64>(&mut server.connection().unwrap())
+                .unwrap(),
+            1
+        );
         server.command::<u64>(&["DEL", key]);
     }
     highest
@@ -171,50 +199,95 @@ async fn fences_grow_though_lockers_clocks_are_hours_apart() {
     let (servers, key) = (servers(3), key());
     let locks = over(&servers, ms(30_000)).connect().await.unwrap();
     let mut last = 0;
-    for offset in [0, HOUR_US, -HOUR_US, 0, -HOUR_US, HOUR_US, 0, 100 * HOUR_US, -100 * HOUR_US] {
+    for offset in [
+        0,
+        HOUR_US,
+        -HOUR_US,
+        0,
+        -HOUR_US,
+        HOUR_US,
+        0,
+        100 * HOUR_US,
+        -100 * HOUR_US,
+    ] {
         let missing = fastrand::usize(..3);
-        let asked: Vec<&Server> = servers.iter().enumerate().filter(|(at, _)| *at != missing).map(|(_, s)| s).collect();
+        let asked: Vec<&Server> = servers
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| *at != missing)
+            .map(|(_, s)| s)
+            .collect();
         let theirs = acquire(&asked, &key, offset);
         assert!(theirs > last, "{offset}: {theirs} after {last}");
         let ours = pair(&locks, &key).await.get();
         assert!(ours > theirs, "{offset}: {ours} after {theirs}");
         settled(&locks).await;
         let ahead = i64::try_from(ours).unwrap() - wall_us();
-        assert!(ahead < 40 * SECOND_US, "a clock that is ahead moved the fence ahead by {ahead} us");
+        assert!(
+            ahead < 40 * SECOND_US,
+            "a clock that is ahead moved the fence ahead by {ahead} us"
+        );
         last = ours;
     }
 }
 
-/// A late raise must not count once another holder may have taken the lock, and an absurd one must spoil no mark.
+/// A late raise must not count once another holder may have taken the lock, and an absurd one must
+/// spoil no mark.
 #[test]
 fn a_raise_is_refused_without_the_lock_and_beyond_30_days() {
     let (server, key) = (Server::start(), key());
     let mut connection = server.connection().unwrap();
     for (name, script, held) in [
-        ("hash", include_str!("../../lua/redisson/raise.lua"), &["HSET", &key, "u:1:1", "1"][..]),
-        ("string", include_str!("../../lua/plain/raise.lua"), &["SET", &key, "u:1:1"][..]),
+        (
+            "hash",
+            include_str!("../../lua/redisson/raise.lua"),
+            &["HSET", &key, "u:1:1", "1"][..],
+        ),
+        (
+            "string",
+            include_str!("../../lua/plain/raise.lua"),
+            &["SET", &key, "u:1:1"][..],
+        ),
     ] {
         server.command::<()>(&["FLUSHALL"]);
         let script = redis::Script::new(script);
         let mut raise = |field: &str, fence: i64| -> i64 {
-            script.key(&key).key(mark(&key)).arg(field).arg(fence).invoke(&mut connection).unwrap()
+            script
+                .key(&key)
+                .key(mark(&key))
+                .arg(field)
+                .arg(fence)
+                .invoke(&mut connection)
+                .unwrap()
         };
         let now = wall_us();
         assert_eq!(raise("u:1:1", now), 0, "{name}: free");
         server.command::<redis::Value>(held);
         assert_eq!(raise("u:1:2", now), 0, "{name}: held by another owner");
         assert_eq!(remembered(&server, &key), None, "{name}");
-        assert_eq!(raise("u:1:1", now + 31 * 24 * HOUR_US), -1, "{name}: too far ahead");
+        assert_eq!(
+            raise("u:1:1", now + 31 * 24 * HOUR_US),
+            -1,
+            "{name}: too far ahead"
+        );
         assert_eq!(raise("u:1:1", (1 << 53) - 1), -1, "{name}: too far ahead");
         assert_eq!(remembered(&server, &key), None, "{name}");
         let ahead = now + 29 * 24 * HOUR_US;
         for fence in [now, ahead, now, ahead] {
             assert_eq!(raise("u:1:1", fence), 1, "{name}");
         }
-        assert_eq!(remembered(&server, &key), u64::try_from(ahead).ok(), "{name}: it never falls");
+        assert_eq!(
+            remembered(&server, &key),
+            u64::try_from(ahead).ok(),
+            "{name}: it never falls"
+        );
         server.command::<u64>(&["DEL", &key]);
         server.command::<u64>(&["LPUSH", &key, "x"]);
-        assert_eq!(raise("u:1:1", ahead + 1), 0, "{name}: a key of another type");
+        assert_eq!(
+            raise("u:1:1", ahead + 1),
+            0,
+            "{name}: a key of another type"
+        );
     }
 }
 
@@ -231,10 +304,18 @@ async fn a_server_whose_fence_is_too_far_ahead_has_no_vote() {
         assert!(fence > last, "{fence} after {last}");
         last = fence;
     }
-    assert!(last.get() < u64::try_from(wall_us() + HOUR_US).unwrap(), "{last}");
+    assert!(
+        last.get() < u64::try_from(wall_us() + HOUR_US).unwrap(),
+        "{last}"
+    );
     settled(&locks).await;
     servers[2].stop();
-    let error = locks.get(&key).try_lock().await.expect_err("one vote is no majority").to_string();
+    let error = locks
+        .get(&key)
+        .try_lock()
+        .await
+        .expect_err("one vote is no majority")
+        .to_string();
     assert!(error.contains("30 days"), "{error}");
     eventually(ms(2_000), "undone", || on(&servers[..2], &key) == 0).await;
     servers[2].go_on();
@@ -248,19 +329,28 @@ async fn a_fence_that_a_double_cannot_hold_exactly_is_no_grant() {
         server.command::<()>(&["SET", &mark(&key), &((1_u64 << 53) - 1).to_string()]);
     }
     let result = locks.get(&key).try_lock().await;
-    assert!(matches!(result, Err(lockhound::Error::Unavailable { .. })), "{result:?}");
+    assert!(
+        matches!(result, Err(lockhound::Error::Unavailable { .. })),
+        "{result:?}"
+    );
     eventually(ms(2_000), "undone", || on(&servers, &key) == 0).await;
 }
 
-/// Asserts that fences grow although the servers' clocks are off by these milliseconds, one server after the other is
-/// down, and the clocks jump between the holds by more time than a fence's key lived in earlier versions.
+/// Asserts that fences grow although the servers' clocks are off by these milliseconds, one server
+/// after the other is down, and the clocks jump between the holds by more time than a fence's key
+/// lived in earlier versions.
 async fn fences_grow_with_clocks_at(offsets: [i64; 3]) {
     let aof = ["--appendonly", "yes", "--appendfsync", "always"];
-    let started: Option<Vec<Server>> = offsets.iter().map(|offset| Server::start_with_clock(*offset, &aof)).collect();
+    let started: Option<Vec<Server>> = offsets
+        .iter()
+        .map(|offset| Server::start_with_clock(*offset, &aof))
+        .collect();
     let Some(servers) = started else { return };
     let key = key();
-    let lockers =
-        [over(&servers, ms(6_000)).connect().await.unwrap(), over(&servers, ms(6_000)).connect().await.unwrap()];
+    let lockers = [
+        over(&servers, ms(6_000)).connect().await.unwrap(),
+        over(&servers, ms(6_000)).connect().await.unwrap(),
+    ];
     let mut last = None;
     for round in 0..12 {
         let down = round % 3;
@@ -273,12 +363,16 @@ async fn fences_grow_with_clocks_at(offsets: [i64; 3]) {
         }
         let guard = locks.get(&key).lock().await.unwrap();
         let fence = guard.fence();
-        assert!(Some(fence) > last, "round {round}, {offsets:?}: {fence} after {last:?}");
+        assert!(
+            Some(fence) > last,
+            "round {round}, {offsets:?}: {fence} after {last:?}"
+        );
         last = Some(fence);
         guard.unlock().await.unwrap();
         servers[down].go_on();
         settled(locks).await;
-        // The clocks jump back and forth by three minutes and more. Nothing is held, so no lease is cut short.
+        // The clocks jump back and forth by three minutes and more. Nothing is held, so no lease is
+        // cut short.
         for (server, offset) in servers.iter().zip(offsets) {
             let jump = if round % 2 == 0 { 200_000 } else { -200_000 };
             server.set_clock(offset + jump * i64::try_from(round % 4).unwrap());
@@ -286,7 +380,10 @@ async fn fences_grow_with_clocks_at(offsets: [i64; 3]) {
         for locks in &lockers {
             for server in &servers {
                 let list = || server.command::<String>(&["CLIENT", "LIST"]);
-                eventually(ms(6_000), "connected", || list().matches(&locks.id().to_string()).count() == 3).await;
+                eventually(ms(6_000), "connected", || {
+                    list().matches(&locks.id().to_string()).count() == 3
+                })
+                .await;
             }
             settled(locks).await;
         }
@@ -311,11 +408,14 @@ async fn fences_grow_though_servers_clocks_are_ten_days_apart() {
     fences_grow_with_clocks_at([0, 10 * DAY_MS, -10 * DAY_MS]).await;
 }
 
-/// One of three clocks is an hour ahead, more than two minutes pass during a hold, and then that server is down.
+/// One of three clocks is an hour ahead, more than two minutes pass during a hold, and then that
+/// server is down.
 #[tokio::test]
 async fn fences_grow_when_the_server_that_was_ahead_is_down_after_a_long_hold() {
-    let started: Option<Vec<Server>> =
-        [3_600_000, 0, 0].iter().map(|offset| Server::start_with_clock(*offset, &[])).collect();
+    let started: Option<Vec<Server>> = [3_600_000, 0, 0]
+        .iter()
+        .map(|offset| Server::start_with_clock(*offset, &[]))
+        .collect();
     let Some(servers) = started else { return };
     let key = key();
     let locks = over(&servers, ms(600_000)).connect().await.unwrap();
@@ -338,7 +438,9 @@ async fn fences_grow_when_the_server_that_was_ahead_is_down_after_a_long_hold() 
 async fn fences_grow_through_a_rolling_restart_with_snapshots() {
     let (servers, key) = (servers(3), key());
     let locks = over(&servers, ms(6_000)).connect().await.unwrap();
-    servers.iter().for_each(|server| _ = set_ahead(server, &key));
+    servers
+        .iter()
+        .for_each(|server| _ = set_ahead(server, &key));
     let mut last = pair(&locks, &key).await;
     for server in &servers {
         settled(&locks).await;
@@ -346,10 +448,16 @@ async fn fences_grow_through_a_rolling_restart_with_snapshots() {
         server.kill();
         server.restart();
         let list = || server.command::<String>(&["CLIENT", "LIST"]);
-        eventually(ms(6_000), "connected", || list().matches(&locks.id().to_string()).count() == 3).await;
+        eventually(ms(6_000), "connected", || {
+            list().matches(&locks.id().to_string()).count() == 3
+        })
+        .await;
         let fence = pair(&locks, &key).await;
         assert!(fence > last, "{fence} after {last}");
         last = fence;
     }
-    assert!(last.get() > u64::try_from(wall_us() + HOUR_US / 2).unwrap(), "the sequence was never lost");
+    assert!(
+        last.get() > u64::try_from(wall_us() + HOUR_US / 2).unwrap(),
+        "the sequence was never lost"
+    );
 }

@@ -1,9 +1,11 @@
-//! A crowd: many callers want one lock on one server, and each keeps it for a moment. The lock is handed over within a
-//! locker, and lockers wake each other. Some callers give up, and at most one fault occurs.
+//! A crowd: many callers want one lock on one server, and each keeps it for a moment. The lock is
+//! handed over within a locker, and lockers wake each other. Some callers give up, and at most one
+//! fault occurs.
 //!
-//! If the fault delays and loses no answers, no caller waits for a free lock for longer than it takes to wake one
-//! ([`Crowd::waking`]): `tests/model/across` promises that no caller has to wait for the re-check. A lock that no
-//! caller has does not stay on the server for longer than it takes to release it ([`Crowd::giving_back`]).
+//! If the fault delays and loses no answers, no caller waits for a free lock for longer than it
+//! takes to wake one ([`Crowd::waking`]): `tests/model/across` promises that no caller has to wait
+//! for the re-check. A lock that no caller has does not stay on the server for longer than it takes
+//! to release it ([`Crowd::giving_back`]).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -102,7 +104,11 @@ pub fn plan() -> Plan {
         lease,
         shorter: 1,
         command_timeout: lease / 20,
-        usual: if one_in(3) { Duration::ZERO } else { up_to(ms(20)) },
+        usual: if one_in(3) {
+            Duration::ZERO
+        } else {
+            up_to(ms(20))
+        },
         remember: false,
         force: false,
         delete: false,
@@ -112,7 +118,13 @@ pub fn plan() -> Plan {
 }
 
 /// Lets each caller take the lock a few times, or give up.
-pub async fn gather(world: &Arc<World>, (plan, fault): (Plan, Fault), net: &Arc<Net>, lockers: &[Locker], key: &str) {
+pub async fn gather(
+    world: &Arc<World>,
+    (plan, fault): (Plan, Fault),
+    net: &Arc<Net>,
+    lockers: &[Locker],
+    key: &str,
+) {
     let crowd = Arc::new(Crowd {
         world: Arc::clone(world),
         plan,
@@ -126,8 +138,16 @@ pub async fn gather(world: &Arc<World>, (plan, fault): (Plan, Fault), net: &Arc<
     let mut tasks = JoinSet::new();
     for (at, locks) in lockers.iter().enumerate() {
         for task in 0..plan.tasks {
-            let (crowd, who, lock) = (Arc::clone(&crowd), format!("{at}.{task} of the crowd"), locks.get(key));
-            tasks.spawn(async move { crowd.come_and_go(at, &who, lock.owned_by(Owner::new())).await });
+            let (crowd, who, lock) = (
+                Arc::clone(&crowd),
+                format!("{at}.{task} of the crowd"),
+                locks.get(key),
+            );
+            tasks.spawn(async move {
+                crowd
+                    .come_and_go(at, &who, lock.owned_by(Owner::new()))
+                    .await
+            });
         }
     }
     let watches = tokio::spawn(Arc::clone(&crowd).watch());
@@ -141,7 +161,10 @@ pub async fn gather(world: &Arc<World>, (plan, fault): (Plan, Fault), net: &Arc<
     goes_wrong.await.unwrap();
     watches.abort();
     // Otherwise it ends only if it finds something.
-    assert!(watches.await.unwrap_err().is_cancelled(), "the watch has found something: it is above");
+    assert!(
+        watches.await.unwrap_err().is_cancelled(),
+        "the watch has found something: it is above"
+    );
 }
 
 impl Crowd {
@@ -151,45 +174,88 @@ impl Crowd {
                 sleep(up_to(ms(40))).await;
             }
             let patience = one_in(4).then(|| up_to(ms(60)));
-            // Less than answers may take: only callers that asked under this lease know when it ends.
-            let lease = if self.fault.leaves_wake_ups() { self.plan.lease } else { ms(100) };
+            // Less than answers may take: only callers that asked under this lease know when it
+            // ends.
+            let lease = if self.fault.leaves_wake_ups() {
+                self.plan.lease
+            } else {
+                ms(100)
+            };
             let is_renewed = !one_in(3);
-            let lock = if is_renewed { lock.clone() } else { lock.clone().fixed_lease(lease) };
+            let lock = if is_renewed {
+                lock.clone()
+            } else {
+                lock.clone().fixed_lease(lease)
+            };
             let called = self.world.now();
             match self.take(at, &lock, patience).await {
                 None => self.world.note(format_args!("{who} gives up")),
                 Some(Ok(guard)) => self.stay(at, who, guard, (called, is_renewed)).await,
-                Some(Err(Error::Unavailable { .. })) => self.world.note(format_args!("{who}: unavailable")),
-                // A lock that was handed to its last call, which is over, is its own for a moment more.
+                Some(Err(Error::Unavailable { .. })) => {
+                    self.world.note(format_args!("{who}: unavailable"))
+                }
+                // A lock that was handed to its last call, which is over, is its own for a moment
+                // more.
                 Some(Err(Error::Lost { .. })) if matches!(self.fault, Fault::Deleted) => {
-                    self.world.note(format_args!("{who}: lost before it is given back"));
+                    self.world
+                        .note(format_args!("{who}: lost before it is given back"));
                 }
                 Some(Err(other)) => panic!("{who}: {other}"),
             }
         }
     }
 
-    async fn take(&self, at: usize, lock: &Lock, patience: Option<Duration>) -> Option<Result<Guard, Error>> {
+    async fn take(
+        &self,
+        at: usize,
+        lock: &Lock,
+        patience: Option<Duration>,
+    ) -> Option<Result<Guard, Error>> {
         let number = {
             let mut waits = self.waits.lock().unwrap();
-            let number = waits.iter().map(|wait| wait.number + 1).max().unwrap_or_default();
-            waits.push(Wait { number, locker: at, since: Instant::now() });
+            let number = waits
+                .iter()
+                .map(|wait| wait.number + 1)
+                .max()
+                .unwrap_or_default();
+            waits.push(Wait {
+                number,
+                locker: at,
+                since: Instant::now(),
+            });
             number
         };
         let answer = match patience {
             Some(patience) => timeout(patience, lock.lock()).await.ok(),
             None => Some(lock.lock().await),
         };
-        self.waits.lock().unwrap().retain(|wait| wait.number != number);
+        self.waits
+            .lock()
+            .unwrap()
+            .retain(|wait| wait.number != number);
         answer
     }
 
-    async fn stay(&self, locker: usize, who: &str, guard: Guard, (called, is_renewed): (u64, bool)) {
+    async fn stay(
+        &self,
+        locker: usize,
+        who: &str,
+        guard: Guard,
+        (called, is_renewed): (u64, bool),
+    ) {
         if guard.check().is_err() {
             return self.world.note(format_args!("{who}: lost at once"));
         }
         let (key, fence, token) = (&*self.key, guard.fence().get(), guard.lost());
-        let entry = Entry { key, who, locker, fence, is_renewed, token, called };
+        let entry = Entry {
+            key,
+            who,
+            locker,
+            fence,
+            is_renewed,
+            token,
+            called,
+        };
         let inside = self.world.enter(entry, "waits for");
         let stay = match fastrand::u8(0..4) {
             0 => Duration::ZERO,
@@ -232,11 +298,13 @@ impl Crowd {
                 route.cut();
                 if anew {
                     sleep(up_to(lasts)).await;
-                    self.world.note(format_args!("locker {locker} is connected anew"));
+                    self.world
+                        .note(format_args!("locker {locker} is connected anew"));
                     route.lead_to(server);
                 }
                 sleep(lasts).await;
-                self.world.note(format_args!("locker {locker} comes to the server again"));
+                self.world
+                    .note(format_args!("locker {locker} comes to the server again"));
                 route.mend();
                 self.set_cut(locker, true);
             }
@@ -267,19 +335,23 @@ impl Crowd {
     }
 
     fn set_cut(&self, locker: usize, is_over: bool) {
-        *self.cut.lock().unwrap() = Some(Cut { locker, is_over, changed: Instant::now() });
+        *self.cut.lock().unwrap() = Some(Cut {
+            locker,
+            is_over,
+            changed: Instant::now(),
+        });
     }
 
-    /// Returns how long a caller may wait for a free lock. The locker that is woken may need two round trips; the first
-    /// to be woken may be cut off or gone, and then the others check one after the other (`src/line/wake_state.rs`:
-    /// within 200 ms, and 20 ms more for the one that watches). The re-check, a sixth of a lease, comes later than
-    /// that.
+    /// Returns how long a caller may wait for a free lock. The locker that is woken may need two
+    /// round trips; the first to be woken may be cut off or gone, and then the others check one
+    /// after the other (`src/line/wake_state.rs`: within 200 ms, and 20 ms more for the one that
+    /// watches). The re-check, a sixth of a lease, comes later than that.
     fn waking(&self) -> Duration {
         ms(220) + self.plan.usual * 4
     }
 
-    /// Returns how long a lock that no caller has may stay on the server: its grant or release gets no answer, nor does
-    /// the undo that follows, and each is repeated.
+    /// Returns how long a lock that no caller has may stay on the server: its grant or release gets
+    /// no answer, nor does the undo that follows, and each is repeated.
     fn giving_back(&self) -> Duration {
         self.plan.command_timeout * 6
     }
@@ -296,11 +368,17 @@ impl Crowd {
             }
             let cut = *self.cut.lock().unwrap();
             match &last {
-                Some((None, ..)) if self.fault.leaves_wake_ups() => self.nobody_waits_for_long(since, cut),
+                Some((None, ..)) if self.fault.leaves_wake_ups() => {
+                    self.nobody_waits_for_long(since, cut)
+                }
                 Some((Some(holder), _, false)) if cut.is_none_or(|cut| cut.is_over) => {
                     let since = cut.map_or(since, |cut| cut.changed.max(since));
                     let is_left = since.elapsed() > self.giving_back();
-                    assert!(!is_left, "{holder} stands in {}, and nobody is in it", self.key);
+                    assert!(
+                        !is_left,
+                        "{holder} stands in {}, and nobody is in it",
+                        self.key
+                    );
                 }
                 _ => {}
             }
@@ -314,11 +392,19 @@ impl Crowd {
             let since = match cut.filter(|cut| cut.locker == *locker) {
                 None => free.max(*since),
                 // The commands that it sent meanwhile get no answer.
-                Some(Cut { is_over: true, changed, .. }) => free.max(*since).max(changed + self.plan.command_timeout),
+                Some(Cut {
+                    is_over: true,
+                    changed,
+                    ..
+                }) => free.max(*since).max(changed + self.plan.command_timeout),
                 Some(_) => continue,
             };
             let waits = Instant::now().saturating_duration_since(since);
-            assert!(waits <= self.waking(), "locker {locker} has waited for {} for {waits:?}: it is free", self.key);
+            assert!(
+                waits <= self.waking(),
+                "locker {locker} has waited for {} for {waits:?}: it is free",
+                self.key
+            );
         }
     }
 }

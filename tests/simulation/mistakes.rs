@@ -1,4 +1,5 @@
-//! Maps each mistake of the models to the patch in `mutants/` that makes it in the source, or to why there is none.
+//! Maps each mistake of the models to the patch in `mutants/` that makes it in the source, or to
+//! why there is none.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,23 +15,30 @@ enum Held {
     No(&'static str),
 }
 
-/// A server in memory executes the commands of a connection in order. When a connection is given up, none of its
-/// commands runs after those of the next connection.
-const IN_ORDER: Held = No("servers in memory execute what a locker sends in its order, so nothing overtakes anything");
-/// For the same reason an answer settles all commands before it, and a doubt about them ends with it.
-const IN_ORDER_TOO: Held =
-    No("servers in memory execute what a locker sends in its order, so an answer settles it: `src/hold.rs` tests this");
+/// A server in memory executes the commands of a connection in order. When a connection is given
+/// up, none of its commands runs after those of the next connection.
+const IN_ORDER: Held =
+    No("servers in memory execute what a locker sends in its order, so nothing overtakes anything");
+/// For the same reason an answer settles all commands before it, and a doubt about them ends with
+/// it.
+const IN_ORDER_TOO: Held = No(
+    "servers in memory execute what a locker sends in its order, so an answer settles it: `src/hold.rs` tests this",
+);
 /// Lockers of this crate listen for only a moment without being in a list.
-const NO_OTHERS: Held =
-    No("no client of the simulation waits outside of the list for long: 6,000 seeds do not find it");
+const NO_OTHERS: Held = No(
+    "no client of the simulation waits outside of the list for long: 6,000 seeds do not find it",
+);
 /// The next locker checks 20 ms later, which is within the bound.
-const WATCHED: Held = No("another one watches, so that it costs 20 ms at the most: 6,000 seeds do not find it");
+const WATCHED: Held =
+    No("another one watches, so that it costs 20 ms at the most: 6,000 seeds do not find it");
 
 /// The model of memories finds it.
-const RARE: Held = No("it takes a loss and late commands in one order of many: 250 seeds do not find it");
+const RARE: Held =
+    No("it takes a loss and late commands in one order of many: 250 seeds do not find it");
 
 /// A locker looks at the re-check, which is the bound of the simulation.
-const LOOKS: Held = No("a locker asks by itself within the bound: `tests/in_memory/lists.rs` tests how soon");
+const LOOKS: Held =
+    No("a locker asks by itself within the bound: `tests/in_memory/lists.rs` tests how soon");
 
 /// For the same reason.
 const LOOKS_LATE: Held =
@@ -48,7 +56,10 @@ const MODELS: [(&str, &[(&str, Held)]); 5] = [
             ("NoCancel", By("unknown_is_not_undone")),
             ("CancelOnce", IN_ORDER),
             ("UnwantedKept", By("unwanted_is_kept")),
-            ("CountIncrements", No("counts on the server are for others to see, and the simulation looks at none")),
+            (
+                "CountIncrements",
+                No("counts on the server are for others to see, and the simulation looks at none"),
+            ),
             ("ReleaseBlind", By("release_is_blind")),
             ("RenewalCreates", By("renewal_creates")),
             ("LostRevives", By("lost_revives")),
@@ -61,16 +72,29 @@ const MODELS: [(&str, &[(&str, Held)]); 5] = [
             ("GrantsBlindly", By("hand_over_grants_blindly")),
             ("TakesWhatIsFree", By("hand_over_takes_what_is_free")),
             ("ValidityFromReply", By("hand_over_valid_from_the_answer")),
-            ("LeavesWithTheAnswer", No("a guard is gone when its release is sent: `unlock` consumes it")),
+            (
+                "LeavesWithTheAnswer",
+                No("a guard is gone when its release is sent: `unlock` consumes it"),
+            ),
             ("UndoesBothAtOnce", IN_ORDER),
             ("UndoesTheFirstOnly", By("hand_over_undoes_the_first_only")),
-            ("UndoesTheSecondOnly", No("what is sent to a server in memory is executed, or the server forgets all")),
-            ("LateYesKept", No("its lease is over, and shorter than a command timeout: nothing stands for long")),
+            (
+                "UndoesTheSecondOnly",
+                No("what is sent to a server in memory is executed, or the server forgets all"),
+            ),
+            (
+                "LateYesKept",
+                No(
+                    "its lease is over, and shorter than a command timeout: nothing stands for long",
+                ),
+            ),
             ("UnwantedKept", By("unwanted_is_kept")),
             ("SameFence", By("hand_over_keeps_the_fence")),
             (
                 "ForgetsTheLine",
-                No("whatever is under way tells its line the outcome, at the latest when it is dropped"),
+                No(
+                    "whatever is under way tells its line the outcome, at the latest when it is dropped",
+                ),
             ),
             ("GoneIsDone", By("hand_over_of_what_is_gone")),
         ],
@@ -78,7 +102,10 @@ const MODELS: [(&str, &[(&str, Held)]); 5] = [
     (
         "tests/model/across/mod.rs",
         &[
-            ("GoIsAGrant", No("a wake-up has no field and no fence to make a hold of")),
+            (
+                "GoIsAGrant",
+                No("a wake-up has no field and no fence to make a hold of"),
+            ),
             ("NobodyWatches", By("nobody_watches")),
             ("ForgetsWhileAsking", By("wake_up_forgotten_while_asking")),
             ("ForgetsWhileReleasing", WATCHED),
@@ -99,7 +126,10 @@ const MODELS: [(&str, &[(&str, Held)]); 5] = [
         &[
             ("NoQuarantine", By("b4_votes_are_not_vetted")),
             ("FenceKept", By("fences_not_agreed_upon")),
-            ("FenceAnywhere", No("a raise names the lock for which it is written")),
+            (
+                "FenceAnywhere",
+                No("a raise names the lock for which it is written"),
+            ),
             ("ClockAlone", By("clock_without_a_count")),
             ("ClockTrusted", By("clock_before_the_mark")),
             ("MarksExpire", By("b2_marks_run_out")),
@@ -118,7 +148,10 @@ const MODELS: [(&str, &[(&str, Held)]); 5] = [
         &[
             ("AcquireBlind", By("acquires_are_not_vetted")),
             ("RunIgnored", By("memory_of_another_run")),
-            ("IdKept", No("ids are random, so there is no line that would keep one")),
+            (
+                "IdKept",
+                No("ids are random, so there is no line that would keep one"),
+            ),
             ("NoWait", By("forgot_and_votes_at_once")),
             ("NothingAnnounced", RARE),
             ("OwnLeases", By("wait_for_own_leases")),
@@ -130,8 +163,16 @@ const MODELS: [(&str, &[(&str, Held)]); 5] = [
             ("MarksUntold", By("marks_not_brought_along")),
             ("AskedEarly", By("marks_told_at_once")),
             ("ShorterWait", By("wait_is_cut_short")),
-            ("NotNoted", No("servers vote after another lease even so: `tests/model/memory` has what it costs")),
-            ("NeverLate", No("all servers come back here: `tests/memory.rs` has one that does not")),
+            (
+                "NotNoted",
+                No(
+                    "servers vote after another lease even so: `tests/model/memory` has what it costs",
+                ),
+            ),
+            (
+                "NeverLate",
+                No("all servers come back here: `tests/memory.rs` has one that does not"),
+            ),
         ],
     ),
 ];
@@ -139,8 +180,16 @@ const MODELS: [(&str, &[(&str, Held)]); 5] = [
 /// Returns the mistakes of a model: the variants of its `enum`.
 fn mistakes(source: &str) -> Vec<&str> {
     let begins = |line: &str| line.ends_with("enum Mutant {") || line.ends_with("enum Mistake {");
-    let lines = source.lines().skip_while(|line| !begins(line)).skip(1).take_while(|line| *line != "}");
-    lines.map(str::trim).filter(|line| !line.starts_with("//")).map(|line| line.trim_end_matches(',')).collect()
+    let lines = source
+        .lines()
+        .skip_while(|line| !begins(line))
+        .skip(1)
+        .take_while(|line| *line != "}");
+    lines
+        .map(str::trim)
+        .filter(|line| !line.starts_with("//"))
+        .map(|line| line.trim_end_matches(','))
+        .collect()
 }
 
 #[test]
@@ -153,7 +202,9 @@ fn each_mistake_of_a_model_has_its_patch_or_a_reason_why_there_is_none() {
         for (name, held) in table {
             match held {
                 By(patch) => {
-                    let path = root.join("tests/simulation/mutants").join(format!("{patch}.patch"));
+                    let path = root
+                        .join("tests/simulation/mutants")
+                        .join(format!("{patch}.patch"));
                     assert!(path.exists(), "{file}, {name}: {path:?}");
                 }
                 No(reason) => assert!(reason.len() > 20, "{file}, {name}: {reason}"),
@@ -171,7 +222,11 @@ fn every_model_with_mistakes_is_in_the_table() {
                 files(&path, found);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let source = std::fs::read_to_string(&path).unwrap();
-                let name = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap().to_string_lossy().into_owned();
+                let name = path
+                    .strip_prefix(env!("CARGO_MANIFEST_DIR"))
+                    .unwrap()
+                    .to_string_lossy()
+                    .into_owned();
                 if name.contains("model") && !mistakes(&source).is_empty() {
                     found.insert(name);
                 }
@@ -182,5 +237,8 @@ fn every_model_with_mistakes_is_in_the_table() {
     for top in ["tests", "src"] {
         files(&Path::new(env!("CARGO_MANIFEST_DIR")).join(top), &mut found);
     }
-    assert_eq!(found, MODELS.iter().map(|(file, _)| (*file).to_owned()).collect());
+    assert_eq!(
+        found,
+        MODELS.iter().map(|(file, _)| (*file).to_owned()).collect()
+    );
 }

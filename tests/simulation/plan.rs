@@ -42,23 +42,39 @@ impl Plan {
     /// Returns the same, for one locker.
     pub fn of_locker(self, at: usize) -> Self {
         let times = if at == 0 { 1 } else { self.shorter };
-        Self { lease: self.lease / times, command_timeout: self.command_timeout / times, ..self }
+        Self {
+            lease: self.lease / times,
+            command_timeout: self.command_timeout / times,
+            ..self
+        }
     }
 
-    /// How long a server is silent at most. One that forgot while another one is silent for longer than a lease votes
-    /// again without having asked that one: fences may repeat then, and leases of other lockers may be cut short.
+    /// How long a server is silent at most. One that forgot while another one is silent for longer
+    /// than a lease votes again without having asked that one: fences may repeat then, and leases
+    /// of other lockers may be cut short.
     pub fn longest_silence(self) -> Duration {
         // Two may be silent one after the other.
-        if self.remember && self.servers > 1 { self.lease.mul_f64(0.4) / self.shorter } else { self.lease * 3 }
+        if self.remember && self.servers > 1 {
+            self.lease.mul_f64(0.4) / self.shorter
+        } else {
+            self.lease * 3
+        }
     }
 
     pub fn of_seed() -> Self {
         let servers = [1, 3, 3, 5][fastrand::usize(..4)];
         let remember = fastrand::bool();
-        let lease = if one_in(5) { ms(fastrand::u64(10_000..=60_000)) } else { ms(fastrand::u64(500..=10_000)) };
+        let lease = if one_in(5) {
+            ms(fastrand::u64(10_000..=60_000))
+        } else {
+            ms(fastrand::u64(500..=10_000))
+        };
         // The default; or anything that leaves ticks of renewal apart.
-        let command_timeout =
-            if one_in(3) { lease.mul_f64(0.04 + fastrand::f64() * 0.28) } else { (lease / 10).min(ms(3_000)) };
+        let command_timeout = if one_in(3) {
+            lease.mul_f64(0.04 + fastrand::f64() * 0.28)
+        } else {
+            (lease / 10).min(ms(3_000))
+        };
         Self {
             servers,
             lockers: fastrand::usize(1..=3),
@@ -73,7 +89,11 @@ impl Plan {
             shorter: if servers > 1 && one_in(3) { 4 } else { 1 },
             command_timeout,
             // Much is under way at a time where answers take long.
-            usual: if one_in(3) { up_to(command_timeout.mul_f64(0.9)) } else { Duration::ZERO },
+            usual: if one_in(3) {
+                up_to(command_timeout.mul_f64(0.9))
+            } else {
+                Duration::ZERO
+            },
             remember,
             force: one_in(3),
             delete: one_in(4),

@@ -27,19 +27,27 @@ struct Deal<W, R> {
     failed: AtomicU64,
 }
 
-/// Runs each of these seeds, from zero on. Returns how many there were, and how long they ran in virtual time. If a
-/// seed fails, all lower ones run to their end, and no higher one is waited for: so this always fails with the lowest
-/// one.
+/// Runs each of these seeds, from zero on. Returns how many there were, and how long they ran in
+/// virtual time. If a seed fails, all lower ones run to their end, and no higher one is waited for:
+/// so this always fails with the lowest one.
 pub fn run<W, R>(wants: W, run: R) -> (u64, Duration)
 where
     W: Fn(u64) -> bool + Send + Sync + 'static,
     R: Fn(u64) -> Duration + Send + Sync + 'static,
 {
     let (tell, ended) = channel();
-    let deal = Arc::new(Deal { wants, run, next: AtomicU64::new(0), failed: AtomicU64::new(u64::MAX) });
+    let deal = Arc::new(Deal {
+        wants,
+        run,
+        next: AtomicU64::new(0),
+        failed: AtomicU64::new(u64::MAX),
+    });
     for _ in 0..at_a_time() {
         let (deal, tell) = (Arc::clone(&deal), tell.clone());
-        thread::Builder::new().name("simulation".to_owned()).spawn(move || deal.work_off(&tell)).unwrap();
+        thread::Builder::new()
+            .name("simulation".to_owned())
+            .spawn(move || deal.work_off(&tell))
+            .unwrap();
     }
     drop(tell);
     collect(&ended)
@@ -54,7 +62,9 @@ impl<W: Fn(u64) -> bool, R: Fn(u64) -> Duration> Deal<W, R> {
             }
             let ended = catch_unwind(AssertUnwindSafe(|| (self.run)(seed)));
             if ended.is_err() {
-                println!("SIMULATION_SEED={seed} cargo test --features testing --test simulation -- --nocapture");
+                println!(
+                    "SIMULATION_SEED={seed} cargo test --features testing --test simulation -- --nocapture"
+                );
                 self.failed.fetch_min(seed, Ordering::Relaxed);
             }
             // This fails if a lower seed has failed: nothing receives the result then.
@@ -69,10 +79,13 @@ fn collect(ended: &Receiver<Ended>) -> (u64, Duration) {
         seeds.push(seed);
         match ended {
             Ok(lasted) => time += lasted,
-            Err(panic) if lowest.as_ref().is_none_or(|(lowest, _)| seed < *lowest) => lowest = Some((seed, panic)),
+            Err(panic) if lowest.as_ref().is_none_or(|(lowest, _)| seed < *lowest) => {
+                lowest = Some((seed, panic))
+            }
             Err(_) => {}
         }
-        let is_last = |lowest: u64| seeds.iter().filter(|seed| **seed < lowest).count() as u64 == lowest;
+        let is_last =
+            |lowest: u64| seeds.iter().filter(|seed| **seed < lowest).count() as u64 == lowest;
         if lowest.as_ref().is_some_and(|(lowest, _)| is_last(*lowest)) {
             break;
         }
@@ -94,7 +107,10 @@ fn seeds_are_run_once_each() {
             seconds(seed)
         },
     );
-    assert_eq!((told, ran.load(Ordering::Relaxed)), ((50, seconds(49 * 25)), (1 << 50) - 1));
+    assert_eq!(
+        (told, ran.load(Ordering::Relaxed)),
+        ((50, seconds(49 * 25)), (1 << 50) - 1)
+    );
 }
 
 /// A higher seed fails first, and another one never ends.

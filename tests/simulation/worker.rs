@@ -1,4 +1,5 @@
-//! What an owner does: takes locks, one or several at once, by guards and by runs, inside of each other, and lets go.
+//! What an owner does: takes locks, one or several at once, by guards and by runs, inside of each
+//! other, and lets go.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -51,7 +52,11 @@ impl Worker {
     pub async fn work(self) {
         for _ in 0..self.plan.rounds {
             // Now and then everybody is away for long.
-            let pause = if one_in(40) { self.plan.lease * 20 } else { self.plan.lease };
+            let pause = if one_in(40) {
+                self.plan.lease * 20
+            } else {
+                self.plan.lease
+            };
             sleep(ms(1) + up_to(pause)).await;
             self.act().await;
         }
@@ -64,7 +69,11 @@ impl Worker {
 
     /// Tries to take a lock that no worker takes.
     pub async fn ask(&self) -> Option<Guard> {
-        self.locks.get("nobody's").try_lock().await.unwrap_or_default()
+        self.locks
+            .get("nobody's")
+            .try_lock()
+            .await
+            .unwrap_or_default()
     }
 
     fn act(&self) -> Boxed<'_> {
@@ -92,7 +101,12 @@ impl Worker {
     }
 
     fn some_keys(&self) -> Vec<String> {
-        let mut keys: Vec<String> = self.keys.iter().filter(|_| fastrand::bool()).cloned().collect();
+        let mut keys: Vec<String> = self
+            .keys
+            .iter()
+            .filter(|_| fastrand::bool())
+            .cloned()
+            .collect();
         if keys.is_empty() {
             keys.push(self.any_key().to_owned());
         }
@@ -117,12 +131,20 @@ impl Worker {
 
     /// The same, where it has come in.
     fn deeper(&self) -> Self {
-        Self { depth: self.depth + 1, ..self.clone() }
+        Self {
+            depth: self.depth + 1,
+            ..self.clone()
+        }
     }
 
     /// The same, in a scope.
     fn in_scope(&self, who: String) -> Self {
-        Self { name: Name::Scope, who, depth: self.depth + 1, ..self.clone() }
+        Self {
+            name: Name::Scope,
+            who,
+            depth: self.depth + 1,
+            ..self.clone()
+        }
     }
 
     fn patience(&self) -> Duration {
@@ -141,14 +163,26 @@ impl Worker {
             _ => {}
         }
         let called = self.world.now();
-        let Some((how, guard)) = self.come_in(&lock).await else { return };
+        let Some((how, guard)) = self.come_in(&lock).await else {
+            return;
+        };
         let key = lock.key().to_string();
         // It may be lost already: then it was never inside.
         if guard.check().is_err() {
-            return self.world.note(format_args!("{} {how} {key}: lost at once", self.who));
+            return self
+                .world
+                .note(format_args!("{} {how} {key}: lost at once", self.who));
         }
         let (who, fence, token) = (&*self.who, guard.fence().get(), guard.lost());
-        let entry = Entry { key: &key, who, locker: self.at, fence, is_renewed, token, called };
+        let entry = Entry {
+            key: &key,
+            who,
+            locker: self.at,
+            fence,
+            is_renewed,
+            token,
+            called,
+        };
         let inside = self.world.enter(entry, how);
         let mut children = JoinSet::new();
         for _ in 0..fastrand::u8(0..6) {
@@ -159,7 +193,11 @@ impl Worker {
                 self.try_again_what_is_lost(&lock).await;
                 break;
             }
-            assert!(!inside.is_told(), "{} was told that {key} is lost, and now that it is not", self.who);
+            assert!(
+                !inside.is_told(),
+                "{} was told that {key} is lost, and now that it is not",
+                self.who
+            );
             inside.held(now);
             if self.depth < DEEPEST && one_in(4) {
                 self.deeper().act().await;
@@ -176,21 +214,35 @@ impl Worker {
 
     /// For how long it stays before it looks.
     fn stay(&self) -> Duration {
-        if one_in(60) { up_to(self.plan.lease * 20) } else { up_to(self.plan.lease) }
+        if one_in(60) {
+            up_to(self.plan.lease * 20)
+        } else {
+            up_to(self.plan.lease)
+        }
     }
 
     /// Nothing that was under way brings back what is lost.
     async fn look_again_at_what_is_lost(&self, guard: &Guard) {
         sleep(up_to(self.plan.command_timeout)).await;
         let is_lost = guard.check().is_err() && guard.lost().is_cancelled();
-        assert!(is_lost, "{} has {} again, which it had lost", self.who, guard.key());
+        assert!(
+            is_lost,
+            "{} has {} again, which it had lost",
+            self.who,
+            guard.key()
+        );
     }
 
     /// Whoever still has a guard of what is lost does not come in again.
     async fn try_again_what_is_lost(&self, lock: &Lock) {
         if one_in(2) {
             let again = lock.try_lock().await;
-            assert!(matches!(again, Err(Error::Lost { .. })), "{} has lost {}: {again:?}", self.who, lock.key());
+            assert!(
+                matches!(again, Err(Error::Lost { .. })),
+                "{} has lost {}: {again:?}",
+                self.who,
+                lock.key()
+            );
         }
     }
 
@@ -205,19 +257,26 @@ impl Worker {
             left(&guard.unlock().await)
         };
         leaving.end(left);
-        self.world.note(format_args!("{} is out of {key}: {left:?}", self.who));
+        self.world
+            .note(format_args!("{} is out of {key}: {left:?}", self.who));
     }
 
     async fn take_several(&self) {
         let keys = self.some_keys();
         let locks = self.all(&keys);
         let called = self.world.now();
-        let Some((how, guard)) = self.come_in(&locks).await else { return };
+        let Some((how, guard)) = self.come_in(&locks).await else {
+            return;
+        };
         if guard.check().is_err() {
-            return self.world.note(format_args!("{} {how} {keys:?}: lost at once", self.who));
+            return self
+                .world
+                .note(format_args!("{} {how} {keys:?}: lost at once", self.who));
         }
-        let insides: Vec<Inside> =
-            guard.fences().map(|(key, fence)| self.enter(key, fence, guard.lost(), called, how)).collect();
+        let insides: Vec<Inside> = guard
+            .fences()
+            .map(|(key, fence)| self.enter(key, fence, guard.lost(), called, how))
+            .collect();
         for _ in 0..fastrand::u8(0..4) {
             sleep(self.stay()).await;
             let now = self.world.now();
@@ -231,8 +290,11 @@ impl Worker {
         }
         let leaving: Vec<Leaving> = insides.into_iter().map(Inside::leave).collect();
         let answer = left(&guard.unlock().await);
-        leaving.into_iter().for_each(|leaving| leaving.end_of_several(answer));
-        self.world.note(format_args!("{} is out of {keys:?}: {answer:?}", self.who));
+        leaving
+            .into_iter()
+            .for_each(|leaving| leaving.end_of_several(answer));
+        self.world
+            .note(format_args!("{} is out of {keys:?}: {answer:?}", self.who));
     }
 
     fn enter(
@@ -244,28 +306,52 @@ impl Worker {
         how: &str,
     ) -> Inside {
         let (key, who, fence) = (key.as_str(), &*self.who, fence.get());
-        self.world.enter(Entry { key, who, locker: self.at, fence, is_renewed: true, token, called }, how)
+        self.world.enter(
+            Entry {
+                key,
+                who,
+                locker: self.at,
+                fence,
+                is_renewed: true,
+                token,
+                called,
+            },
+            how,
+        )
     }
 
-    /// Tries to get in, in one of several ways. Whoever is in another lock does not wait for ever: others come the
-    /// other way.
+    /// Tries to get in, in one of several ways. Whoever is in another lock does not wait for ever:
+    /// others come the other way.
     async fn come_in<L: Takes>(&self, lock: &L) -> Option<(&'static str, L::Guard)> {
         let patience = self.patience();
-        let way = if self.depth > 0 { fastrand::u8(0..3) } else { fastrand::u8(0..5) };
+        let way = if self.depth > 0 {
+            fastrand::u8(0..3)
+        } else {
+            fastrand::u8(0..5)
+        };
         let (how, answer) = match way {
             0 => ("tries", lock.take_at_once().await),
             1 => ("tries for a while", lock.take_within(patience).await),
             // The future is dropped wherever it is.
-            2 => ("gives up", timeout(patience, lock.take()).await.map_or(Ok(None), |answer| answer.map(Some))),
+            2 => (
+                "gives up",
+                timeout(patience, lock.take())
+                    .await
+                    .map_or(Ok(None), |answer| answer.map(Some)),
+            ),
             _ => ("waits for", lock.take().await.map(Some)),
         };
         let who = &self.who;
         match answer {
             Ok(Some(guard)) => return Some((how, guard)),
             Ok(None) => self.world.note(format_args!("{who} {how}: no")),
-            Err(Error::Unavailable { .. }) => self.world.note(format_args!("{who} {how}: unavailable")),
+            Err(Error::Unavailable { .. }) => {
+                self.world.note(format_args!("{who} {how}: unavailable"))
+            }
             // What it is in may be lost.
-            Err(Error::Lost { loss, .. }) if self.depth > 0 => self.world.note(format_args!("{who} {how}: {loss}")),
+            Err(Error::Lost { loss, .. }) if self.depth > 0 => {
+                self.world.note(format_args!("{who} {how}: {loss}"))
+            }
             Err(other) => panic!("{who} {how}: {other}"),
         }
         None
@@ -273,12 +359,16 @@ impl Worker {
 
     // ---- By runs ----
 
-    /// As whom a run of these locks locks: its handle's or its scope's owner, or the task where that is in one of them.
-    /// Else it is an owner of its own.
+    /// As whom a run of these locks locks: its handle's or its scope's owner, or the task where
+    /// that is in one of them. Else it is an owner of its own.
     fn runner<K: AsRef<str>>(&self, keys: &[K]) -> String {
-        let enters = keys.iter().any(|key| self.world.has(key.as_ref(), &self.who));
+        let enters = keys
+            .iter()
+            .any(|key| self.world.has(key.as_ref(), &self.who));
         match self.name {
-            Name::Task if !enters => format!("{}/{}", self.who, self.runs.fetch_add(1, Ordering::Relaxed)),
+            Name::Task if !enters => {
+                format!("{}/{}", self.who, self.runs.fetch_add(1, Ordering::Relaxed))
+            }
             _ => self.who.clone(),
         }
     }
@@ -291,7 +381,13 @@ impl Worker {
             let inner = &inner;
             async move {
                 section.check().ok()?;
-                let inside = inner.enter(&key.into(), section.fence(), section.lost(), called, "runs in");
+                let inside = inner.enter(
+                    &key.into(),
+                    section.fence(),
+                    section.lost(),
+                    called,
+                    "runs in",
+                );
                 let mut children = JoinSet::new();
                 for _ in 0..fastrand::u8(0..5) {
                     sleep(inner.stay()).await;
@@ -343,15 +439,24 @@ impl Worker {
     }
 
     /// A run, which is dropped after a while: by whoever is in another lock in any case.
-    async fn in_patience<T>(&self, run: impl Future<Output = Result<T, Error>>) -> Option<Result<T, Error>> {
-        if self.depth > 0 || one_in(4) { timeout(self.patience(), run).await.ok() } else { Some(run.await) }
+    async fn in_patience<T>(
+        &self,
+        run: impl Future<Output = Result<T, Error>>,
+    ) -> Option<Result<T, Error>> {
+        if self.depth > 0 || one_in(4) {
+            timeout(self.patience(), run).await.ok()
+        } else {
+            Some(run.await)
+        }
     }
 
     fn come_out(&self, who: &str, answer: Option<Result<Option<Vec<Leaving>>, Error>>) {
         let told = match answer {
             // The release may not have been confirmed.
             Some(Ok(Some(leaving))) => {
-                leaving.into_iter().for_each(|leaving| leaving.end(Left::Unknown));
+                leaving
+                    .into_iter()
+                    .for_each(|leaving| leaving.end(Left::Unknown));
                 "done"
             }
             Some(Ok(None)) => "lost",
@@ -370,9 +475,12 @@ impl Worker {
         let answer = self.locks.get(key).force_unlock().await;
         self.world.forced(force, matches!(answer, Ok(true)));
         match answer {
-            Ok(forced) => self.world.note(format_args!("{} forces {key}: {forced}", self.who)),
+            Ok(forced) => self
+                .world
+                .note(format_args!("{} forces {key}: {forced}", self.who)),
             Err(Error::Unavailable { .. }) => {
-                self.world.note(format_args!("{} forces {key}: unavailable", self.who));
+                self.world
+                    .note(format_args!("{} forces {key}: unavailable", self.who));
             }
             Err(other) => panic!("{} forces {key}: {other}", self.who),
         }
@@ -394,7 +502,10 @@ trait Takes: Sync {
 
     fn take(&self) -> impl Future<Output = Result<Self::Guard, Error>> + Send;
     fn take_at_once(&self) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
-    fn take_within(&self, wait: Duration) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
+    fn take_within(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
 }
 
 impl Takes for Lock {
@@ -408,7 +519,10 @@ impl Takes for Lock {
         self.try_lock()
     }
 
-    fn take_within(&self, wait: Duration) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
+    fn take_within(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
         self.try_lock_for(wait)
     }
 }
@@ -424,7 +538,10 @@ impl Takes for MultiLock {
         self.try_lock()
     }
 
-    fn take_within(&self, wait: Duration) -> impl Future<Output = Result<Option<MultiGuard>, Error>> + Send {
+    fn take_within(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<MultiGuard>, Error>> + Send {
         self.try_lock_for(wait)
     }
 }

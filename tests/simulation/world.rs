@@ -1,7 +1,8 @@
 //! Who is inside by their own belief, what happened, and what must be so after each step.
 //!
-//! What a force_unlock of another locker may have deleted, or somebody deletes from outside, is not promised to be
-//! exclusive until its holder renews: such a hold is *deposed*, and whoever comes in beside it is no fault.
+//! What a force_unlock of another locker may have deleted, or somebody deletes from outside, is not
+//! promised to be exclusive until its holder renews: such a hold is *deposed*, and whoever comes in
+//! beside it is no fault.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -21,9 +22,11 @@ pub struct World {
     start: Instant,
     /// Whether everything is shown when it happens.
     aloud: bool,
-    /// In nanoseconds: by then the holder of what was forced is told, where nothing keeps it from renewing.
+    /// In nanoseconds: by then the holder of what was forced is told, where nothing keeps it from
+    /// renewing.
     told_after: Option<u64>,
-    /// Whether there is one server, and all that it says is heard: nobody is told then that it released what was gone.
+    /// Whether there is one server, and all that it says is heard: nobody is told then that it
+    /// released what was gone.
     hears_all: bool,
     state: Mutex<State>,
     /// Somebody has come in.
@@ -116,7 +119,14 @@ impl World {
     pub fn new(aloud: bool, told_after: Option<Duration>, hears_all: bool) -> Arc<Self> {
         let told_after = told_after.map(|after| u64::try_from(after.as_nanos()).unwrap());
         let (start, state, entered) = (Instant::now(), Mutex::default(), Notify::new());
-        Arc::new(Self { start, aloud, told_after, hears_all, state, entered })
+        Arc::new(Self {
+            start,
+            aloud,
+            told_after,
+            hears_all,
+            state,
+            entered,
+        })
     }
 
     /// In nanoseconds.
@@ -143,31 +153,64 @@ impl World {
                 continue;
             }
             if state.deposed(hold).is_some() {
-                let is_told =
-                    self.told_after.is_none_or(|after| !state.is_untold(hold, self.now().saturating_sub(after)));
-                assert!(is_told, "nobody tells {} that {} was released", hold.who, hold.key);
+                let is_told = self
+                    .told_after
+                    .is_none_or(|after| !state.is_untold(hold, self.now().saturating_sub(after)));
+                assert!(
+                    is_told,
+                    "nobody tells {} that {} was released",
+                    hold.who, hold.key
+                );
             } else {
                 let other = believers.insert(&hold.key, &hold.who);
-                assert!(other.is_none(), "{} and {other:?} believe in {} at once", hold.who, hold.key);
+                assert!(
+                    other.is_none(),
+                    "{} and {other:?} believe in {} at once",
+                    hold.who,
+                    hold.key
+                );
             }
         }
     }
 
     /// Somebody has come in, or in again; says in what way.
     pub fn enter(self: &Arc<Self>, entry: Entry<'_>, how: &str) -> Inside {
-        let Entry { key, who, locker, fence, is_renewed, token, called } = entry;
+        let Entry {
+            key,
+            who,
+            locker,
+            fence,
+            is_renewed,
+            token,
+            called,
+        } = entry;
         let (mut guarded, now) = (self.state(), self.now());
         let state = &mut *guarded;
         let who = state.holder(key, fence, locker, who);
         let name = (key.to_owned(), who.clone());
         // A guard may be on its way while those before it go: it keeps their hold.
         let same = |hold: &Hold| hold.key == key && hold.who == who && hold.fence == fence;
-        let known = state.inside.get(&name).copied().or_else(|| state.holds.iter().rposition(same));
+        let known = state
+            .inside
+            .get(&name)
+            .copied()
+            .or_else(|| state.holds.iter().rposition(same));
         let (again, hold) = (known.is_some(), known.unwrap_or(state.holds.len()));
         if !again {
             let ((key, who), held, tokens) = (name.clone(), called, BTreeMap::new());
             let (entered, is_lost) = (now, false);
-            state.holds.push(Hold { key, who, locker, fence, is_renewed, called, entered, held, is_lost, tokens });
+            state.holds.push(Hold {
+                key,
+                who,
+                locker,
+                fence,
+                is_renewed,
+                called,
+                entered,
+                held,
+                is_lost,
+                tokens,
+            });
         }
         state.inside.insert(name, hold);
         state.guards += 1;
@@ -175,14 +218,24 @@ impl World {
         let is_deposed = state.deposed(&state.holds[hold]).is_some();
         let highest = state.fences.get(key).copied();
         if again {
-            assert_eq!(fence, state.holds[hold].fence, "a re-entry of {who} has the fence of its hold of {key}");
-            // A deposed hold counts as lost once its last guard has gone. Its locker may not know, and enter again.
+            assert_eq!(
+                fence, state.holds[hold].fence,
+                "a re-entry of {who} has the fence of its hold of {key}"
+            );
+            // A deposed hold counts as lost once its last guard has gone. Its locker may not know,
+            // and enter again.
             let is_lost = state.holds[hold].is_lost && !is_deposed;
             assert!(!is_lost, "{who} came into {key} again, which it has lost");
         } else {
             let grows = highest.is_none_or(|highest| fence > highest);
-            assert!(grows || is_deposed, "the fence of {key} fell to {fence} of {who}: {highest:?}");
-            state.fences.insert(key.to_owned(), highest.map_or(fence, |highest| highest.max(fence)));
+            assert!(
+                grows || is_deposed,
+                "the fence of {key} fell to {fence} of {who}: {highest:?}"
+            );
+            state.fences.insert(
+                key.to_owned(),
+                highest.map_or(fence, |highest| highest.max(fence)),
+            );
         }
         if !(again && is_deposed) {
             state.call(hold, Op::Lock { fence }, called, Some(now));
@@ -190,8 +243,19 @@ impl World {
         let grown = fence.wrapping_sub(highest.unwrap_or(fence));
         (state.last, _) = (Some(locker), self.entered.notify_waiters());
         let guard = state.guards;
-        self.note_in(state, format_args!("{who} {how} {key}: in{}, fence +{grown}", if again { " again" } else { "" }));
-        Inside { world: Arc::clone(self), hold, guard, left: false }
+        self.note_in(
+            state,
+            format_args!(
+                "{who} {how} {key}: in{}, fence +{grown}",
+                if again { " again" } else { "" }
+            ),
+        );
+        Inside {
+            world: Arc::clone(self),
+            hold,
+            guard,
+            left: false,
+        }
     }
 
     /// Waits until somebody comes in by this locker.
@@ -206,19 +270,30 @@ impl World {
 
     /// Whether somebody has a guard.
     pub fn has(&self, key: &str, who: &str) -> bool {
-        self.state().inside.contains_key(&(key.to_owned(), who.to_owned()))
+        self.state()
+            .inside
+            .contains_key(&(key.to_owned(), who.to_owned()))
     }
 
     /// How often somebody has come in, and whether somebody is in this lock.
     pub fn entries(&self, key: &str) -> (u64, bool) {
         let state = self.state();
-        (state.guards, state.inside.keys().any(|(inside, _)| inside == key))
+        (
+            state.guards,
+            state.inside.keys().any(|(inside, _)| inside == key),
+        )
     }
 
     /// Somebody is about to release what others hold.
     pub fn force(&self, key: &str, locker: usize) -> usize {
         let (mut state, called) = (self.state(), self.now());
-        state.forces.push(Force { key: key.to_owned(), locker, called, returned: None, released: false });
+        state.forces.push(Force {
+            key: key.to_owned(),
+            locker,
+            called,
+            returned: None,
+            released: false,
+        });
         state.forces.len() - 1
     }
 
@@ -237,7 +312,9 @@ impl World {
     /// Whether some order of the calls explains all of them; they are forgotten then.
     pub fn check_history(&self) {
         let history = std::mem::take(&mut self.state().history);
-        history.check(Model::ReentrantFenced(MOST_GUARDS)).unwrap_or_else(|error| panic!("{error}"));
+        history
+            .check(Model::ReentrantFenced(MOST_GUARDS))
+            .unwrap_or_else(|error| panic!("{error}"));
     }
 
     pub fn trace(&self) -> Vec<String> {
@@ -257,25 +334,39 @@ fn task_of(who: &str) -> &str {
 impl State {
     fn call(&mut self, hold: usize, op: Op, called: u64, returned: Option<u64>) {
         let Hold { key, who, .. } = &self.holds[hold];
-        let call = Call { key: key.clone(), who: who.clone(), op, called, returned };
+        let call = Call {
+            key: key.clone(),
+            who: who.clone(),
+            op,
+            called,
+            returned,
+        };
         self.history.calls.push(call);
     }
 
-    /// Returns as whom somebody has come in. A run of a task enters the hold of that task, even if neither of them has
-    /// noted yet that it was granted.
+    /// Returns as whom somebody has come in. A run of a task enters the hold of that task, even if
+    /// neither of them has noted yet that it was granted.
     fn holder(&self, key: &str, fence: u64, locker: usize, who: &str) -> String {
-        let is_same = |hold: &&Hold| hold.key == key && hold.fence == fence && hold.locker == locker;
+        let is_same =
+            |hold: &&Hold| hold.key == key && hold.fence == fence && hold.locker == locker;
         let is_of_task = |hold: &&Hold| task_of(&hold.who) == task_of(who);
-        let hold = self.holds.iter().rev().find(|hold| is_same(hold) && is_of_task(hold));
+        let hold = self
+            .holds
+            .iter()
+            .rev()
+            .find(|hold| is_same(hold) && is_of_task(hold));
         hold.map_or_else(|| who.to_owned(), |hold| hold.who.clone())
     }
 
-    /// Since when this hold may be somebody else's, because another locker forced it, or its own before it came in.
+    /// Since when this hold may be somebody else's, because another locker forced it, or its own
+    /// before it came in.
     fn deposed(&self, hold: &Hold) -> Option<u64> {
         let forces = self.forces.iter().filter(|force| {
             force.key == hold.key
                 && (force.locker != hold.locker || hold.entered >= force.called)
-                && force.returned.is_none_or(|returned| hold.called <= returned)
+                && force
+                    .returned
+                    .is_none_or(|returned| hold.called <= returned)
         });
         forces.map(|force| force.called.max(hold.called)).min()
     }
@@ -289,7 +380,9 @@ impl State {
     fn is_gone(&self, hold: &Hold, before: u64) -> bool {
         self.forces.iter().any(|force| {
             let is_others = force.key == hold.key && force.locker != hold.locker && force.released;
-            is_others && hold.entered < force.called && force.returned.is_some_and(|returned| returned < before)
+            is_others
+                && hold.entered < force.called
+                && force.returned.is_some_and(|returned| returned < before)
         })
     }
 }
@@ -317,7 +410,14 @@ impl Inside {
             state.inside.remove(&name);
         }
         let (world, called) = (Arc::clone(&self.world), self.world.now());
-        Leaving { world, hold: self.hold, called, was_lost, is_last, left: false }
+        Leaving {
+            world,
+            hold: self.hold,
+            called,
+            was_lost,
+            is_last,
+            left: false,
+        }
     }
 
     /// Whether its token has fired.
@@ -329,14 +429,19 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         if !self.left && !std::thread::panicking() {
-            let left = if self.is_told() { Left::Lost } else { Left::Unknown };
+            let left = if self.is_told() {
+                Left::Lost
+            } else {
+                Left::Unknown
+            };
             self.leaving().end_of_several(left);
         }
     }
 }
 
 impl Leaving {
-    /// Of several locks at once one may have been lost, and this one is still held by another guard.
+    /// Of several locks at once one may have been lost, and this one is still held by another
+    /// guard.
     pub fn end_of_several(self, left: Left) {
         let holds = |hold: &Hold| hold.tokens.values().any(|token| !token.is_cancelled());
         let is_nested = left == Left::Lost && holds(&self.world.state().holds[self.hold]);
@@ -354,13 +459,21 @@ impl Leaving {
         let (held, is_lost, deposed) = (hold.held, hold.is_lost, state.deposed(hold));
         if self.was_lost {
             let is_told = left != Left::Released || deposed.is_some();
-            assert!(is_told, "{} released {} which it had lost", hold.who, hold.key);
+            assert!(
+                is_told,
+                "{} released {} which it had lost",
+                hold.who, hold.key
+            );
             return;
         }
         let is_over = self.is_last || left == Left::Lost;
         if self.world.hears_all && is_over && left == Left::Released {
             let is_gone = state.is_gone(hold, self.called);
-            assert!(!is_gone, "{} is told that it released {}, which was gone", hold.who, hold.key);
+            assert!(
+                !is_gone,
+                "{} is told that it released {}, which was gone",
+                hold.who, hold.key
+            );
         }
         match (left, deposed) {
             (_, Some(_)) if !is_over || is_lost => {}

@@ -1,9 +1,10 @@
-//! Compares the commands of a server in memory with those of a Redis: both are given the same random sequences, and
-//! replies, messages and keys have to be the same, to the millisecond.
+//! Compares the commands of a server in memory with those of a Redis: both are given the same
+//! random sequences, and replies, messages and keys have to be the same, to the millisecond.
 //!
-//! Each command is called by a script, which shows the type of all that comes back, so conversions are compared too.
-//! The wall clock of the Redis stands still unless a sequence moves it. Names are few, so that they meet. If the two
-//! differ, the test reports the shortest sequence that makes them differ.
+//! Each command is called by a script, which shows the type of all that comes back, so conversions
+//! are compared too. The wall clock of the Redis stands still unless a sequence moves it. Names are
+//! few, so that they meet. If the two differ, the test reports the shortest sequence that makes
+//! them differ.
 
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, channel};
@@ -20,7 +21,11 @@ use crate::common::server::Server;
 use crate::sync::{Arc, Mutex};
 
 /// The number of sequences in a test: `./dev soak` runs a million.
-const SEQUENCES: u32 = if cfg!(feature = "soak") { 1_000_000 } else { 10_000 };
+const SEQUENCES: u32 = if cfg!(feature = "soak") {
+    1_000_000
+} else {
+    10_000
+};
 
 /// The time at the beginning of each sequence, in microseconds: in the middle of a millisecond.
 const BEGINNING: i64 = 1_800_000_000_123_456;
@@ -84,14 +89,20 @@ struct Seen {
 
 fn sequence() -> impl Strategy<Value = Vec<Step>> {
     let waits = select(vec![1, 999, 1_000, 1_001, 5_000, 70_000_000]).prop_map(Step::Wait);
-    vec(prop_oneof![8 => command().prop_map(Step::Call), 1 => waits], 1..25)
+    vec(
+        prop_oneof![8 => command().prop_map(Step::Call), 1 => waits],
+        1..25,
+    )
 }
 
 fn command() -> impl Strategy<Value = Vec<String>> {
     let call = |name: &'static str, words: BoxedStrategy<Vec<String>>| {
-        words.prop_map(move |words| [vec![text(name)], words].concat()).boxed()
+        words
+            .prop_map(move |words| [vec![text(name)], words].concat())
+            .boxed()
     };
-    let pairs = vec((field(), value()), 1..4).prop_map(|pairs| pairs.into_iter().flat_map(<[_; 2]>::from).collect());
+    let pairs = vec((field(), value()), 1..4)
+        .prop_map(|pairs| pairs.into_iter().flat_map(<[_; 2]>::from).collect());
     let pairs: BoxedStrategy<Vec<String>> = pairs.boxed();
     let odd = (field(), value(), field()).prop_map(|(field, value, odd)| vec![field, value, odd]);
     let options = prop_oneof![
@@ -100,17 +111,20 @@ fn command() -> impl Strategy<Value = Vec<String>> {
         4 => lifetime().prop_map(|lifetime| vec![text("PX"), lifetime]),
         1 => Just(vec![text("PY")]),
     ];
-    let scores =
-        prop_oneof![3 => Just(Vec::new()), 2 => Just(vec![text("WITHSCORES")]), 1 => Just(vec![text("LIMITS")])];
+    let scores = prop_oneof![3 => Just(Vec::new()), 2 => Just(vec![text("WITHSCORES")]), 1 => Just(vec![text("LIMITS")])];
     let channels = vec(select(&CHANNELS[..]).prop_map(text), 0..3);
     let one = |word: BoxedStrategy<String>| word.prop_map(|word| vec![word]).boxed();
     let join = |some: BoxedStrategy<Vec<String>>, more: BoxedStrategy<Vec<String>>| {
-        (some, more).prop_map(|(some, more)| [some, more].concat()).boxed()
+        (some, more)
+            .prop_map(|(some, more)| [some, more].concat())
+            .boxed()
     };
     let of_key = |more: BoxedStrategy<Vec<String>>| join(one(key()), more);
     let none = || Just(Vec::new()).boxed();
     let two = |one: BoxedStrategy<String>, other: BoxedStrategy<String>| {
-        (one, other).prop_map(|(one, other)| vec![one, other]).boxed()
+        (one, other)
+            .prop_map(|(one, other)| vec![one, other])
+            .boxed()
     };
     prop_oneof![
         2 => call("GET", of_key(none())),
@@ -144,7 +158,14 @@ fn text(word: &str) -> String {
 
 fn words(texts: &[&str], numbers: &[&str]) -> BoxedStrategy<String> {
     let numbers = numbers.iter().map(|number| format!("#{number}"));
-    select(texts.iter().map(|word| text(word)).chain(numbers).collect::<Vec<_>>()).boxed()
+    select(
+        texts
+            .iter()
+            .map(|word| text(word))
+            .chain(numbers)
+            .collect::<Vec<_>>(),
+    )
+    .boxed()
 }
 
 fn key() -> BoxedStrategy<String> {
@@ -157,13 +178,39 @@ fn field() -> BoxedStrategy<String> {
 
 /// Among them numbers that Redis writes in different ways.
 fn value() -> BoxedStrategy<String> {
-    let texts = ["", "x", "0", "7", "-1", "007", "-0", "1.5", " 1", "99999999999999999999", "1800000000123456"];
-    let numbers = ["0", "1", "-7", "1.5", "0.1", "1e-7", "1800000000123456", "5e18", "1e20", "-1e300"];
+    let texts = [
+        "",
+        "x",
+        "0",
+        "7",
+        "-1",
+        "007",
+        "-0",
+        "1.5",
+        " 1",
+        "99999999999999999999",
+        "1800000000123456",
+    ];
+    let numbers = [
+        "0",
+        "1",
+        "-7",
+        "1.5",
+        "0.1",
+        "1e-7",
+        "1800000000123456",
+        "5e18",
+        "1e20",
+        "-1e300",
+    ];
     words(&texts, &numbers)
 }
 
 fn lifetime() -> BoxedStrategy<String> {
-    words(&["1", "2", "5", "60000", "0", "-1", "x", "1.5"], &["1", "3", "1.5", "60000"])
+    words(
+        &["1", "2", "5", "60000", "0", "-1", "x", "1.5"],
+        &["1", "3", "1.5", "60000"],
+    )
 }
 
 fn score() -> BoxedStrategy<String> {
@@ -179,8 +226,16 @@ fn reading() -> impl Iterator<Item = Vec<String>> {
     let commands = ["TYPE", "PTTL", "GET", "HGETALL", "ZRANGE"];
     KEYS.into_iter().flat_map(move |key| {
         commands.map(|command| {
-            let places: &[&str] = if command == "ZRANGE" { &["0", "-1", "WITHSCORES"] } else { &[] };
-            [command, key].iter().chain(places).map(|word| text(word)).collect()
+            let places: &[&str] = if command == "ZRANGE" {
+                &["0", "-1", "WITHSCORES"]
+            } else {
+                &[]
+            };
+            [command, key]
+                .iter()
+                .chain(places)
+                .map(|word| text(word))
+                .collect()
         })
     })
 }
@@ -212,33 +267,51 @@ impl PubSub for Heard {
     }
 
     fn listening(&self, channel: &[u8]) -> usize {
-        if channel == CHANNELS[0].as_bytes() { 2 } else { 0 }
+        if channel == CHANNELS[0].as_bytes() {
+            2
+        } else {
+            0
+        }
     }
 }
 
 impl Pair {
-    /// Starts both, the one in memory with this text of `redis.lua`. Returns `None`, and prints a line on stderr, if a
-    /// server's clock cannot be stopped here.
+    /// Starts both, the one in memory with this text of `redis.lua`. Returns `None`, and prints a
+    /// line on stderr, if a server's clock cannot be stopped here.
     fn start(redis: &str) -> Option<Self> {
         let server = Server::start_with_clock(0, &[])?;
         server.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
         server.command::<()>(&["REPLICAOF", "NO", "ONE"]);
-        let client = redis::Client::open(format!("{}/?protocol=resp3", server.url())).expect("an address");
+        let client =
+            redis::Client::open(format!("{}/?protocol=resp3", server.url())).expect("an address");
         let subscribed = || {
             let mut connection = client.get_connection().expect("a connection");
             let (sender, messages) = channel();
             connection.set_push_sender(sender);
             connection.subscribe_resp3(CHANNELS[0]).expect("subscribed");
-            redis::cmd("PING").exec(&mut connection).expect("an answer, and before it the confirmation");
+            redis::cmd("PING")
+                .exec(&mut connection)
+                .expect("an answer, and before it the confirmation");
             messages.recv().expect("the confirmation");
             (connection, messages)
         };
         let ((mut connection, messages), (other, _)) = (subscribed(), subscribed());
         let call = Script::new(CALL);
-        call.prepare_invoke().load(&mut connection).expect("a script");
+        call.prepare_invoke()
+            .load(&mut connection)
+            .expect("a script");
         let heard = Arc::new(Heard::default());
         let interpreter = Interpreter::of(redis, Arc::clone(&heard)).expect("an interpreter");
-        Some(Self { server, connection, messages, _other: other, call, wrapped: wrapped(CALL), interpreter, heard })
+        Some(Self {
+            server,
+            connection,
+            messages,
+            _other: other,
+            call,
+            wrapped: wrapped(CALL),
+            interpreter,
+            heard,
+        })
     }
 
     /// Runs the same steps on both.
@@ -247,14 +320,22 @@ impl Pair {
     /// How they differ.
     fn run(&mut self, steps: &[Step]) -> Result<(), String> {
         let (real, ours) = (self.on_redis(steps), self.in_memory(steps));
-        if real == ours { Ok(()) } else { Err(format!("Redis: {real:#?}\nin memory: {ours:#?}")) }
+        if real == ours {
+            Ok(())
+        } else {
+            Err(format!("Redis: {real:#?}\nin memory: {ours:#?}"))
+        }
     }
 
     fn on_redis(&mut self, steps: &[Step]) -> Seen {
         let (mut now, mut pipe, mut shown) = (BEGINNING, redis::pipe(), Vec::new());
         self.server.stop_clock(now);
         let send = |pipe: &mut redis::Pipeline, words: &[String]| {
-            _ = pipe.cmd("EVALSHA").arg(self.call.get_hash()).arg(words.len()).arg(words);
+            _ = pipe
+                .cmd("EVALSHA")
+                .arg(self.call.get_hash())
+                .arg(words.len())
+                .arg(words);
         };
         for step in steps {
             match step {
@@ -270,7 +351,10 @@ impl Pair {
         pipe.cmd("FLUSHALL").ignore();
         shown.extend(flush(&mut pipe, &mut self.connection));
         let messages: Vec<PushInfo> = self.messages.try_iter().collect();
-        Seen { shown, messages: messages.iter().map(told).collect() }
+        Seen {
+            shown,
+            messages: messages.iter().map(told).collect(),
+        }
     }
 
     fn in_memory(&mut self, steps: &[Step]) -> Seen {
@@ -286,7 +370,10 @@ impl Pair {
         self.interpreter.restore(&keys);
         shown.extend(reading().map(|words| self.call(now, &words)));
         self.interpreter.restore(&Keys::none());
-        Seen { shown, messages: std::mem::take(&mut *self.heard.0.lock()) }
+        Seen {
+            shown,
+            messages: std::mem::take(&mut *self.heard.0.lock()),
+        }
     }
 
     fn call(&mut self, now: i64, words: &[String]) -> String {
@@ -300,7 +387,10 @@ fn flush(pipe: &mut redis::Pipeline, connection: &mut Connection) -> Vec<String>
     }
     let replies: Vec<Vec<u8>> = pipe.query(connection).expect("replies");
     pipe.clear();
-    replies.into_iter().map(|reply| String::from_utf8_lossy(&reply).into_owned()).collect()
+    replies
+        .into_iter()
+        .map(|reply| String::from_utf8_lossy(&reply).into_owned())
+        .collect()
 }
 
 fn told(message: &PushInfo) -> (String, String) {
@@ -345,12 +435,20 @@ fn differ(pair: &mut Pair, runner: &mut TestRunner) -> Result<(), (Vec<Step>, St
 /// Each choice makes a new generator from the last one, so a cheap one is used.
 fn config(cases: u32, max_shrink_iters: u32) -> Config {
     let rng_algorithm = RngAlgorithm::XorShift;
-    Config { cases, max_shrink_iters, rng_algorithm, failure_persistence: None, ..Config::default() }
+    Config {
+        cases,
+        max_shrink_iters,
+        rng_algorithm,
+        failure_persistence: None,
+        ..Config::default()
+    }
 }
 
 #[test]
 fn commands_do_what_those_of_redis_do() {
-    let Some(mut pair) = Pair::start(REDIS) else { return };
+    let Some(mut pair) = Pair::start(REDIS) else {
+        return;
+    };
     let mut runner = TestRunner::new(config(SEQUENCES, 10_000));
     if let Err((steps, difference)) = differ(&mut pair, &mut runner) {
         panic!("{difference}\nafter {} steps: {steps:#?}", steps.len());
@@ -359,12 +457,17 @@ fn commands_do_what_those_of_redis_do() {
 
 #[test]
 fn a_server_in_memory_tells_who_it_is_as_redis_does() {
-    let Some(mut pair) = Pair::start(REDIS) else { return };
+    let Some(mut pair) = Pair::start(REDIS) else {
+        return;
+    };
     let real: String = Script::new(IDS).invoke(&mut pair.connection).expect("ids");
     let [run_id, _, second_id] = [0, 1, 4].map(|at| real.split(' ').nth(at).expect("a word"));
     assert!(run_id.len() == 40 && second_id.len() == 40, "{real}");
     pair.interpreter.name(run_id, second_id);
-    assert_eq!(shown(pair.interpreter.run(BEGINNING, wrapped(IDS), &[], &[])), real);
+    assert_eq!(
+        shown(pair.interpreter.run(BEGINNING, wrapped(IDS), &[], &[])),
+        real
+    );
 }
 
 /// What a line of `redis.lua` says, and what a mistake makes of it.
@@ -372,23 +475,46 @@ const MISTAKES: [[&str; 2]; 11] = [
     ["now_ms > entry.expires", "now_ms >= entry.expires"],
     ["entry.kind ~= kind", "false"],
     ["'%.17g'", "'%.14g'"],
-    ["expires = expires}", "expires = find(key) and find(key).expires}"],
-    ["entries[key], entry.text = entry,", "entries[key], entry.text = {kind = 'string'},"],
-    ["if expires <= now_ms then\n      entries", "if expires < now_ms then\n      entries"],
+    [
+        "expires = expires}",
+        "expires = find(key) and find(key).expires}",
+    ],
+    [
+        "entries[key], entry.text = entry,",
+        "entries[key], entry.text = {kind = 'string'},",
+    ],
+    [
+        "if expires <= now_ms then\n      entries",
+        "if expires < now_ms then\n      entries",
+    ],
     ["entry.fields[field] and 0", "false and 0"],
     ["one.score < other.score", "one.score > other.score"],
     ["if #entry.members == 0 then", "if false then"],
-    ["first < 0 and math.max(first + #members, 0)", "first < 0 and first + #members"],
-    ["return publish(channel, text)", "return subscribers(channel)"],
+    [
+        "first < 0 and math.max(first + #members, 0)",
+        "first < 0 and first + #members",
+    ],
+    [
+        "return publish(channel, text)",
+        "return subscribers(channel)",
+    ],
 ];
 
 #[test]
 fn each_mistake_in_a_command_is_found() {
     for [line, mistake] in MISTAKES {
         assert_eq!(REDIS.matches(line).count(), 1, "{line}");
-        let Some(mut pair) = Pair::start(&REDIS.replace(line, mistake)) else { return };
+        let Some(mut pair) = Pair::start(&REDIS.replace(line, mistake)) else {
+            return;
+        };
         let seeded = TestRng::deterministic_rng(RngAlgorithm::XorShift);
-        let found = differ(&mut pair, &mut TestRunner::new_with_rng(config(10_000, 0), seeded));
-        assert!(found.is_err(), "{mistake}: 10,000 sequences did not find this mistake");
+        let found = differ(
+            &mut pair,
+            &mut TestRunner::new_with_rng(config(10_000, 0), seeded),
+        );
+        assert!(
+            found.is_err(),
+            "{mistake}: 10,000 sequences did not find this mistake"
+        );
     }
 }

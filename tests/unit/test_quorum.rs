@@ -53,7 +53,10 @@ impl TestQuorum {
 
     fn over(quarantine: Duration) -> Self {
         let clock = Clock::of(&tokio::runtime::Handle::current());
-        let options = Options { command_timeout: Some(Duration::from_millis(50)), ..Options::default() };
+        let options = Options {
+            command_timeout: Some(Duration::from_millis(50)),
+            ..Options::default()
+        };
         let settings = options.validate(3).expect("valid");
         let servers: Vec<Server> = (0..3).map(|_| Server::new()).collect();
         let node = |server: &Server| {
@@ -63,17 +66,34 @@ impl TestQuorum {
         };
         let nodes: Vec<_> = servers.iter().map(node).collect();
         let eligibility = Eligibility::new(&nodes, quarantine, Duration::ZERO);
-        Self { servers, nodes, eligibility, _clock: clock }
+        Self {
+            servers,
+            nodes,
+            eligibility,
+            _clock: clock,
+        }
     }
 
-    /// Has the server at this place forget, and another locker, with this lease, see that before ours does.
+    /// Has the server at this place forget, and another locker, with this lease, see that before
+    /// ours does.
     pub(super) async fn forgets(&self, place: NodeIndex, lease: Duration) {
         self.servers[place].flush();
         let (id, servers) = (Self::id(place), self.nodes.len());
-        let vet = Vet(Some(Announced { id, lease, servers, rank: 1_000 + servers }));
+        let vet = Vet(Some(Announced {
+            id,
+            lease,
+            servers,
+            rank: 1_000 + servers,
+        }));
         let told = op::ask(&self.nodes[place], Lane::Grants, &vet).await;
-        let Outcome::Done(identity) = told else { panic!("{told:?}") };
-        assert!(identity.memory.is_some_and(|memory| memory.waited.is_some()));
+        let Outcome::Done(identity) = told else {
+            panic!("{told:?}")
+        };
+        assert!(
+            identity
+                .memory
+                .is_some_and(|memory| memory.waited.is_some())
+        );
     }
 
     /// Has a server vote that has just forgotten.
@@ -104,10 +124,18 @@ impl TestQuorum {
     }
 
     pub(super) fn voter(&self, place: NodeIndex) -> Voter {
-        Voter { node: Arc::clone(&self.nodes[place]), place, eligibility: Arc::clone(&self.eligibility) }
+        Voter {
+            node: Arc::clone(&self.nodes[place]),
+            place,
+            eligibility: Arc::clone(&self.eligibility),
+        }
     }
 }
 
 pub(super) fn claim(key: &str) -> Claim {
-    Claim { kind: Format::Redisson.kind(), key: key.into(), field: "f".into() }
+    Claim {
+        kind: Format::Redisson.kind(),
+        key: key.into(),
+        field: "f".into(),
+    }
 }

@@ -1,5 +1,6 @@
-//! How long it takes from `unlock()` in one locker until a waiter of another one has the lock, compared with the floor:
-//! a release, its message and an acquire, by two threads that block on bare sockets.
+//! How long it takes from `unlock()` in one locker until a waiter of another one has the lock,
+//! compared with the floor: a release, its message and an acquire, by two threads that block on
+//! bare sockets.
 
 use std::fmt;
 use std::sync::Arc;
@@ -71,11 +72,19 @@ impl Passes {
 
 impl HandOver {
     pub(crate) fn measure() -> Result<Self, Failure> {
-        eprintln!("measuring hand-over: {:.0} s", (HOLD * 2 * (2 * ROUNDS * PASSES) as u32).as_secs_f64());
+        eprintln!(
+            "measuring hand-over: {:.0} s",
+            (HOLD * 2 * (2 * ROUNDS * PASSES) as u32).as_secs_f64()
+        );
         let server = Server::start()?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?;
         let lockers = runtime.block_on(async {
-            Ok::<_, Failure>([Locker::connect(server.url()).await?, Locker::connect(server.url()).await?])
+            Ok::<_, Failure>([
+                Locker::connect(server.url()).await?,
+                Locker::connect(server.url()).await?,
+            ])
         })?;
         let (mut ours, mut floor) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
@@ -87,15 +96,32 @@ impl HandOver {
         for locker in lockers {
             runtime.block_on(locker.close());
         }
-        let p50_to_floor = Spread::of(ours.iter().zip(&floor).map(|(ours, floor)| ours[0] / floor[0]));
+        let p50_to_floor = Spread::of(
+            ours.iter()
+                .zip(&floor)
+                .map(|(ours, floor)| ours[0] / floor[0]),
+        );
         let p99_to_p50 = Spread::of(ours.iter().map(|[p50, p99, _]| p99 / p50));
-        Ok(Self { lockhound: Times::of(ours), floor: Times::of(floor), p50_to_floor, p99_to_p50 })
+        Ok(Self {
+            lockhound: Times::of(ours),
+            floor: Times::of(floor),
+            p50_to_floor,
+            p99_to_p50,
+        })
     }
 
     pub(crate) fn bars(&self) -> [Bar; 2] {
         [
-            Bar::at_most("hand-over between lockers: p50 / floor", self.p50_to_floor, 1.4),
-            Bar::at_most("hand-over between lockers: p99 / its p50", self.p99_to_p50, 3.0),
+            Bar::at_most(
+                "hand-over between lockers: p50 / floor",
+                self.p50_to_floor,
+                1.4,
+            ),
+            Bar::at_most(
+                "hand-over between lockers: p99 / its p50",
+                self.p99_to_p50,
+                3.0,
+            ),
         ]
     }
 }
@@ -103,15 +129,27 @@ impl HandOver {
 impl Times {
     fn of(rounds: Vec<[f64; 3]>) -> Self {
         let spread = |at: usize| Spread::of(rounds.iter().map(|round| round[at]));
-        Self { p50_us: spread(0), p99_us: spread(1), p999_us: spread(2), rounds }
+        Self {
+            p50_us: spread(0),
+            p99_us: spread(1),
+            p999_us: spread(2),
+            rounds,
+        }
     }
 }
 
 /// Returns p50, p99 and p99.9 in microseconds, by the nearest rank.
 fn shares(mut nanos: Vec<u64>) -> Result<[f64; 3], Failure> {
     nanos.sort_unstable();
-    let last = nanos.len().checked_sub(1).ok_or("nothing was handed over")?;
-    let at = |share: f64| nanos[((nanos.len() as f64 * share).ceil() as usize).saturating_sub(1).min(last)];
+    let last = nanos
+        .len()
+        .checked_sub(1)
+        .ok_or("nothing was handed over")?;
+    let at = |share: f64| {
+        nanos[((nanos.len() as f64 * share).ceil() as usize)
+            .saturating_sub(1)
+            .min(last)]
+    };
     Ok([0.5, 0.99, 0.999].map(|share| at(share) as f64 / 1e3))
 }
 
@@ -179,10 +217,20 @@ impl Socket {
         let channel = format!("redisson_lock__channel:{{{key}}}");
         messages.call(&[b"SUBSCRIBE", channel.as_bytes()])?;
         let field = format!("{OWNER}:{number}");
-        Ok(Self { scripts, messages, acquire, release, mark: mark(&key), key, channel, field })
+        Ok(Self {
+            scripts,
+            messages,
+            acquire,
+            release,
+            mark: mark(&key),
+            key,
+            channel,
+            field,
+        })
     }
 
-    /// Takes turns with the other side. Each side receives all messages: its own, and then the other side's.
+    /// Takes turns with the other side. Each side receives all messages: its own, and then the
+    /// other side's.
     fn pass(&mut self, passes: &Passes, first: bool) -> Result<Vec<u64>, Failure> {
         let mut took = Vec::with_capacity(PASSES);
         if !first {
@@ -196,8 +244,14 @@ impl Socket {
                 std::thread::sleep(HOLD);
                 passes.left.store(now(), Ordering::Release);
             }
-            let release: &[&[u8]] =
-                &[b"EVALSHA", &self.release, b"2", self.key.as_bytes(), self.channel.as_bytes(), self.field.as_bytes()];
+            let release: &[&[u8]] = &[
+                b"EVALSHA",
+                &self.release,
+                b"2",
+                self.key.as_bytes(),
+                self.channel.as_bytes(),
+                self.field.as_bytes(),
+            ];
             self.scripts.send(release)?;
             self.scripts.expect(b":2\r\n")?;
             if over {
@@ -231,10 +285,16 @@ impl fmt::Display for HandOver {
             f,
             "hand-over: from unlock() in one locker to lock() in another that waits, us; {ROUNDS} rounds of {PASSES}"
         )?;
-        let cell = |s: &Spread, at: usize| format!("{:.at$} ({:.at$}..{:.at$})", s.median, s.min, s.max);
-        writeln!(f, "  {:<10} {:>22} {:>24} {:>24}", "", "p50", "p99", "p99.9")?;
+        let cell =
+            |s: &Spread, at: usize| format!("{:.at$} ({:.at$}..{:.at$})", s.median, s.min, s.max);
+        writeln!(
+            f,
+            "  {:<10} {:>22} {:>24} {:>24}",
+            "", "p50", "p99", "p99.9"
+        )?;
         for (who, times) in [("lockhound", &self.lockhound), ("socket", &self.floor)] {
-            let [p50, p99, p999] = [&times.p50_us, &times.p99_us, &times.p999_us].map(|spread| cell(spread, 0));
+            let [p50, p99, p999] =
+                [&times.p50_us, &times.p99_us, &times.p999_us].map(|spread| cell(spread, 0));
             writeln!(f, "  {who:<10} {p50:>22} {p99:>24} {p999:>24}")?;
         }
         writeln!(

@@ -1,4 +1,5 @@
-//! The line protocol between the bench and a program that contends: orders on its stdin, answers on its stdout.
+//! The line protocol between the bench and a program that contends: orders on its stdin, answers on
+//! its stdout.
 //!
 //! ```text
 //! program  ready NOW
@@ -8,8 +9,9 @@
 //! bench    KEY[,KEY..] BEGIN ..              and so on, until stdin ends
 //! ```
 //!
-//! Times are in nanoseconds of `CLOCK_MONOTONIC`, which all processes of a machine share. Task n contends for key n
-//! modulo the number of keys in a loop from BEGIN to END, and keeps it for `HOLD_US` of real time.
+//! Times are in nanoseconds of `CLOCK_MONOTONIC`, which all processes of a machine share. Task n
+//! contends for key n modulo the number of keys in a loop from BEGIN to END, and keeps it for
+//! `HOLD_US` of real time.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -32,13 +34,24 @@ pub(crate) struct Order {
 
 impl Order {
     pub(crate) fn line(&self) -> String {
-        format!("{} {} {} {}\n", self.keys.join(","), self.begin, self.end, self.hold_us)
+        format!(
+            "{} {} {} {}\n",
+            self.keys.join(","),
+            self.begin,
+            self.end,
+            self.hold_us
+        )
     }
 
     pub(crate) fn parse(line: &str) -> Result<Self, Failure> {
         let [keys, begin, end, hold_us] = words(line)?;
         let keys = keys.split(',').map(str::to_owned).collect();
-        Ok(Self { keys, begin: begin.parse()?, end: end.parse()?, hold_us: hold_us.parse()? })
+        Ok(Self {
+            keys,
+            begin: begin.parse()?,
+            end: end.parse()?,
+            hold_us: hold_us.parse()?,
+        })
     }
 }
 
@@ -60,13 +73,21 @@ impl Wait {
     pub(crate) fn parse(line: &str) -> Result<(usize, Self), Failure> {
         let [task, asked, entered, left] = words(line)?;
         let (entered, left) = (entered.parse()?, left.parse()?);
-        Ok((task.parse()?, Self { asked: asked.parse()?, inside: (entered > 0).then_some((entered, left)) }))
+        Ok((
+            task.parse()?,
+            Self {
+                asked: asked.parse()?,
+                inside: (entered > 0).then_some((entered, left)),
+            },
+        ))
     }
 }
 
 fn words<const N: usize>(line: &str) -> Result<[&str; N], Failure> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    words.try_into().map_err(|_| format!("a line of {N} words was expected, not {line:?}").into())
+    words
+        .try_into()
+        .map_err(|_| format!("a line of {N} words was expected, not {line:?}").into())
 }
 
 #[cfg(test)]
@@ -75,7 +96,12 @@ mod tests {
 
     #[test]
     fn lines_are_read_as_they_are_written() {
-        let order = Order { keys: vec!["a".to_owned(), "b".to_owned()], begin: 7, end: 9, hold_us: 1_000 };
+        let order = Order {
+            keys: vec!["a".to_owned(), "b".to_owned()],
+            begin: 7,
+            end: 9,
+            hold_us: 1_000,
+        };
         assert_eq!(Order::parse(&order.line()).ok(), Some(order));
         for inside in [None, Some((5, 6))] {
             let wait = Wait { asked: 4, inside };

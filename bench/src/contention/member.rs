@@ -1,5 +1,5 @@
-//! A process that contends, in Rust: `lockhound-bench contend CLIENT LOCKERS TASKS URL..`. It has `LOCKERS` lockers
-//! with `TASKS` tasks each, and follows the protocol of [`line`](super::line).
+//! A process that contends, in Rust: `lockhound-bench contend CLIENT LOCKERS TASKS URL..`. It has
+//! `LOCKERS` lockers with `TASKS` tasks each, and follows the protocol of [`line`](super::line).
 
 use std::io::{BufRead as _, Write as _, stdin, stdout};
 use std::time::Duration;
@@ -37,9 +37,13 @@ enum Inside {
 
 /// Contends as the orders say, until there are no more lines.
 pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
-    let [client, lockers, tasks, urls @ ..] = arguments else { return Err("CLIENT LOCKERS TASKS URL..".into()) };
+    let [client, lockers, tasks, urls @ ..] = arguments else {
+        return Err("CLIENT LOCKERS TASKS URL..".into());
+    };
     let (lockers, tasks): (usize, usize) = (lockers.parse()?, tasks.parse()?);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let mut clients = Vec::with_capacity(lockers);
     for _ in 0..lockers {
         clients.push(runtime.block_on(Client::connect(client, urls))?);
@@ -48,7 +52,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     writeln!(answers, "ready {}", now())?;
     while let Some(order) = orders.next().transpose()? {
         let order = Order::parse(&order)?;
-        for (task, waits) in runtime.block_on(contend(&clients, tasks, &order))?.into_iter().enumerate() {
+        for (task, waits) in runtime
+            .block_on(contend(&clients, tasks, &order))?
+            .into_iter()
+            .enumerate()
+        {
             for wait in waits {
                 answers.write_all(wait.line(task).as_bytes())?;
             }
@@ -65,14 +73,22 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
 
 impl Client {
     async fn connect(client: &str, urls: &[String]) -> Result<Self, Failure> {
-        let builder = urls.iter().fold(Locker::builder(), |builder, url| builder.node(url));
+        let builder = urls
+            .iter()
+            .fold(Locker::builder(), |builder, url| builder.node(url));
         // The servers are new and have forgotten nothing.
         let builder = builder.restart_quarantine(Duration::ZERO);
         Ok(match client {
             "lockhound" => Self::Lockhound(builder.connect().await?),
             "unlisted" => {
-                let urls = urls.iter().map(|url| url.replace("://", &format!("://{UNLISTED}:{UNLISTED}@")));
-                Self::Lockhound(urls.fold(Locker::builder(), |builder, url| builder.node(url)).connect().await?)
+                let urls = urls
+                    .iter()
+                    .map(|url| url.replace("://", &format!("://{UNLISTED}:{UNLISTED}@")));
+                Self::Lockhound(
+                    urls.fold(Locker::builder(), |builder, url| builder.node(url))
+                        .connect()
+                        .await?,
+                )
             }
             "plain" => Self::Lockhound(builder.format(Format::Plain).connect().await?),
             "rslock" => Self::Rslock(LockManager::new(urls.to_vec())),
@@ -92,7 +108,9 @@ impl Door {
     async fn enter(&self) -> Result<Inside, Failure> {
         Ok(match self {
             Self::Lockhound(lock) => Inside::Lockhound(lock.lock().await?),
-            Self::Rslock(manager, key) => Inside::Rslock(manager.acquire(key.as_str(), LEASE).await?),
+            Self::Rslock(manager, key) => {
+                Inside::Rslock(manager.acquire(key.as_str(), LEASE).await?)
+            }
         })
     }
 }
@@ -108,7 +126,11 @@ impl Inside {
 }
 
 /// Contends, and returns the waits of each task.
-async fn contend(clients: &[Client], tasks: usize, order: &Order) -> Result<Vec<Vec<Wait>>, Failure> {
+async fn contend(
+    clients: &[Client],
+    tasks: usize,
+    order: &Order,
+) -> Result<Vec<Vec<Wait>>, Failure> {
     let doors: Vec<Door> = clients
         .iter()
         .flat_map(|client| std::iter::repeat_n(client, tasks))
@@ -117,7 +139,10 @@ async fn contend(clients: &[Client], tasks: usize, order: &Order) -> Result<Vec<
         .collect();
     std::thread::sleep(Duration::from_nanos(order.begin.saturating_sub(now())));
     let (end, hold_us) = (order.end, order.hold_us);
-    let tasks: Vec<_> = doors.into_iter().map(|door| tokio::spawn(again_and_again(door, end, hold_us))).collect();
+    let tasks: Vec<_> = doors
+        .into_iter()
+        .map(|door| tokio::spawn(again_and_again(door, end, hold_us)))
+        .collect();
     let mut waits = Vec::with_capacity(tasks.len());
     for task in tasks {
         waits.push(task.await??);
@@ -134,7 +159,10 @@ async fn again_and_again(door: Door, end: u64, hold_us: u64) -> Result<Vec<Wait>
             return Ok(waits);
         }
         let Ok(entered) = timeout_at(deadline, door.enter()).await else {
-            waits.push(Wait { asked, inside: None });
+            waits.push(Wait {
+                asked,
+                inside: None,
+            });
             return Ok(waits);
         };
         let (guard, entered) = (entered?, now());
@@ -142,7 +170,10 @@ async fn again_and_again(door: Door, end: u64, hold_us: u64) -> Result<Vec<Wait>
             // tokio's timers would turn one millisecond into two.
             spawn_blocking(move || std::thread::sleep(Duration::from_micros(hold_us))).await?;
         }
-        waits.push(Wait { asked, inside: Some((entered, now())) });
+        waits.push(Wait {
+            asked,
+            inside: Some((entered, now())),
+        });
         guard.leave().await?;
     }
 }

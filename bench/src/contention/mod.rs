@@ -1,7 +1,9 @@
-//! Contention: how fast a lock goes from one waiter to the next, what that costs, and whether all waiters get it.
+//! Contention: how fast a lock goes from one waiter to the next, what that costs, and whether all
+//! waiters get it.
 //!
-//! The contenders are processes of their own, of this program or in another language. Each notes when it held the lock,
-//! by a clock that all of them share. The results of a slot are computed here from all these notes.
+//! The contenders are processes of their own, of this program or in another language. Each notes
+//! when it held the lock, by a clock that all of them share. The results of a slot are computed
+//! here from all these notes.
 
 mod bars;
 mod crew;
@@ -83,11 +85,20 @@ const FIGURES: [(&str, Figure); 11] = [
 impl Contention {
     /// Measures all contests and the hand-over between two lockers, or one contest only.
     pub(crate) fn measure(only: Option<&str>) -> Result<Self, Failure> {
-        let plans = PLANS.iter().filter(|plan| only.is_none_or(|only| plan.is_named(only)));
+        let plans = PLANS
+            .iter()
+            .filter(|plan| only.is_none_or(|only| plan.is_named(only)));
         let contests = plans.map(Contest::measure).collect::<Result<_, _>>()?;
-        let hand_over = if only.is_none_or(|only| only == HAND_OVER) { Some(HandOver::measure()?) } else { None };
+        let hand_over = if only.is_none_or(|only| only == HAND_OVER) {
+            Some(HandOver::measure()?)
+        } else {
+            None
+        };
         stuck::over();
-        Ok(Self { contests, hand_over })
+        Ok(Self {
+            contests,
+            hand_over,
+        })
     }
 
     fn contest(&self, name: &str) -> Option<&Contest> {
@@ -100,22 +111,48 @@ impl Contention {
 /// # Errors
 /// What to ask for instead, if there is no such contest.
 pub(crate) fn contest_named(name: &str) -> Result<&'static str, String> {
-    let names = || PLANS.iter().flat_map(|plan| plan.group().into_iter().chain([plan.name])).chain([HAND_OVER]);
+    let names = || {
+        PLANS
+            .iter()
+            .flat_map(|plan| plan.group().into_iter().chain([plan.name]))
+            .chain([HAND_OVER])
+    };
     let known = || names().collect::<Vec<_>>().join(", ");
-    names().find(|known| *known == name).ok_or_else(|| format!("there is no contest \"{name}\"; there are {}", known()))
+    names()
+        .find(|known| *known == name)
+        .ok_or_else(|| format!("there is no contest \"{name}\"; there are {}", known()))
 }
 
 impl Contest {
-    /// Measures a contest on servers of its own. All crews run until its end, and are idle during the slots of others.
+    /// Measures a contest on servers of its own. All crews run until its end, and are idle during
+    /// the slots of others.
     fn measure(plan: &Plan) -> Result<Self, Failure> {
         let slots = plan.crews.len() * ROUNDS;
-        eprintln!("measuring {}: {:.0} s", plan.name, plan.slot.as_secs_f64() * slots as f64);
-        let servers = (0..plan.servers).map(|_| Server::start()).collect::<Result<Vec<_>, _>>()?;
-        let mut controls = servers.iter().map(Server::connect).collect::<Result<Vec<_>, _>>()?;
+        eprintln!(
+            "measuring {}: {:.0} s",
+            plan.name,
+            plan.slot.as_secs_f64() * slots as f64
+        );
+        let servers = (0..plan.servers)
+            .map(|_| Server::start())
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut controls = servers
+            .iter()
+            .map(Server::connect)
+            .collect::<Result<Vec<_>, _>>()?;
         let urls: Vec<String> = servers.iter().map(Server::url).collect();
         for control in &mut controls {
             let password = format!(">{UNLISTED}");
-            let words = ["ACL", "SETUSER", UNLISTED, "on", &password, "~*", "+@all", "&redisson_lock__channel:*"];
+            let words = [
+                "ACL",
+                "SETUSER",
+                UNLISTED,
+                "on",
+                &password,
+                "~*",
+                "+@all",
+                "&redisson_lock__channel:*",
+            ];
             control.call(&words.map(str::as_bytes))?;
         }
         let (mut running, mut skipped) = (Vec::new(), BTreeMap::new());
@@ -140,9 +177,17 @@ impl Contest {
                 rounds.push(crew.slot(plan, plan.slot, &mut controls)?);
             }
         }
-        let crews = running.into_iter().map(|(crew, rounds)| Entry::new(crew.name(), crew.has_lockhound(), rounds));
+        let crews = running
+            .into_iter()
+            .map(|(crew, rounds)| Entry::new(crew.name(), crew.has_lockhound(), rounds));
         let (crews, slot_seconds) = (crews.collect(), plan.slot.as_secs_f64());
-        Ok(Self { name: plan.name, title: plan.title, slot_seconds, crews, skipped })
+        Ok(Self {
+            name: plan.name,
+            title: plan.title,
+            slot_seconds,
+            crews,
+            skipped,
+        })
     }
 
     fn entry(&self, crew: &str) -> Option<&Entry> {
@@ -153,14 +198,27 @@ impl Contest {
     fn ratio(&self, crew: &str, other: &str, figure: &str) -> Option<Spread> {
         let (crew, other) = (self.entry(crew)?, self.entry(other)?);
         let (_, of) = FIGURES.iter().find(|(key, _)| *key == figure)?;
-        Some(Spread::of(crew.rounds.iter().zip(&other.rounds).map(|(one, other)| of(one) / of(other))))
+        Some(Spread::of(
+            crew.rounds
+                .iter()
+                .zip(&other.rounds)
+                .map(|(one, other)| of(one) / of(other)),
+        ))
     }
 }
 
 impl Entry {
     fn new(name: &'static str, has_lockhound: bool, rounds: Vec<Round>) -> Self {
-        let figures = FIGURES.iter().map(|(key, of)| (*key, Spread::of(rounds.iter().map(of)))).collect();
-        Self { name, has_lockhound, figures, rounds }
+        let figures = FIGURES
+            .iter()
+            .map(|(key, of)| (*key, Spread::of(rounds.iter().map(of))))
+            .collect();
+        Self {
+            name,
+            has_lockhound,
+            figures,
+            rounds,
+        }
     }
 
     /// # Panics

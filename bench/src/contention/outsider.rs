@@ -1,4 +1,5 @@
-//! Clients that are subscribed to a lock's channel and do not take the lock, beside a crew that does.
+//! Clients that are subscribed to a lock's channel and do not take the lock, beside a crew that
+//! does.
 
 use std::process::Command;
 use std::thread::{self, JoinHandle, sleep};
@@ -50,12 +51,22 @@ pub(crate) enum Working {
 impl Outsider {
     /// Starts it for the lock with this key, before anybody contends for that.
     pub(crate) fn start(self, url: &str, key: &str) -> Result<Working, Failure> {
-        let connect = || Connection::open(url.rsplit(':').next().unwrap_or_default().parse().unwrap_or_default());
+        let connect = || {
+            Connection::open(
+                url.rsplit(':')
+                    .next()
+                    .unwrap_or_default()
+                    .parse()
+                    .unwrap_or_default(),
+            )
+        };
         let channel = format!("redisson_lock__channel:{{{key}}}");
         let subscribe = |words: &[&[u8]]| -> Result<Working, Failure> {
             let mut connection = connect()?;
             connection.call(words)?;
-            Ok(Working::Connected { _connection: connection })
+            Ok(Working::Connected {
+                _connection: connection,
+            })
         };
         match self {
             Self::Nobody => Ok(Working::Nobody),
@@ -69,10 +80,21 @@ impl Outsider {
                 let mut process = Process::start(Program::Lockhound, 1, 1, &[url.to_owned()])?;
                 process.ready()?;
                 let end = now() + 600_000_000_000;
-                process.tell(&Order { keys: vec![key.to_owned()], begin: now(), end, hold_us: 0 })?;
+                process.tell(&Order {
+                    keys: vec![key.to_owned()],
+                    begin: now(),
+                    end,
+                    hold_us: 0,
+                })?;
                 let list = format!("lockhound_waiting:{{{key}}}");
-                until(|| Ok(control.call(&[b"ZCARD", list.as_bytes()])?.starts_with(b":1")))?;
-                let stopped = Command::new("kill").args(["-STOP", &process.id().to_string()]).status()?;
+                until(|| {
+                    Ok(control
+                        .call(&[b"ZCARD", list.as_bytes()])?
+                        .starts_with(b":1"))
+                })?;
+                let stopped = Command::new("kill")
+                    .args(["-STOP", &process.id().to_string()])
+                    .status()?;
                 if !stopped.success() {
                     return Err("the process could not be stopped".into());
                 }
@@ -103,8 +125,15 @@ impl Outsider {
 
 /// Writes a lock that somebody holds.
 fn hold(control: &mut Connection, key: &str) -> Result<(), Failure> {
-    control.call(&[b"HSET", key.as_bytes(), b"8743c9c0-0795-4907-87fd-6c719a6b4586:1", b"1"])?;
-    Ok(control.call(&[b"PEXPIRE", key.as_bytes(), b"600000"]).map(drop)?)
+    control.call(&[
+        b"HSET",
+        key.as_bytes(),
+        b"8743c9c0-0795-4907-87fd-6c719a6b4586:1",
+        b"1",
+    ])?;
+    Ok(control
+        .call(&[b"PEXPIRE", key.as_bytes(), b"600000"])
+        .map(drop)?)
 }
 
 /// Waits for the lock for 2 ms at most, once or again and again.
@@ -146,10 +175,15 @@ impl Working {
     fn locker(run: impl FnOnce(oneshot::Receiver<()>, Runtime) + Send + 'static) -> Self {
         let (over, ends) = oneshot::channel();
         let thread = thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
             run(ends, runtime.expect("a runtime"));
         });
-        Self::Locker { over: Some(over), thread: Some(thread) }
+        Self::Locker {
+            over: Some(over),
+            thread: Some(thread),
+        }
     }
 }
 

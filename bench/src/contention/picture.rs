@@ -1,4 +1,5 @@
-//! The contests as a picture: for some of them a bar for each crew, whose length is its number of acquisitions.
+//! The contests as a picture: for some of them a bar for each crew, whose length is its number of
+//! acquisitions.
 
 use std::fmt::Write as _;
 
@@ -6,15 +7,31 @@ use super::{Contention, Contest, Entry};
 
 /// The contests that are shown, and their crews. The first crew is lockhound.
 const SHOWN: [(&str, &str, &[&str]); 5] = [
-    ("one-process", "64 tasks of one process", &["64 tasks", "rslock, 64 tasks"]),
-    ("one-process-1ms", "64 tasks of one process, kept for 1 ms", &["64 tasks", "rslock, 64 tasks"]),
-    ("4x16-1ms", "4 processes of 16 tasks, kept for 1 ms", &["lockhound", "Redisson", "rslock"]),
+    (
+        "one-process",
+        "64 tasks of one process",
+        &["64 tasks", "rslock, 64 tasks"],
+    ),
+    (
+        "one-process-1ms",
+        "64 tasks of one process, kept for 1 ms",
+        &["64 tasks", "rslock, 64 tasks"],
+    ),
+    (
+        "4x16-1ms",
+        "4 processes of 16 tasks, kept for 1 ms",
+        &["lockhound", "Redisson", "rslock"],
+    ),
     (
         "languages",
         "4 processes of one task, kept for 1 ms",
         &["lockhound, plain", "redis-py", "node-redlock", "redsync"],
     ),
-    ("16-on-16", "16 processes on 16 keys, kept for 1 ms", &["lockhound", "rslock"]),
+    (
+        "16-on-16",
+        "16 processes on 16 keys, kept for 1 ms",
+        &["lockhound", "rslock"],
+    ),
 ];
 
 const WIDTH: usize = 720;
@@ -28,8 +45,13 @@ impl Contention {
     pub(crate) fn picture(&self) -> String {
         let (mut body, mut y) = (String::new(), 34);
         for (name, title, crews) in SHOWN {
-            let Some(contest) = self.contest(name) else { continue };
-            let entries: Vec<&Entry> = crews.iter().filter_map(|crew| contest.entry(crew)).collect();
+            let Some(contest) = self.contest(name) else {
+                continue;
+            };
+            let entries: Vec<&Entry> = crews
+                .iter()
+                .filter_map(|crew| contest.entry(crew))
+                .collect();
             y = group(&mut body, y, title, contest, &entries);
         }
         format!(
@@ -44,13 +66,24 @@ impl Contention {
 
 /// Draws one contest from this line on, and returns the line below it.
 fn group(body: &mut String, y: usize, title: &str, contest: &Contest, entries: &[&Entry]) -> usize {
-    let most = entries.iter().map(|entry| entry.figure("per_second").median).fold(0.0, f64::max);
+    let most = entries
+        .iter()
+        .map(|entry| entry.figure("per_second").median)
+        .fold(0.0, f64::max);
     // Writing to a String cannot fail.
-    let _: Result<_, _> = writeln!(body, "<text x=\"12\" y=\"{}\" font-weight=\"bold\">{title}</text>", y + TITLE - 12);
+    let _: Result<_, _> = writeln!(
+        body,
+        "<text x=\"12\" y=\"{}\" font-weight=\"bold\">{title}</text>",
+        y + TITLE - 12
+    );
     for (row, entry) in entries.iter().enumerate() {
         let (y, rate) = (y + TITLE + row * ROW, entry.figure("per_second").median);
         let length = (LONGEST * rate / most).max(1.0);
-        let (fill, name) = if row == 0 { ("#2a6", "lockhound") } else { ("#aaa", short(entry.name)) };
+        let (fill, name) = if row == 0 {
+            ("#2a6", "lockhound")
+        } else {
+            ("#aaa", short(entry.name))
+        };
         let _: Result<_, _> = writeln!(
             body,
             "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{name}</text>\n\

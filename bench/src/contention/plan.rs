@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::outsider::Outsider;
-use super::process::Program::{self, Lockhound, NodeRedlock, Plain, RedisPy, Redisson, Redsync, Rslock, Unlisted};
+use super::process::Program::{
+    self, Lockhound, NodeRedlock, Plain, RedisPy, Redisson, Redsync, Rslock, Unlisted,
+};
 
 /// One contest. Each of its crews has a slot in every round.
 pub(crate) struct Plan {
@@ -48,29 +50,54 @@ pub(crate) struct Member {
 
 impl Crew {
     const fn of(name: &'static str, members: &'static [Member]) -> Self {
-        Self { name, members, outsider: Outsider::Nobody }
+        Self {
+            name,
+            members,
+            outsider: Outsider::Nobody,
+        }
     }
 
     const fn beside(outsider: Outsider, name: &'static str, members: &'static [Member]) -> Self {
-        Self { name, members, outsider }
+        Self {
+            name,
+            members,
+            outsider,
+        }
     }
 
     /// Returns whether lockhound is a member.
     pub(crate) fn has_lockhound(&self) -> bool {
-        self.members.iter().any(|member| matches!(member.program, Lockhound | Plain | Unlisted))
+        self.members
+            .iter()
+            .any(|member| matches!(member.program, Lockhound | Plain | Unlisted))
     }
 }
 
 const fn tasks(program: Program, tasks: usize) -> Member {
-    Member { program, processes: 1, lockers: 1, tasks }
+    Member {
+        program,
+        processes: 1,
+        lockers: 1,
+        tasks,
+    }
 }
 
 const fn processes(program: Program, processes: usize, tasks: usize) -> Member {
-    Member { program, processes, lockers: 1, tasks }
+    Member {
+        program,
+        processes,
+        lockers: 1,
+        tasks,
+    }
 }
 
 const fn lockers(program: Program, lockers: usize) -> Member {
-    Member { program, processes: 1, lockers, tasks: 1 }
+    Member {
+        program,
+        processes: 1,
+        lockers,
+        tasks: 1,
+    }
 }
 
 const ONE_PROCESS: &[Crew] = &[
@@ -91,7 +118,11 @@ const fn beside_each(members: &'static [Member]) -> [Crew; 7] {
     [
         Crew::of("nobody", members),
         Crew::beside(Outsider::Visitor, "a visitor", members),
-        Crew::beside(Outsider::RegularVisitor, "a visitor, again and again", members),
+        Crew::beside(
+            Outsider::RegularVisitor,
+            "a visitor, again and again",
+            members,
+        ),
         Crew::beside(Outsider::Stopped, "a stopped process", members),
         Crew::beside(Outsider::Subscriber, "a subscriber", members),
         Crew::beside(Outsider::Monitor, "a monitor", members),
@@ -160,7 +191,10 @@ pub(crate) const PLANS: [Plan; 14] = [
         keys: 1,
         hold_us: 1_000,
         slot: Duration::from_secs(5),
-        crews: &[Crew::of("lockhound + Redisson", &[processes(Lockhound, 3, 4), processes(Redisson, 3, 4)])],
+        crews: &[Crew::of(
+            "lockhound + Redisson",
+            &[processes(Lockhound, 3, 4), processes(Redisson, 3, 4)],
+        )],
     },
     Plan {
         name: "outsiders/one",
@@ -197,10 +231,22 @@ pub(crate) const PLANS: [Plan; 14] = [
         hold_us: 1_000,
         slot: Duration::from_secs(5),
         crews: &[
-            Crew::of("8 tasks + a JVM", &[tasks(Lockhound, 8), processes(Redisson, 1, 1)]),
-            Crew::of("2 of 8 tasks + a JVM", &[processes(Lockhound, 2, 8), processes(Redisson, 1, 1)]),
-            Crew::of("2 of 1 task + 1 without lists", &[processes(Lockhound, 2, 1), processes(Unlisted, 1, 1)]),
-            Crew::of("4 of 4 tasks + 1 without lists", &[processes(Lockhound, 4, 4), processes(Unlisted, 1, 4)]),
+            Crew::of(
+                "8 tasks + a JVM",
+                &[tasks(Lockhound, 8), processes(Redisson, 1, 1)],
+            ),
+            Crew::of(
+                "2 of 8 tasks + a JVM",
+                &[processes(Lockhound, 2, 8), processes(Redisson, 1, 1)],
+            ),
+            Crew::of(
+                "2 of 1 task + 1 without lists",
+                &[processes(Lockhound, 2, 1), processes(Unlisted, 1, 1)],
+            ),
+            Crew::of(
+                "4 of 4 tasks + 1 without lists",
+                &[processes(Lockhound, 4, 4), processes(Unlisted, 1, 4)],
+            ),
         ],
     },
     Plan {
@@ -224,7 +270,10 @@ pub(crate) const PLANS: [Plan; 14] = [
         keys: 100,
         hold_us: 0,
         slot: Duration::from_secs(3),
-        crews: &[Crew::of("lockhound", &[tasks(Lockhound, 10_000)]), Crew::of("rslock", &[tasks(Rslock, 10_000)])],
+        crews: &[
+            Crew::of("lockhound", &[tasks(Lockhound, 10_000)]),
+            Crew::of("rslock", &[tasks(Rslock, 10_000)]),
+        ],
     },
     Plan {
         name: "16-on-16",

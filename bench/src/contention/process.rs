@@ -1,4 +1,5 @@
-//! The programs that contend, each in a process of its own. They follow the protocol of [`line`](super::line).
+//! The programs that contend, each in a process of its own. They follow the protocol of
+//! [`line`](super::line).
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -39,10 +40,14 @@ impl Program {
             Self::Plain => "plain",
             Self::Unlisted => "unlisted",
             Self::Rslock => "rslock",
-            Self::Redisson | Self::RedisPy | Self::NodeRedlock | Self::Redsync => return self.foreign(tasks, urls),
+            Self::Redisson | Self::RedisPy | Self::NodeRedlock | Self::Redsync => {
+                return self.foreign(tasks, urls);
+            }
         };
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["contend", client, &lockers.to_string(), &tasks.to_string()]).args(urls);
+        command
+            .args(["contend", client, &lockers.to_string(), &tasks.to_string()])
+            .args(urls);
         Ok(command)
     }
 
@@ -51,39 +56,60 @@ impl Program {
             return Err("it is prepared by ./dev bench, which did not start this program".into());
         };
         let (name, program): (_, fn(PathBuf) -> Vec<OsString>) = match self {
-            Self::RedisPy => ("python", |at| vec![at.join("bin/python").into(), at.join("main.py").into()]),
+            Self::RedisPy => ("python", |at| {
+                vec![at.join("bin/python").into(), at.join("main.py").into()]
+            }),
             Self::NodeRedlock => ("node", |at| vec!["node".into(), at.join("main.js").into()]),
             Self::Redsync => ("go", |at| vec![at.join("main").into()]),
             _ => ("redisson", |at| {
                 let mut path = OsString::from(at.join("classes"));
                 path.push(":");
                 path.push(at.join("lib/*"));
-                let few = ["-XX:+UseSerialGC", "-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"];
+                let few = [
+                    "-XX:+UseSerialGC",
+                    "-Xmx128m",
+                    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+                    "-cp",
+                ];
                 let java = std::iter::once("java").chain(few).map(OsString::from);
                 java.chain([path, "Contender".into()]).collect()
             }),
         };
         let at = foreign.join(name);
         if !at.join("prepared").exists() {
-            return Err(format!("{} is not prepared; the output of ./dev above says why", at.display()).into());
+            return Err(format!(
+                "{} is not prepared; the output of ./dev above says why",
+                at.display()
+            )
+            .into());
         }
         let words = program(at);
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).arg("contend").args(urls).arg(tasks.to_string());
+        command
+            .args(&words[1..])
+            .arg("contend")
+            .args(urls)
+            .arg(tasks.to_string());
         Ok(command)
     }
 
     /// Returns whether it is a separate program, which may be missing.
     pub(crate) fn is_foreign(self) -> bool {
-        matches!(self, Self::Redisson | Self::RedisPy | Self::NodeRedlock | Self::Redsync)
+        matches!(
+            self,
+            Self::Redisson | Self::RedisPy | Self::NodeRedlock | Self::Redsync
+        )
     }
 
-    /// Returns the commands that count as its scripts: scripts, and the commands with which other clients take a lock.
+    /// Returns the commands that count as its scripts: scripts, and the commands with which other
+    /// clients take a lock.
     pub(crate) fn commands(self) -> &'static [&'static str] {
         match self {
             // Their SETs run within scripts, and must not be counted twice.
             Self::Lockhound | Self::Plain | Self::Unlisted | Self::Redisson => &["evalsha", "eval"],
-            Self::Rslock | Self::RedisPy | Self::NodeRedlock | Self::Redsync => &["evalsha", "eval", "set", "setnx"],
+            Self::Rslock | Self::RedisPy | Self::NodeRedlock | Self::Redsync => {
+                &["evalsha", "eval", "set", "setnx"]
+            }
         }
     }
 }
@@ -100,13 +126,25 @@ impl Process {
     ///
     /// # Errors
     /// The reason why it cannot run here.
-    pub(crate) fn start(program: Program, lockers: usize, tasks: usize, urls: &[String]) -> Result<Self, Failure> {
+    pub(crate) fn start(
+        program: Program,
+        lockers: usize,
+        tasks: usize,
+        urls: &[String],
+    ) -> Result<Self, Failure> {
         let mut command = program.command(lockers, tasks, urls)?;
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = started.map_err(|error| format!("{}: {error}", command.get_program().display()))?;
+        let mut child =
+            started.map_err(|error| format!("{}: {error}", command.get_program().display()))?;
         let (to, from) = (child.stdin.take(), child.stdout.take());
-        let (to, from) = to.zip(from).ok_or("a process was started without its pipes")?;
-        Ok(Self { child, to, from: BufReader::new(from) })
+        let (to, from) = to
+            .zip(from)
+            .ok_or("a process was started without its pipes")?;
+        Ok(Self {
+            child,
+            to,
+            from: BufReader::new(from),
+        })
     }
 
     /// Waits until it is connected.
@@ -115,7 +153,10 @@ impl Process {
     /// The reason why it cannot run here.
     pub(crate) fn ready(&mut self) -> Result<(), Failure> {
         let line = self.line()?;
-        let theirs: u64 = line.strip_prefix("ready ").ok_or_else(|| format!("it says {line:?}"))?.parse()?;
+        let theirs: u64 = line
+            .strip_prefix("ready ")
+            .ok_or_else(|| format!("it says {line:?}"))?
+            .parse()?;
         if now().abs_diff(theirs) > SAME_CLOCK_NS {
             return Err("it has another clock, so that overlaps could not be seen".into());
         }
@@ -147,7 +188,10 @@ impl Process {
         let mut line = String::new();
         if self.from.read_line(&mut line)? == 0 {
             let status = self.child.wait()?;
-            return Err(format!("a process that contends has ended ({status}); its output is above").into());
+            return Err(format!(
+                "a process that contends has ended ({status}); its output is above"
+            )
+            .into());
         }
         Ok(line.trim_end().to_owned())
     }

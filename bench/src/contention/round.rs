@@ -1,4 +1,5 @@
-//! The results of one slot: how often each task had the lock, the longest wait, and whether two holders overlapped.
+//! The results of one slot: how often each task had the lock, the longest wait, and whether two
+//! holders overlapped.
 
 use std::ops::Range;
 
@@ -11,7 +12,8 @@ use super::line::Wait;
 pub(crate) struct Round {
     pub(crate) acquisitions: usize,
     pub(crate) per_second: f64,
-    /// Scripts per acquisition on all servers together, or the commands that other clients send instead.
+    /// Scripts per acquisition on all servers together, or the commands that other clients send
+    /// instead.
     pub(crate) scripts: f64,
     /// CPU time of all servers together per acquisition.
     pub(crate) server_us: f64,
@@ -23,7 +25,8 @@ pub(crate) struct Round {
     pub(crate) most_of_process: usize,
     /// The share of all acquisitions that each kind of program in the crew had.
     pub(crate) shares: Vec<f64>,
-    /// From the call of `lock()`. A wait that was not over at the end of the slot counts until then.
+    /// From the call of `lock()`. A wait that was not over at the end of the slot counts until
+    /// then.
     pub(crate) longest_wait_ms: f64,
     /// How often a task got the lock while another one held it.
     pub(crate) overlaps: usize,
@@ -45,14 +48,22 @@ pub(crate) struct Served {
 }
 
 impl Round {
-    /// Acquisitions within `slot` count. Overlaps are looked for in all notes, for each of `keys` keys.
+    /// Acquisitions within `slot` count. Overlaps are looked for in all notes, for each of `keys`
+    /// keys.
     pub(crate) fn of(said: &[Said], keys: usize, slot: &Range<u64>, served: Served) -> Self {
         let counts: Vec<Vec<Vec<usize>>> = said.iter().map(|said| said.counts(slot)).collect();
         let tasks = || counts.iter().flatten().flatten().copied();
-        let processes = || counts.iter().flatten().map(|tasks| tasks.iter().sum::<usize>());
+        let processes = || {
+            counts
+                .iter()
+                .flatten()
+                .map(|tasks| tasks.iter().sum::<usize>())
+        };
         let acquisitions: usize = tasks().sum();
         let seconds = (slot.end - slot.start) as f64 / 1e9;
-        let share = |kind: &Vec<Vec<usize>>| kind.iter().flatten().sum::<usize>() as f64 / acquisitions as f64;
+        let share = |kind: &Vec<Vec<usize>>| {
+            kind.iter().flatten().sum::<usize>() as f64 / acquisitions as f64
+        };
         Self {
             acquisitions,
             per_second: acquisitions as f64 / seconds,
@@ -94,7 +105,10 @@ impl Said {
         let count = |waits: &Vec<(usize, Wait)>| {
             let mut counts = vec![0; self.tasks];
             for (task, wait) in waits {
-                if wait.inside.is_some_and(|(entered, _)| slot.contains(&entered)) {
+                if wait
+                    .inside
+                    .is_some_and(|(entered, _)| slot.contains(&entered))
+                {
                     counts[*task] += 1;
                 }
             }
@@ -112,7 +126,9 @@ impl Said {
 fn longest_wait(said: &[Said], slot: &Range<u64>) -> u64 {
     let waits = said.iter().flat_map(Said::waits);
     let within = waits.filter_map(|(_, wait)| {
-        let over = wait.inside.map_or(slot.end, |(entered, _)| entered.min(slot.end));
+        let over = wait
+            .inside
+            .map_or(slot.end, |(entered, _)| entered.min(slot.end));
         (over >= slot.start).then(|| over.saturating_sub(wait.asked))
     });
     within.max().unwrap_or_default()
@@ -123,7 +139,10 @@ fn overlaps(said: &[Said], keys: usize) -> usize {
     for (task, wait) in said.iter().flat_map(Said::waits) {
         visits[task % keys].extend(wait.inside);
     }
-    visits.iter_mut().map(|visits| overlaps_of_one(visits)).sum()
+    visits
+        .iter_mut()
+        .map(|visits| overlaps_of_one(visits))
+        .sum()
 }
 
 /// Counts, for one key, the visits that began before all earlier ones were over.
@@ -142,7 +161,10 @@ fn overlaps_of_one(visits: &mut [(u64, u64)]) -> usize {
 mod tests {
     use super::*;
 
-    const SERVED: Served = Served { scripts: 8.0, cpu_seconds: 0.000_040 };
+    const SERVED: Served = Served {
+        scripts: 8.0,
+        cpu_seconds: 0.000_040,
+    };
 
     fn wait(asked: u64, inside: Option<(u64, u64)>) -> Wait {
         Wait { asked, inside }
@@ -150,25 +172,63 @@ mod tests {
 
     #[test]
     fn a_visit_that_begins_before_another_ends_is_an_overlap() {
-        assert_eq!(overlaps_of_one(&mut [(5, 9), (1, 5)]), 0, "at the same moment is no overlap");
+        assert_eq!(
+            overlaps_of_one(&mut [(5, 9), (1, 5)]),
+            0,
+            "at the same moment is no overlap"
+        );
         assert_eq!(overlaps_of_one(&mut [(1, 9), (2, 3), (4, 5), (10, 11)]), 2);
         let said = |other| {
-            let processes = vec![vec![(0, wait(0, Some((1, 9))))], vec![(other, wait(0, Some((4, 5))))]];
-            [Said { tasks: 2, processes }]
+            let processes = vec![
+                vec![(0, wait(0, Some((1, 9))))],
+                vec![(other, wait(0, Some((4, 5))))],
+            ];
+            [Said {
+                tasks: 2,
+                processes,
+            }]
         };
-        assert_eq!((overlaps(&said(0), 2), overlaps(&said(1), 2)), (1, 0), "only on one key");
+        assert_eq!(
+            (overlaps(&said(0), 2), overlaps(&said(1), 2)),
+            (1, 0),
+            "only on one key"
+        );
     }
 
     #[test]
     fn a_round_counts_acquisitions_within_its_slot() {
-        let one = vec![(0, wait(1, Some((5, 6)))), (0, wait(7, Some((10, 11)))), (1, wait(9, Some((12, 13))))];
-        let other = vec![(0, wait(8, Some((14, 15)))), (0, wait(16, Some((30, 31)))), (1, wait(2, None))];
-        let said = [Said { tasks: 2, processes: vec![one] }, Said { tasks: 2, processes: vec![other] }];
+        let one = vec![
+            (0, wait(1, Some((5, 6)))),
+            (0, wait(7, Some((10, 11)))),
+            (1, wait(9, Some((12, 13)))),
+        ];
+        let other = vec![
+            (0, wait(8, Some((14, 15)))),
+            (0, wait(16, Some((30, 31)))),
+            (1, wait(2, None)),
+        ];
+        let said = [
+            Said {
+                tasks: 2,
+                processes: vec![one],
+            },
+            Said {
+                tasks: 2,
+                processes: vec![other],
+            },
+        ];
         let round = Round::of(&said, 1, &(10..20), SERVED);
         assert_eq!((round.acquisitions, round.fewest, round.most), (3, 0, 1));
         assert_eq!((round.fewest_of_process, round.most_of_process), (1, 2));
-        assert_eq!((round.shares[1], round.least_share()), (1.0 / 3.0, 1.0 / 3.0));
-        assert_eq!(round.longest_wait_ms, 18.0 / 1e6, "the wait that never ended, until the end of the slot");
+        assert_eq!(
+            (round.shares[1], round.least_share()),
+            (1.0 / 3.0, 1.0 / 3.0)
+        );
+        assert_eq!(
+            round.longest_wait_ms,
+            18.0 / 1e6,
+            "the wait that never ended, until the end of the slot"
+        );
         assert_eq!((round.scripts, round.overlaps), (8.0 / 3.0, 0));
     }
 }

@@ -22,13 +22,19 @@ impl fmt::Display for Contention {
         for contest in &self.contests {
             writeln!(f, "{contest}")?;
         }
-        self.hand_over.iter().try_for_each(|hand_over| write!(f, "{hand_over}"))
+        self.hand_over
+            .iter()
+            .try_for_each(|hand_over| write!(f, "{hand_over}"))
     }
 }
 
 impl fmt::Display for Contest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {}; {ROUNDS} rounds of {} s", self.name, self.title, self.slot_seconds)?;
+        writeln!(
+            f,
+            "{}: {}; {ROUNDS} rounds of {} s",
+            self.name, self.title, self.slot_seconds
+        )?;
         let mut rows = vec![HEADER.map(str::to_owned).to_vec()];
         rows.extend(self.crews.iter().map(row));
         write!(f, "{}", aligned(&rows))?;
@@ -42,7 +48,8 @@ impl fmt::Display for Contest {
 fn row(entry: &Entry) -> Vec<String> {
     let figure = |key: &str| cell(Some(&entry.figure(key)));
     let range = |of: fn(&super::Round) -> [usize; 2]| {
-        let [fewest, most] = [0, 1].map(|at| Spread::of(entry.rounds.iter().map(|round| of(round)[at] as f64)));
+        let [fewest, most] =
+            [0, 1].map(|at| Spread::of(entry.rounds.iter().map(|round| of(round)[at] as f64)));
         format!("{:.0}..{:.0}", fewest.median, most.median)
     };
     let longest = entry.figure("longest_wait_ms");
@@ -54,16 +61,39 @@ fn row(entry: &Entry) -> Vec<String> {
         range(|round| [round.fewest, round.most]),
         range(|round| [round.fewest_of_process, round.most_of_process]),
         format!("{} ({})", number(longest.median), number(longest.max)),
-        format!("{:.0}", entry.rounds.iter().map(|round| round.overlaps).sum::<usize>()),
+        format!(
+            "{:.0}",
+            entry
+                .rounds
+                .iter()
+                .map(|round| round.overlaps)
+                .sum::<usize>()
+        ),
     ]
 }
 
 /// Returns the name of a crew, with the share of each kind of program in it.
 fn shares(entry: &Entry) -> String {
-    let Some(kinds) = entry.rounds.first().map(|round| round.shares.len()).filter(|&kinds| kinds > 1) else {
+    let Some(kinds) = entry
+        .rounds
+        .first()
+        .map(|round| round.shares.len())
+        .filter(|&kinds| kinds > 1)
+    else {
         return entry.name.to_owned();
     };
-    let share = |kind| Spread::of(entry.rounds.iter().map(|round: &super::Round| round.shares[kind])).median * 100.0;
-    let shares: Vec<String> = (0..kinds).map(|kind| format!("{:.0} %", share(kind))).collect();
+    let share = |kind| {
+        Spread::of(
+            entry
+                .rounds
+                .iter()
+                .map(|round: &super::Round| round.shares[kind]),
+        )
+        .median
+            * 100.0
+    };
+    let shares: Vec<String> = (0..kinds)
+        .map(|kind| format!("{:.0} %", share(kind)))
+        .collect();
     format!("{} ({})", entry.name, shares.join(" + "))
 }

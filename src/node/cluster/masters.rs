@@ -1,13 +1,16 @@
 //! The masters of a cluster: the connections to each, and the map that says which has which slot.
 //!
-//! The servers tell the map. It is asked for again when something is in doubt (a server redirects, or does not answer),
-//! and every few seconds. Of several maps the one with the highest epoch counts.
+//! The servers tell the map. It is asked for again when something is in doubt (a server redirects,
+//! or does not answer), and every few seconds. Of several maps the one with the highest epoch
+//! counts.
 //!
 //! # Invariants
-//! - A map is used if its servers know a node of the map in use. A server that knows none is a stranger: nothing is
-//!   sent to it, and its connections are closed. Only if no server that is known answers, the seeds are believed.
-//! - A map with a lower epoch than that of the map in use counts if most masters tell one: a master that was deposed
-//!   while it stood still does not know that yet, but most masters know of each change.
+//! - A map is used if its servers know a node of the map in use. A server that knows none is a
+//!   stranger: nothing is sent to it, and its connections are closed. Only if no server that is
+//!   known answers, the seeds are believed.
+//! - A map with a lower epoch than that of the map in use counts if most masters tell one: a master
+//!   that was deposed while it stood still does not know that yet, but most masters know of each
+//!   change.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,7 +79,8 @@ pub(super) struct State {
     pub(super) masters: HashMap<HostPort, Arc<Master>>,
     /// Since when the map has not named these.
     absent: HashMap<HostPort, Instant>,
-    /// The places of this map where servers of another cluster are, and until when they are not connected to.
+    /// The places of this map where servers of another cluster are, and until when they are not
+    /// connected to.
     strangers: HashMap<HostPort, Instant>,
     /// Until when nothing is sent, since the cluster is down, and its answer.
     down: Option<(Instant, NodeFailure)>,
@@ -99,39 +103,60 @@ impl State {
 
     /// Returns the place of the slot's master, if another cluster's server is there.
     pub(super) fn stranger_with(&self, slot: Slot) -> Option<&HostPort> {
-        self.map.master(slot).filter(|place| self.strangers.contains_key(place))
+        self.map
+            .master(slot)
+            .filter(|place| self.strangers.contains_key(place))
     }
 
     /// Returns the places of masters that have slots, if another cluster's servers are there.
     pub(super) fn strangers_with_slots(&self) -> Vec<HostPort> {
-        let is_strange = |place: &HostPort| self.strangers.contains_key(place) && !self.masters.contains_key(place);
+        let is_strange = |place: &HostPort| {
+            self.strangers.contains_key(place) && !self.masters.contains_key(place)
+        };
         self.map.masters().into_iter().filter(is_strange).collect()
     }
 
     /// Returns the masters that have slots, in the order of their addresses.
     pub(super) fn named(&self) -> Vec<Arc<Master>> {
-        self.map.masters().iter().filter_map(|place| self.masters.get(place)).cloned().collect()
+        self.map
+            .masters()
+            .iter()
+            .filter_map(|place| self.masters.get(place))
+            .cloned()
+            .collect()
     }
 
-    /// Tells the task of each master which channels to subscribe. `anew`: as [`MasterSubscriptions::want_all`].
+    /// Tells the task of each master which channels to subscribe. `anew`: as
+    /// [`MasterSubscriptions::want_all`].
     pub(super) fn listen(&self, anew: bool) {
         let mut wanted: HashMap<&HostPort, HashSet<String>> = HashMap::new();
         for name in &self.wanted {
             if let Some(master) = self.master(slot_of(name)) {
-                wanted.entry(&master.place).or_default().insert(name.clone());
+                wanted
+                    .entry(&master.place)
+                    .or_default()
+                    .insert(name.clone());
             }
         }
         for master in self.masters.values() {
-            master.subscriptions.want_all(wanted.remove(&master.place).unwrap_or_default(), anew);
+            master
+                .subscriptions
+                .want_all(wanted.remove(&master.place).unwrap_or_default(), anew);
         }
     }
 
-    /// Removes the masters that the map has not named for a while: the servers' maps differ for a moment after each
-    /// change.
+    /// Removes the masters that the map has not named for a while: the servers' maps differ for a
+    /// moment after each change.
     fn take_absent(&mut self, now: Instant) -> Vec<Arc<Master>> {
         let named = self.map.masters();
-        self.absent.retain(|place, _| named.binary_search(place).is_err());
-        let absent: Vec<_> = self.masters.keys().filter(|place| named.binary_search(place).is_err()).cloned().collect();
+        self.absent
+            .retain(|place, _| named.binary_search(place).is_err());
+        let absent: Vec<_> = self
+            .masters
+            .keys()
+            .filter(|place| named.binary_search(place).is_err())
+            .cloned()
+            .collect();
         let mut over = Vec::new();
         for place in absent {
             let since = *self.absent.entry(place.clone()).or_insert(now);
@@ -146,7 +171,11 @@ impl State {
 
 impl Masters {
     /// Makes the masters of a cluster of which nothing is known yet. Messages go to `heard`.
-    pub(super) fn new(seeds: &Arc<Seeds>, wiring: &Wiring<'_>, heard: UnboundedSender<LinkEvent>) -> Arc<Self> {
+    pub(super) fn new(
+        seeds: &Arc<Seeds>,
+        wiring: &Wiring<'_>,
+        heard: UnboundedSender<LinkEvent>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             seeds: Arc::clone(seeds),
             settings: wiring.settings.clone(),
@@ -168,13 +197,25 @@ impl Masters {
     }
 
     pub(super) fn wiring(&self) -> Wiring<'_> {
-        let wiring = Wiring::new(&self.locker, &self.settings, self.reconnected.clone(), &self.roll);
-        Wiring { part: Part::Master, ..wiring }
+        let wiring = Wiring::new(
+            &self.locker,
+            &self.settings,
+            self.reconnected.clone(),
+            &self.roll,
+        );
+        Wiring {
+            part: Part::Master,
+            ..wiring
+        }
     }
 
     /// Returns the connections to all of them.
     pub(super) fn all(&self) -> Vec<Arc<Redis>> {
-        self.state().masters.values().map(|master| Arc::clone(&master.redis)).collect()
+        self.state()
+            .masters
+            .values()
+            .map(|master| Arc::clone(&master.redis))
+            .collect()
     }
 
     pub(super) fn doubt(&self) {
@@ -194,8 +235,18 @@ impl Masters {
         let subscribing = self.state().subscribing;
         let doubted = Arc::clone(self);
         let doubt = move || doubted.doubt();
-        subscriptions.begin(Arc::clone(&redis), subscribing, events.subscriber, self.heard.clone(), doubt);
-        let master = Arc::new(Master { place: place.clone(), redis, subscriptions });
+        subscriptions.begin(
+            Arc::clone(&redis),
+            subscribing,
+            events.subscriber,
+            self.heard.clone(),
+            doubt,
+        );
+        let master = Arc::new(Master {
+            place: place.clone(),
+            redis,
+            subscriptions,
+        });
         self.state().masters.insert(place, master);
     }
 
@@ -211,9 +262,12 @@ impl Masters {
             let mut state = self.state();
             let named = told.map.masters();
             let now = Instant::now();
-            state.strangers.retain(|place, _| named.binary_search(place).is_ok());
+            state
+                .strangers
+                .retain(|place, _| named.binary_search(place).is_ok());
             let is_wanted = |place: &HostPort| {
-                !state.masters.contains_key(place) && state.strangers.get(place).is_none_or(|until| *until <= now)
+                !state.masters.contains_key(place)
+                    && state.strangers.get(place).is_none_or(|until| *until <= now)
             };
             named.into_iter().filter(is_wanted).collect()
         };
@@ -238,14 +292,19 @@ impl Masters {
     /// Notes that it was logged that these masters are away.
     pub(super) fn are_known_to_be_away(&self, failures: &[NodeFailure]) {
         let all = self.all();
-        let away = all.iter().filter(|redis| failures.iter().any(|failure| failure.node == *redis.commands().server()));
+        let away = all.iter().filter(|redis| {
+            failures
+                .iter()
+                .any(|failure| failure.node == *redis.commands().server())
+        });
         away.for_each(|redis| redis.presence().is_known_to_be_away());
     }
 
-    /// Notes that the cluster said that it is down. fred closes the connection on that answer, so nothing is sent for a
-    /// while.
+    /// Notes that the cluster said that it is down. fred closes the connection on that answer, so
+    /// nothing is sent for a while.
     pub(super) fn went_down(&self, failure: &NodeFailure) {
-        let pause = (self.settings.lease / 30).clamp(Duration::from_millis(50), Duration::from_secs(1));
+        let pause =
+            (self.settings.lease / 30).clamp(Duration::from_millis(50), Duration::from_secs(1));
         self.state().down = Some((Instant::now() + pause, failure.clone()));
     }
 
@@ -256,9 +315,11 @@ impl Masters {
         state.down.as_ref().map(|(_, failure)| failure.clone())
     }
 
-    /// Ends the connections to a server that is no longer a master, after giving it time to answer what it was sent.
+    /// Ends the connections to a server that is no longer a master, after giving it time to answer
+    /// what it was sent.
     fn retire(&self, master: Arc<Master>, pause: Duration) {
-        self.misplaced.fetch_add(master.redis.misplaced_answers(), Ordering::Relaxed);
+        self.misplaced
+            .fetch_add(master.redis.misplaced_answers(), Ordering::Relaxed);
         tokio::spawn(async move {
             sleep(pause).await;
             master.redis.retire().await;
@@ -269,7 +330,10 @@ impl Masters {
     fn shut_out(&self, place: HostPort) {
         let mut state = self.state();
         let master = state.masters.remove(&place);
-        let is_news = state.strangers.insert(place, Instant::now() + ESTRANGED).is_none();
+        let is_news = state
+            .strangers
+            .insert(place, Instant::now() + ESTRANGED)
+            .is_none();
         drop(state);
         let Some(master) = master else { return };
         if is_news {
@@ -283,7 +347,10 @@ impl Masters {
 
     /// Asks all masters for the map, or the seeds if none answers that is known.
     async fn refresh(self: &Arc<Self>) {
-        self.known.take_strangers().into_iter().for_each(|place| self.shut_out(place));
+        self.known
+            .take_strangers()
+            .into_iter()
+            .for_each(|place| self.shut_out(place));
         let (told, any) = self.ask_masters().await;
         let told = match told {
             None if !any => self.ask_seeds().await,
@@ -295,7 +362,8 @@ impl Masters {
         self.refreshed.send_modify(|count| *count += 1);
     }
 
-    /// Asks all masters for the map. Returns the one that counts, and whether a server that is known told any.
+    /// Asks all masters for the map. Returns the one that counts, and whether a server that is
+    /// known told any.
     async fn ask_masters(&self) -> (Option<ClusterView>, bool) {
         let (masters, epoch, named) = {
             let state = self.state();
@@ -303,7 +371,9 @@ impl Masters {
             (masters, state.epoch, state.map.masters())
         };
         // Each is a task that runs to its end: only then does fred take a command out of its queue.
-        let ask = |master: Arc<Master>| tokio::spawn(async move { ask(master.redis.commands(), &master.place).await });
+        let ask = |master: Arc<Master>| {
+            tokio::spawn(async move { ask(master.redis.commands(), &master.place).await })
+        };
         let mut asking: FuturesUnordered<_> = masters.into_iter().map(ask).collect();
         let mut answers = Vec::new();
         let mut patience = None;
@@ -311,7 +381,9 @@ impl Masters {
             let told = match patience {
                 None => asking.next().await,
                 // Masters that are slower than the first one do not delay the map.
-                Some(until) => timeout(Instant::now().until(until), asking.next()).await.unwrap_or(None),
+                Some(until) => timeout(Instant::now().until(until), asking.next())
+                    .await
+                    .unwrap_or(None),
             };
             let Some(told) = told else { break };
             // A task that panicked counts as no answer.
@@ -355,16 +427,22 @@ impl Masters {
     }
 }
 
-/// Returns the map that counts: the one with the highest epoch. It may be lower than that of the map in use, whose
-/// masters are `named`, if more than half of them say so: then the cluster was set back.
+/// Returns the map that counts: the one with the highest epoch. It may be lower than that of the
+/// map in use, whose masters are `named`, if more than half of them say so: then the cluster was
+/// set back.
 fn newest(answers: Vec<ClusterView>, epoch: u64, named: &[HostPort]) -> Option<ClusterView> {
-    let set_back = answers.iter().filter(|told| told.epoch < epoch && named.binary_search(&told.by).is_ok()).count();
-    let newest = answers.into_iter().reduce(|one, other| if one.epoch >= other.epoch { one } else { other })?;
+    let set_back = answers
+        .iter()
+        .filter(|told| told.epoch < epoch && named.binary_search(&told.by).is_ok())
+        .count();
+    let newest = answers
+        .into_iter()
+        .reduce(|one, other| if one.epoch >= other.epoch { one } else { other })?;
     (newest.epoch >= epoch || set_back * 2 > named.len()).then_some(newest)
 }
 
-/// Keeps the map of slots up to date. Restarted after a panic; ends with [`Cluster::quit`](super::Cluster::quit);
-/// nobody awaits it.
+/// Keeps the map of slots up to date. Restarted after a panic; ends with
+/// [`Cluster::quit`](super::Cluster::quit); nobody awaits it.
 async fn keep(masters: &Arc<Masters>) {
     let mut pause = PAUSE;
     loop {
@@ -382,7 +460,11 @@ async fn keep(masters: &Arc<Masters>) {
             () = masters.refresh() => {}
         }
         // If the map does not change, it is asked for less and less often.
-        pause = if masters.state().map == before { (pause * 2).min(LONGEST_PAUSE) } else { PAUSE };
+        pause = if masters.state().map == before {
+            (pause * 2).min(LONGEST_PAUSE)
+        } else {
+            PAUSE
+        };
         sleep(pause).await;
     }
 }
@@ -393,11 +475,19 @@ mod tests {
     use super::*;
 
     fn place(port: u16) -> HostPort {
-        HostPort { host: "h".into(), port }
+        HostPort {
+            host: "h".into(),
+            port,
+        }
     }
 
     fn told(port: u16, epoch: u64) -> ClusterView {
-        ClusterView { by: place(port), epoch, map: SlotMap::default(), nodes: NodeIds::default() }
+        ClusterView {
+            by: place(port),
+            epoch,
+            map: SlotMap::default(),
+            nodes: NodeIds::default(),
+        }
     }
 
     #[test]
@@ -405,10 +495,26 @@ mod tests {
         let named = [1, 2, 3].map(place);
         let counts = |answers: Vec<ClusterView>| newest(answers, 7, &named).map(|told| told.epoch);
         assert_eq!(counts(vec![]), None);
-        assert_eq!(counts(vec![told(1, 6)]), None, "it may have been deposed while it stood still");
-        assert_eq!(counts(vec![told(1, 6), told(9, 6)]), None, "the map in use does not name the other one");
-        assert_eq!(counts(vec![told(1, 6), told(2, 7), told(3, 6)]), Some(7), "one knows of a later change");
+        assert_eq!(
+            counts(vec![told(1, 6)]),
+            None,
+            "it may have been deposed while it stood still"
+        );
+        assert_eq!(
+            counts(vec![told(1, 6), told(9, 6)]),
+            None,
+            "the map in use does not name the other one"
+        );
+        assert_eq!(
+            counts(vec![told(1, 6), told(2, 7), told(3, 6)]),
+            Some(7),
+            "one knows of a later change"
+        );
         assert_eq!(counts(vec![told(1, 8), told(2, 7)]), Some(8));
-        assert_eq!(counts(vec![told(1, 2), told(3, 3)]), Some(3), "it was set back");
+        assert_eq!(
+            counts(vec![told(1, 2), told(3, 3)]),
+            Some(3),
+            "it was set back"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The address of a cluster: `redis-cluster://host:port?node=host:port`. It names one or several servers, which tell
-//! the others.
+//! The address of a cluster: `redis-cluster://host:port?node=host:port`. It names one or several
+//! servers, which tell the others.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +23,8 @@ impl Seeds {
     /// Reads the address of a cluster; returns `None` for any other.
     ///
     /// # Errors
-    /// As [`Address::parse`]; [`Error::Config`] for a database other than 0, the only one that a cluster has.
+    /// As [`Address::parse`]; [`Error::Config`] for a database other than 0, the only one that a
+    /// cluster has.
     pub(in crate::node) fn parse(text: &str, access: &Access) -> Option<Result<Self, Error>> {
         Several::parse(text, KIND).map(|several| Self::read(&several, access))
     }
@@ -33,9 +34,15 @@ impl Seeds {
         let first = Address::parse(&several.first, access)?.of_cluster();
         if first.database().is_some_and(|database| database != 0) {
             let reason = "a cluster has no databases but 0; leave out the part behind the host";
-            return Err(Error::config("node", format!("the address {name} cannot be used: {reason}")));
+            return Err(Error::config(
+                "node",
+                format!("the address {name} cannot be used: {reason}"),
+            ));
         }
-        let others: Vec<_> = others.iter().map(|place| Arc::new(first.at(place))).collect();
+        let others: Vec<_> = others
+            .iter()
+            .map(|place| Arc::new(first.at(place)))
+            .collect();
         let addresses = [vec![Arc::new(first)], others].concat();
         Ok(Self { name, addresses })
     }
@@ -47,12 +54,15 @@ impl Seeds {
 
     /// Returns why connecting to them failed, if it did.
     pub(in crate::node) fn last_failure(&self) -> Option<NodeFailure> {
-        self.addresses.iter().find_map(|address| address.last_failure())
+        self.addresses
+            .iter()
+            .find_map(|address| address.last_failure())
     }
 
     /// Returns why none of them could be connected to for the whole of `bound`.
     pub(in crate::node) fn away(&self, bound: Duration) -> NodeFailure {
-        self.last_failure().unwrap_or_else(|| self.addresses[0].away(bound))
+        self.last_failure()
+            .unwrap_or_else(|| self.addresses[0].away(bound))
     }
 }
 
@@ -82,22 +92,40 @@ mod tests {
     use super::*;
 
     fn seeds(text: &str) -> Seeds {
-        Seeds::parse(text, &Access::default()).expect("a cluster's").expect(text)
+        Seeds::parse(text, &Access::default())
+            .expect("a cluster's")
+            .expect(text)
     }
 
     fn refusal(text: &str) -> String {
-        Seeds::parse(text, &Access::default()).expect("a cluster's").expect_err(text).to_string()
+        Seeds::parse(text, &Access::default())
+            .expect("a cluster's")
+            .expect_err(text)
+            .to_string()
     }
 
     #[test]
     fn one_address_or_several_name_a_cluster() {
-        let names = |text| seeds(text).addresses.iter().map(|address| address.name.to_string()).collect::<Vec<_>>();
+        let names = |text| {
+            seeds(text)
+                .addresses
+                .iter()
+                .map(|address| address.name.to_string())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(names("redis-cluster://h:7000"), ["redis://h:7000"]);
         assert_eq!(
             names("valkey-cluster://ann:secret@h?node=b:7001&node=[::1]:7002"),
-            ["redis://ann:***@h", "redis://ann:***@b:7001", "redis://ann:***@[::1]:7002"]
+            [
+                "redis://ann:***@h",
+                "redis://ann:***@b:7001",
+                "redis://ann:***@[::1]:7002"
+            ]
         );
-        assert_eq!(&*seeds("redis-cluster://ann:secret@h?node=b:7001").name, "redis-cluster://ann:***@h?node=b:7001");
+        assert_eq!(
+            &*seeds("redis-cluster://ann:secret@h?node=b:7001").name,
+            "redis-cluster://ann:***@h?node=b:7001"
+        );
         assert!(Seeds::name_of("redis://h").is_none() && Seeds::name_of("secret").is_none());
     }
 
@@ -114,7 +142,10 @@ mod tests {
             ("redis-cluster://", "***"),
         ] {
             let message = refusal(text);
-            assert!(message.contains(why) && !message.contains("secret"), "{text}: {message}");
+            assert!(
+                message.contains(why) && !message.contains("secret"),
+                "{text}: {message}"
+            );
         }
     }
 }

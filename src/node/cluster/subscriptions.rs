@@ -1,7 +1,7 @@
 //! Subscribes to the unlock messages of a cluster: to each channel at the master that has its slot.
 //!
-//! A message is a hint. So nobody waits for a master that does not answer: once a channel is subscribed there after
-//! all, all waiters are told to look ([`LinkEvent::Lagged`]).
+//! A message is a hint. So nobody waits for a master that does not answer: once a channel is
+//! subscribed there after all, all waiters are told to look ([`LinkEvent::Lagged`]).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -33,7 +33,11 @@ pub(super) enum Subscribing {
 impl Subscribing {
     /// Returns what servers of this version support.
     pub(super) fn to(version: Option<(u32, u32)>) -> Self {
-        if version.is_some_and(|version| version < (7, 0)) { Self::Broadcast } else { Self::Sharded }
+        if version.is_some_and(|version| version < (7, 0)) {
+            Self::Broadcast
+        } else {
+            Self::Sharded
+        }
     }
 }
 
@@ -51,12 +55,13 @@ struct Wishes {
     wanted: HashSet<String>,
     /// Channels that may differ from what is subscribed.
     changes: HashSet<String>,
-    /// Channels whose slot now belongs to another master: this master has ended their subscriptions itself.
+    /// Channels whose slot now belongs to another master: this master has ended their subscriptions
+    /// itself.
     gone: HashSet<String>,
     /// The number of wishes so far.
     count: u64,
-    /// The master did not answer in time, or may have lost its subscriptions: once all wishes up to this one are
-    /// fulfilled, all waiters are told to look.
+    /// The master did not answer in time, or may have lost its subscriptions: once all wishes up to
+    /// this one are fulfilled, all waiters are told to look.
     behind: Option<u64>,
     /// It is not known what is still subscribed.
     anew: bool,
@@ -84,8 +89,9 @@ impl MasterSubscriptions {
         wishes.count
     }
 
-    /// Subscribes exactly these channels, after a change of the slot map. If some are new, messages may have been
-    /// missed. `anew`: slots may have been elsewhere in the meantime, so nothing is subscribed any more.
+    /// Subscribes exactly these channels, after a change of the slot map. If some are new, messages
+    /// may have been missed. `anew`: slots may have been elsewhere in the meantime, so nothing is
+    /// subscribed any more.
     pub(super) fn want_all(&self, wanted: HashSet<String>, anew: bool) {
         let mut wishes = self.wishes.lock();
         if wishes.wanted == wanted && (wanted.is_empty() || !anew) {
@@ -105,14 +111,16 @@ impl MasterSubscriptions {
         self.changed.notify_one();
     }
 
-    /// Waits until all of these masters have fulfilled their wishes, for `patience` at most. Does not wait for masters
-    /// that are behind. Masters that have not fulfilled theirs by then are behind.
+    /// Waits until all of these masters have fulfilled their wishes, for `patience` at most. Does
+    /// not wait for masters that are behind. Masters that have not fulfilled theirs by then are
+    /// behind.
     pub(super) async fn all_have(told: Vec<(Arc<Self>, u64)>, patience: Duration) {
         let all = join_all(told.iter().map(|(subscriptions, wish)| async move {
             let mut reached = subscriptions.reached.subscribe();
             // It fails only if the sender is dropped, which `told` keeps alive.
-            let _: Result<_, _> =
-                reached.wait_for(|reached| reached >= wish || subscriptions.wishes.lock().behind.is_some()).await;
+            let _: Result<_, _> = reached
+                .wait_for(|reached| reached >= wish || subscriptions.wishes.lock().behind.is_some())
+                .await;
         }));
         let _: Result<_, _> = timeout(patience, all).await;
         for (subscriptions, wish) in &told {
@@ -131,11 +139,18 @@ impl MasterSubscriptions {
         heard: UnboundedSender<LinkEvent>,
         doubt: impl Fn() + Send + Sync + 'static,
     ) {
-        let mut listening =
-            Listening { subscriptions: Arc::clone(self), redis, subscribing, heard, has: HashSet::new(), deaf: false };
+        let mut listening = Listening {
+            subscriptions: Arc::clone(self),
+            redis,
+            subscribing,
+            heard,
+            has: HashSet::new(),
+            deaf: false,
+        };
         tokio::spawn(foreign::restarted(async move |again| {
             if again {
-                // Half of a batch may have been sent, and its replies would be taken for those of the next.
+                // Half of a batch may have been sent, and its replies would be taken for those of
+                // the next.
                 listening.redis.reset_subscriber().await;
                 listening.forget();
             }
@@ -146,13 +161,22 @@ impl MasterSubscriptions {
     /// Returns what to subscribe, what to unsubscribe, and the number of the last wish in it.
     fn changes(&self, has: &mut HashSet<String>) -> (Vec<String>, Vec<String>, u64) {
         let mut wishes = self.wishes.lock();
-        let Wishes { wanted, changes, gone, anew, count, .. } = &mut *wishes;
+        let Wishes {
+            wanted,
+            changes,
+            gone,
+            anew,
+            count,
+            ..
+        } = &mut *wishes;
         if std::mem::take(anew) {
             has.clear();
             changes.extend(wanted.iter().cloned());
         }
         gone.drain().for_each(|name| _ = has.remove(&name));
-        let changes = changes.drain().filter(|name| wanted.contains(name) != has.contains(name));
+        let changes = changes
+            .drain()
+            .filter(|name| wanted.contains(name) != has.contains(name));
         let (add, remove) = changes.partition(|name| wanted.contains(name));
         (add, remove, *count)
     }
@@ -172,14 +196,19 @@ struct Listening {
 
 impl Listening {
     /// Ends when the connection is quit; nobody awaits it.
-    async fn keep(&mut self, events: &mut UnboundedReceiver<LinkEvent>, doubt: &(dyn Fn() + Send + Sync)) {
+    async fn keep(
+        &mut self,
+        events: &mut UnboundedReceiver<LinkEvent>,
+        doubt: &(dyn Fn() + Send + Sync),
+    ) {
         loop {
             let (add, remove, wish) = self.subscriptions.changes(&mut self.has);
             if add.is_empty() && remove.is_empty() {
                 self.caught_up(wish);
                 tokio::select! {
                     biased;
-                    // No wake-up is lost: only this task waits, and a change in the meantime leaves a permit.
+                    // No wake-up is lost: only this task waits, and a change in the meantime leaves
+                    // a permit.
                     () = self.subscriptions.changed.notified() => {}
                     event = events.recv() => match event {
                         Some(event) => _ = self.hear(event),
@@ -188,7 +217,9 @@ impl Listening {
                 }
                 continue;
             }
-            let Some(outcome) = self.send(add.clone(), remove.clone(), events).await else { return };
+            let Some(outcome) = self.send(add.clone(), remove.clone(), events).await else {
+                return;
+            };
             match outcome {
                 // The old connection is gone, and the new one has no subscriptions.
                 None => {}
@@ -212,7 +243,10 @@ impl Listening {
                         self.forget();
                     }
                     // Waits before the master is asked again.
-                    if hear_during(sleep(RETRY), events, |event| _ = self.hear(event)).await.is_none() {
+                    if hear_during(sleep(RETRY), events, |event| _ = self.hear(event))
+                        .await
+                        .is_none()
+                    {
                         return;
                     }
                 }
@@ -220,8 +254,8 @@ impl Listening {
         }
     }
 
-    /// Asks for a change, and handles events meanwhile. Returns `Some(None)` if the connection was replaced, and `None`
-    /// if it has ended.
+    /// Asks for a change, and handles events meanwhile. Returns `Some(None)` if the connection was
+    /// replaced, and `None` if it has ended.
     async fn send(
         &mut self,
         add: Vec<String>,
@@ -243,11 +277,19 @@ impl Listening {
 
     /// Notes that all wishes up to this one are fulfilled.
     fn caught_up(&self, wish: u64) {
-        let was_behind = self.subscriptions.wishes.lock().behind.take_if(|behind| *behind <= wish).is_some();
+        let was_behind = self
+            .subscriptions
+            .wishes
+            .lock()
+            .behind
+            .take_if(|behind| *behind <= wish)
+            .is_some();
         if was_behind {
             self.tell(LinkEvent::Lagged);
         }
-        self.subscriptions.reached.send_if_modified(|reached| std::mem::replace(reached, wish) != wish);
+        self.subscriptions
+            .reached
+            .send_if_modified(|reached| std::mem::replace(reached, wish) != wish);
     }
 
     /// Handles an event of the connection. Returns true if the connection is a new one.
@@ -275,7 +317,14 @@ impl Listening {
     /// Notes that nothing is subscribed, and that messages may have been missed.
     fn forget(&mut self) {
         self.has.clear();
-        let wanted: Vec<_> = self.subscriptions.wishes.lock().wanted.iter().cloned().collect();
+        let wanted: Vec<_> = self
+            .subscriptions
+            .wishes
+            .lock()
+            .wanted
+            .iter()
+            .cloned()
+            .collect();
         self.again(wanted.into_iter());
     }
 

@@ -22,11 +22,12 @@ use super::subscriptions::Subscribing;
 use crate::clock::Instant;
 use crate::error::NodeFailure;
 
-/// The shortest pause between two requests for the map, how much slower than the first answer another one may be, and
-/// the pause before a slot that is moving is asked again.
+/// The shortest pause between two requests for the map, how much slower than the first answer
+/// another one may be, and the pause before a slot that is moving is asked again.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
-/// What is said of a node that has met no others, or whose cluster has given no slots to anybody yet.
+/// What is said of a node that has met no others, or whose cluster has given no slots to anybody
+/// yet.
 const SLOTLESS: &str = "does not tell which server has which slots: it is in no cluster yet, or no slots were given \
                         out (redis-cli --cluster create, or --cluster fix)";
 
@@ -48,25 +49,32 @@ impl ClusterView {
 /// What a seed told, and how messages are subscribed to on servers of its version.
 type SeedAnswer = (ClusterView, Subscribing);
 
-/// Asks the seeds for the map of slots. The first one that answers counts, unless others that answer soon are in
-/// another cluster: then the one with a node that is known counts, or the one of most seeds.
+/// Asks the seeds for the map of slots. The first one that answers counts, unless others that
+/// answer soon are in another cluster: then the one with a node that is known counts, or the one of
+/// most seeds.
 ///
 /// # Errors
-/// Why none told it. It may pass if none answers, or if they do not agree, and lasts if one refuses the connection or
-/// is in no cluster.
+/// Why none told it. It may pass if none answers, or if they do not agree, and lasts if one refuses
+/// the connection or is in no cluster.
 pub(super) async fn ask_seeds(
     seeds: &Arc<Seeds>,
     wiring: &Wiring<'_>,
     known: &ClusterNodes,
 ) -> Result<SeedAnswer, Obstacle> {
-    let mut asking: FuturesUnordered<_> = seeds.addresses.iter().map(|address| ask_seed(address, wiring)).collect();
+    let mut asking: FuturesUnordered<_> = seeds
+        .addresses
+        .iter()
+        .map(|address| ask_seed(address, wiring))
+        .collect();
     let mut answers = Vec::new();
     let mut obstacle = None;
     let mut patience = None;
     loop {
         let told = match patience {
             None => asking.next().await,
-            Some(until) => timeout(Instant::now().until(until), asking.next()).await.unwrap_or(None),
+            Some(until) => timeout(Instant::now().until(until), asking.next())
+                .await
+                .unwrap_or(None),
         };
         match (told, &obstacle) {
             (None, _) => break,
@@ -80,14 +88,19 @@ pub(super) async fn ask_seeds(
         }
     }
     if answers.is_empty() {
-        return Err(obstacle.unwrap_or_else(|| Obstacle::Passing(seeds.away(wiring.settings.connect_timeout))));
+        return Err(obstacle
+            .unwrap_or_else(|| Obstacle::Passing(seeds.away(wiring.settings.connect_timeout))));
     }
     if answers.iter().any(|(told, _)| known.has_any(&told.nodes)) {
         answers.retain(|(told, _)| known.has_any(&told.nodes));
     }
     agreed(answers).map_err(|[one, other]| {
-        let reason = format!("its servers are of two clusters: {one} knows no node that {other} knows");
-        let failure = NodeFailure { node: Arc::clone(&seeds.name), reason };
+        let reason =
+            format!("its servers are of two clusters: {one} knows no node that {other} knows");
+        let failure = NodeFailure {
+            node: Arc::clone(&seeds.name),
+            reason,
+        };
         Obstacle::Passing(note(failure, &seeds.addresses[0]))
     })
 }
@@ -97,11 +110,23 @@ pub(super) async fn ask_seeds(
 /// # Errors
 /// The places of two servers of two clusters, if as many agree with either.
 fn agreed(mut answers: Vec<SeedAnswer>) -> Result<SeedAnswer, [HostPort; 2]> {
-    let voices = |one: &ClusterView| answers.iter().filter(|(other, _)| one.is_of_cluster_of(other)).count();
+    let voices = |one: &ClusterView| {
+        answers
+            .iter()
+            .filter(|(other, _)| one.is_of_cluster_of(other))
+            .count()
+    };
     let counts: Vec<_> = answers.iter().map(|(told, _)| voices(told)).collect();
     let most = counts.iter().copied().max().unwrap_or_default();
-    let first = counts.iter().position(|&count| count == most).unwrap_or_default();
-    let mut others = answers.iter().zip(&counts).filter(|(_, count)| **count == most).map(|((told, _), _)| told);
+    let first = counts
+        .iter()
+        .position(|&count| count == most)
+        .unwrap_or_default();
+    let mut others = answers
+        .iter()
+        .zip(&counts)
+        .filter(|(_, count)| **count == most)
+        .map(|((told, _), _)| told);
     if let Some(other) = others.find(|other| !other.is_of_cluster_of(&answers[first].0)) {
         return Err([answers[first].0.by.clone(), other.by.clone()]);
     }
@@ -112,16 +137,34 @@ async fn ask_seed(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<SeedAns
     let name = &address.name;
     let bound = wiring.settings.connect_timeout;
     let (events, _) = unbounded_channel();
-    let link = Link::connect(Arc::clone(address), Role::Commands, &wiring.locker, wiring.settings, events).await;
-    let link = link.map_err(|e| check::refusal(name, &e, bound).at_first(address).about(name));
+    let link = Link::connect(
+        Arc::clone(address),
+        Role::Commands,
+        &wiring.locker,
+        wiring.settings,
+        events,
+    )
+    .await;
+    let link = link.map_err(|e| {
+        check::refusal(name, &e, bound)
+            .at_first(address)
+            .about(name)
+    });
     let link = Passing(link.map_err(|obstacle| noted(obstacle, address))?);
-    let version = check::greeting(name, &link.0).await.map_err(|obstacle| noted(obstacle.about(name), address))?;
+    let version = check::greeting(name, &link.0)
+        .await
+        .map_err(|obstacle| noted(obstacle.about(name), address))?;
     let passing = |reason: &str| {
-        let failure = NodeFailure { node: Arc::clone(name), reason: reason.to_owned() };
+        let failure = NodeFailure {
+            node: Arc::clone(name),
+            reason: reason.to_owned(),
+        };
         Obstacle::Passing(note(failure, address))
     };
     let place = address.place().ok_or_else(|| passing("has no host"))?;
-    let told = ask(&link.0, &place).await.ok_or_else(|| passing(SLOTLESS))?;
+    let told = ask(&link.0, &place)
+        .await
+        .ok_or_else(|| passing(SLOTLESS))?;
     Ok((told, Subscribing::to(version)))
 }
 
@@ -151,17 +194,26 @@ impl Drop for Passing {
 pub(super) async fn ask(link: &Arc<Link>, place: &HostPort) -> Option<ClusterView> {
     let info = link.call_in_step("CLUSTER", vec!["INFO".into()]).await;
     let slots = link.call_in_step("CLUSTER", vec!["SLOTS".into()]).await;
-    let Outcome::Done(slots) = slots else { return None };
+    let Outcome::Done(slots) = slots else {
+        return None;
+    };
     let epoch = match info {
         Outcome::Done(Reply::Bytes(info)) => {
             let info = String::from_utf8_lossy(&info);
-            field(&info, "cluster_current_epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0)
+            field(&info, "cluster_current_epoch")
+                .and_then(|epoch| epoch.parse().ok())
+                .unwrap_or(0)
         }
         // The user may not ask for it.
         Outcome::Refused(_) => 0,
         _ => return None,
     };
-    Some(ClusterView { by: place.clone(), epoch, map: SlotMap::read(&slots, place)?, nodes: node_ids(&slots) })
+    Some(ClusterView {
+        by: place.clone(),
+        epoch,
+        map: SlotMap::read(&slots, place)?,
+        nodes: node_ids(&slots),
+    })
 }
 
 #[cfg(test)]
@@ -169,19 +221,41 @@ mod tests {
     use super::*;
 
     fn answer(port: u16, nodes: &[&str]) -> SeedAnswer {
-        let by = HostPort { host: "h".into(), port };
+        let by = HostPort {
+            host: "h".into(),
+            port,
+        };
         let nodes = nodes.iter().map(|&id| Box::from(id)).collect();
-        (ClusterView { by, epoch: 0, map: SlotMap::default(), nodes }, Subscribing::Sharded)
+        (
+            ClusterView {
+                by,
+                epoch: 0,
+                map: SlotMap::default(),
+                nodes,
+            },
+            Subscribing::Sharded,
+        )
     }
 
     #[test]
     fn of_two_clusters_the_one_of_most_seeds_counts() {
-        let counts = |answers| agreed(answers).map(|(told, _)| told.by.port).map_err(|both| both.map(|by| by.port));
+        let counts = |answers| {
+            agreed(answers)
+                .map(|(told, _)| told.by.port)
+                .map_err(|both| both.map(|by| by.port))
+        };
         let ours = |port| answer(port, &["a", "b"]);
         let foreign = |port| answer(port, &["c"]);
         assert_eq!(counts(vec![ours(1)]), Ok(1));
-        assert_eq!(counts(vec![foreign(1), ours(2), answer(3, &["b", "d"])]), Ok(2));
+        assert_eq!(
+            counts(vec![foreign(1), ours(2), answer(3, &["b", "d"])]),
+            Ok(2)
+        );
         assert_eq!(counts(vec![ours(1), foreign(2)]), Err([1, 2]));
-        assert_eq!(counts(vec![answer(1, &[]), foreign(2)]), Ok(1), "a cluster without ids");
+        assert_eq!(
+            counts(vec![answer(1, &[]), foreign(2)]),
+            Ok(1),
+            "a cluster without ids"
+        );
     }
 }

@@ -10,17 +10,25 @@ use crate::error::NodeFailure;
 use crate::node::reply::{self, Outcome};
 
 impl Link {
-    /// Sends SUBSCRIBE. It returns before the server has processed it: a [`Link::barrier`] behind it tells when it has.
-    pub(in crate::node) async fn subscribe(&self, channels: Vec<String>) -> Result<(), fred::error::Error> {
+    /// Sends SUBSCRIBE. It returns before the server has processed it: a [`Link::barrier`] behind
+    /// it tells when it has.
+    pub(in crate::node) async fn subscribe(
+        &self,
+        channels: Vec<String>,
+    ) -> Result<(), fred::error::Error> {
         self.client().subscribe(channels).await
     }
 
     /// Sends UNSUBSCRIBE; as [`Link::subscribe`].
-    pub(in crate::node) async fn unsubscribe(&self, channels: Vec<String>) -> Result<(), fred::error::Error> {
+    pub(in crate::node) async fn unsubscribe(
+        &self,
+        channels: Vec<String>,
+    ) -> Result<(), fred::error::Error> {
         self.client().unsubscribe(channels).await
     }
 
-    /// Subscribes to a channel whose messages come from this server only, and waits until the server has done so.
+    /// Subscribes to a channel whose messages come from this server only, and waits until the
+    /// server has done so.
     pub(in crate::node) async fn subscribe_sharded(&self, channel: String) -> Outcome<()> {
         self.sorted(self.client().ssubscribe(channel).await)
     }
@@ -32,10 +40,18 @@ impl Link {
 
     /// Sorts fred's result of a subscription.
     pub(in crate::node) fn sorted(&self, answer: Result<(), fred::error::Error>) -> Outcome<()> {
-        let Err(error) = answer else { return Outcome::Done(()) };
-        if !matches!(error.kind(), ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled) {
+        let Err(error) = answer else {
+            return Outcome::Done(());
+        };
+        if !matches!(
+            error.kind(),
+            ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled
+        ) {
             return reply::sort_error(&self.address.name, error.details());
         }
-        Outcome::Unknown(NodeFailure { node: Arc::clone(&self.address.name), reason: reply::words(&error, None) })
+        Outcome::Unknown(NodeFailure {
+            node: Arc::clone(&self.address.name),
+            reason: reply::words(&error, None),
+        })
     }
 }

@@ -1,7 +1,8 @@
-//! Where a connection leads: each client is for one address, and is replaced when the server is elsewhere.
+//! Where a connection leads: each client is for one address, and is replaced when the server is
+//! elsewhere.
 //!
-//! A name is looked up before each client is made, and after each failure. The server that Sentinels name is another
-//! one after a failover.
+//! A name is looked up before each client is made, and after each failure. The server that
+//! Sentinels name is another one after a failover.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -46,7 +47,8 @@ pub(super) enum Found {
 #[derive(Clone)]
 pub(super) struct Peer {
     pub(super) client: Client,
-    /// The server that the client is for; `None` for a socket file, and as long as nobody names one.
+    /// The server that the client is for; `None` for a socket file, and as long as nobody names
+    /// one.
     pub(super) place: Option<HostPort>,
 }
 
@@ -58,12 +60,21 @@ impl Current {
         link: (Role, &Settings),
         fail_fast: bool,
     ) -> Self {
-        let config = at.as_ref().map_or_else(|| address.config(), |(place, found)| address.config_at(place, *found));
+        let config = at.as_ref().map_or_else(
+            || address.config(),
+            |(place, found)| address.config_at(place, *found),
+        );
         let client = build(config, link.0, link.1, fail_fast);
         let task = client.connect();
         let place = at.map(|(place, _)| place);
-        let is_name = place.as_ref().is_some_and(|place| dial::literal(place).is_none());
-        Self { peer: Peer { client, place }, task, found: if is_name { Found::ByName } else { Found::Given } }
+        let is_name = place
+            .as_ref()
+            .is_some_and(|place| dial::literal(place).is_none());
+        Self {
+            peer: Peer { client, place },
+            task,
+            found: if is_name { Found::ByName } else { Found::Given },
+        }
     }
 
     /// Starts a client for the server, if nothing has to be looked up or asked for that.
@@ -83,7 +94,11 @@ impl Current {
     fn nowhere(address: &Address, place: Option<HostPort>, link: (Role, &Settings)) -> Self {
         let client = build(address.config(), link.0, link.1, false);
         let task = tokio::spawn(std::future::pending());
-        Self { peer: Peer { client, place }, task, found: Found::Nowhere }
+        Self {
+            peer: Peer { client, place },
+            task,
+            found: Found::Nowhere,
+        }
     }
 }
 
@@ -96,7 +111,8 @@ impl Link {
         lock(&self.current).peer.clone()
     }
 
-    /// Returns whether it is connected to the server; if Sentinels name it, to the one that they name.
+    /// Returns whether it is connected to the server; if Sentinels name it, to the one that they
+    /// name.
     pub(super) fn is_connected(&self) -> bool {
         let peer = &lock(&self.current).peer;
         peer.client.is_connected() && self.leads_to_master(peer)
@@ -104,7 +120,11 @@ impl Link {
 
     /// Returns whether this client is for the master, if Sentinels name the server.
     pub(super) fn leads_to_master(&self, peer: &Peer) -> bool {
-        self.address.naming().is_none_or(|naming| peer.place.as_ref().is_some_and(|place| naming.is_master(place)))
+        self.address.naming().is_none_or(|naming| {
+            peer.place
+                .as_ref()
+                .is_some_and(|place| naming.is_master(place))
+        })
     }
 
     pub(super) fn found(&self) -> Found {
@@ -138,9 +158,15 @@ impl Link {
     pub(super) fn not_connected(&self, error: &fred::error::Error) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         let words = reply::words(error, Some(attempt_timeout(&self.settings)));
-        self.address.admission.not_connected(self.role as u8, &self.address.name, &words);
+        self.address
+            .admission
+            .not_connected(self.role as u8, &self.address.name, &words);
         let is_first = !self.is_known_as(&Fitness::Fit);
-        *lock(&self.last_error) = if is_first { self.address.with_remedy(words) } else { words };
+        *lock(&self.last_error) = if is_first {
+            self.address.with_remedy(words)
+        } else {
+            words
+        };
     }
 
     /// Waits after a failure, as long as fred would.
@@ -152,11 +178,12 @@ impl Link {
 
     /// Waits until the Sentinels name another server than the one that the client leads to.
     pub(super) async fn has_another_master(&self) {
-        let Some(naming) = self.address.naming() else { return std::future::pending().await };
+        let Some(naming) = self.address.naming() else {
+            return std::future::pending().await;
+        };
         let place = self.peer().place;
         let mut verdict = naming.verdict();
-        let is_another =
-            |verdict: &Verdict| matches!(verdict, Verdict::Master(master) if Some(master) != place.as_ref());
+        let is_another = |verdict: &Verdict| matches!(verdict, Verdict::Master(master) if Some(master) != place.as_ref());
         if verdict.wait_for(is_another).await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -175,7 +202,8 @@ pub(super) fn place_of(address: &Address) -> Result<Option<HostPort>, fred::erro
     }
 }
 
-/// Looks this server up. A lookup that is given up goes on in a thread, so it has more time than an attempt to connect.
+/// Looks this server up. A lookup that is given up goes on in a thread, so it has more time than an
+/// attempt to connect.
 ///
 /// # Errors
 /// Why its address is not found.
@@ -185,8 +213,16 @@ pub(super) async fn find(
 ) -> Result<Option<(HostPort, SocketAddr)>, fred::error::Error> {
     let Some(place) = place else { return Ok(None) };
     let attempt = attempt_timeout(settings);
-    match timeout(settings.connect_timeout + attempt, dial::find(&place, attempt)).await {
+    match timeout(
+        settings.connect_timeout + attempt,
+        dial::find(&place, attempt),
+    )
+    .await
+    {
         Ok(found) => Ok(Some((place, found?))),
-        Err(_) => Err(fred::error::Error::new(ErrorKind::Timeout, "looking up its name timed out")),
+        Err(_) => Err(fred::error::Error::new(
+            ErrorKind::Timeout,
+            "looking up its name timed out",
+        )),
     }
 }

@@ -13,7 +13,8 @@ pub(crate) enum LinkEvent {
     Up,
 }
 
-/// Handles the events of a connection while something is under way. Returns `None` once the connection has ended.
+/// Handles the events of a connection while something is under way. Returns `None` once the
+/// connection has ended.
 pub(crate) async fn hear_during<T>(
     work: impl Future<Output = T>,
     events: &mut UnboundedReceiver<LinkEvent>,

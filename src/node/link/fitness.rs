@@ -1,4 +1,5 @@
-//! Whether this crate can work with the server of a connection. No script is sent before that is known.
+//! Whether this crate can work with the server of a connection. No script is sent before that is
+//! known.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +46,11 @@ impl Link {
     /// Waits until it is not known any more what server this is.
     pub(in crate::node) async fn doubted(&self) {
         // Fails only without a sender, which the link has.
-        let _: Result<_, _> = self.fitness.subscribe().wait_for(|fitness| *fitness != Fitness::Fit).await;
+        let _: Result<_, _> = self
+            .fitness
+            .subscribe()
+            .wait_for(|fitness| *fitness != Fitness::Fit)
+            .await;
     }
 
     /// Waits a while for the connection, if it is down.
@@ -68,22 +73,37 @@ impl Link {
         Ok(())
     }
 
-    /// Waits for `patience` until the server is known to belong to the cluster, if it has to. Returns whether it is.
+    /// Waits for `patience` until the server is known to belong to the cluster, if it has to.
+    /// Returns whether it is.
     pub(super) async fn is_member(&self, patience: Duration) -> bool {
         let mut membership = self.membership.subscribe();
-        matches!(timeout(patience, membership.wait_for(|known| *known == Fitness::Fit)).await, Ok(Ok(_)))
+        matches!(
+            timeout(
+                patience,
+                membership.wait_for(|known| *known == Fitness::Fit)
+            )
+            .await,
+            Ok(Ok(_))
+        )
     }
 
     /// Waits until a check of the server is over.
     ///
     /// # Errors
     /// Why nothing may be sent to it.
-    async fn permitted_by(&self, check: &watch::Sender<Fitness>, patience: Duration) -> Result<(), NodeFailure> {
+    async fn permitted_by(
+        &self,
+        check: &watch::Sender<Fitness>,
+        patience: Duration,
+    ) -> Result<(), NodeFailure> {
         if *check.borrow() == Fitness::Fit {
             return Ok(());
         }
         let mut fitness = check.subscribe();
-        let known = timeout(patience, fitness.wait_for(|fitness| *fitness != Fitness::Unknown));
+        let known = timeout(
+            patience,
+            fitness.wait_for(|fitness| *fitness != Fitness::Unknown),
+        );
         let reason = match known.await {
             Ok(Ok(known)) => match &*known {
                 Fitness::Fit => return Ok(()),
@@ -92,6 +112,9 @@ impl Link {
             },
             Ok(Err(_)) | Err(_) => NOT_KNOWN.to_owned(),
         };
-        Err(NodeFailure { node: Arc::clone(&self.address.name), reason })
+        Err(NodeFailure {
+            node: Arc::clone(&self.address.name),
+            reason,
+        })
     }
 }

@@ -24,14 +24,21 @@ impl Link {
     /// Why there is none.
     pub(in crate::node) async fn heard(&self) -> Result<(), NodeFailure> {
         let mut silent = self.silent.subscribe();
-        if timeout(self.patience(), silent.wait_for(|silent| !silent)).await.is_ok() {
+        if timeout(self.patience(), silent.wait_for(|silent| !silent))
+            .await
+            .is_ok()
+        {
             return Ok(());
         }
         // If it is being re-established, that says more about the server.
         self.ready_for(Duration::ZERO).await?;
         let bound = reply_timeout(self.role, &self.settings);
-        let reason = format!("silent: a script had no answer within {bound:?}, and none has had one since");
-        Err(NodeFailure { node: Arc::clone(&self.address.name), reason })
+        let reason =
+            format!("silent: a script had no answer within {bound:?}, and none has had one since");
+        Err(NodeFailure {
+            node: Arc::clone(&self.address.name),
+            reason,
+        })
     }
 
     pub(super) fn set_silent(&self, silent: bool) {
@@ -41,19 +48,24 @@ impl Link {
     }
 }
 
-/// Sends PINGs. To a connection that falls silent it sends scripts at once, one after the other, until one is answered.
-/// Two heartbeats without an answer force a reconnect. Ends when the reconnect hangs, or when the client's task has
-/// ended.
+/// Sends PINGs. To a connection that falls silent it sends scripts at once, one after the other,
+/// until one is answered. Two heartbeats without an answer force a reconnect. Ends when the
+/// reconnect hangs, or when the client's task has ended.
 pub(super) async fn heartbeat(link: &Arc<Link>) {
     let mut silent = 0;
     let mut suspected = link.silent.subscribe();
     loop {
         if link.client().is_connected() {
             // No silence is missed: the current value is checked too, and not only changes.
-            let _: Result<_, _> = timeout(link.settings.command_timeout, suspected.wait_for(|silent| *silent)).await;
+            let _: Result<_, _> = timeout(
+                link.settings.command_timeout,
+                suspected.wait_for(|silent| *silent),
+            )
+            .await;
         } else {
             let client = link.client();
-            let _: Result<_, _> = timeout(link.settings.command_timeout, client.wait_for_connect()).await;
+            let _: Result<_, _> =
+                timeout(link.settings.command_timeout, client.wait_for_connect()).await;
         }
         link.report();
         if lock(&link.current).task.is_finished() {
@@ -64,7 +76,11 @@ pub(super) async fn heartbeat(link: &Arc<Link>) {
             silent = 0;
             continue;
         }
-        let answer = if *link.silent.borrow() { link.run_nothing().await } else { link.barrier().await };
+        let answer = if *link.silent.borrow() {
+            link.run_nothing().await
+        } else {
+            link.barrier().await
+        };
         silent = match answer {
             Outcome::Unknown(failure) => {
                 *lock(&link.last_error) = failure.reason;
@@ -80,8 +96,8 @@ pub(super) async fn heartbeat(link: &Arc<Link>) {
             log!(debug, %node, role, "two silent heartbeats: reconnecting");
             let client = link.client();
             let forced = timeout(link.settings.command_timeout, client.force_reconnection()).await;
-            // During an outage the client goes on reconnecting and is not connected. A stuck router still claims that
-            // it is connected.
+            // During an outage the client goes on reconnecting and is not connected. A stuck router
+            // still claims that it is connected.
             if forced.is_err() && client.is_connected() {
                 return;
             }

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //! - The answer to a script counts if it has the number that the script was sent with.
-//! - An answer without a number counts if the echo of a PING behind it came in its place, and no answer was misplaced
-//!   since it was sent: two answers that have changed places leave the others in step.
+//! - An answer without a number counts if the echo of a PING behind it came in its place, and no
+//!   answer was misplaced since it was sent: two answers that have changed places leave the others
+//!   in step.
 //! - A connection that delivered a misplaced answer is given up.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +26,8 @@ use crate::node::reply::{self, Outcome, Reply};
 use crate::sync::{Arc, Mutex};
 
 impl Link {
-    /// Sends one command, once, and a PING behind it. The echo of the PING proves that the answer is the command's.
+    /// Sends one command, once, and a PING behind it. The echo of the PING proves that the answer
+    /// is the command's.
     pub(in crate::node) async fn call_in_step(
         self: &Arc<Self>,
         command: &'static str,
@@ -52,8 +54,8 @@ impl Link {
         self.believe(outcome, echo, slips)
     }
 
-    /// Runs a script once, which returns this number: an answer without it belongs to another command. As
-    /// [`Link::send`].
+    /// Runs a script once, which returns this number: an answer without it belongs to another
+    /// command. As [`Link::send`].
     pub(in crate::node) async fn run(
         self: &Arc<Self>,
         command: &'static str,
@@ -71,31 +73,53 @@ impl Link {
                 Some(answer) => answer.into_outcome(&self.address.name),
                 None => self.misplaced(),
             },
-            error @ (Outcome::NotExecuted(_) | Outcome::Refused(_)) => Box::pin(self.verify(error, slips)).await,
+            error @ (Outcome::NotExecuted(_) | Outcome::Refused(_)) => {
+                Box::pin(self.verify(error, slips)).await
+            }
             unknown @ Outcome::Unknown(_) => unknown,
         };
-        // Another connection may lead to another cluster, and may not have been checked when this was sent.
+        // Another connection may lead to another cluster, and may not have been checked when this
+        // was sent.
         let is_moot = self.epoch() != epoch && self.address.known_nodes().is_some();
-        let outcome = if is_moot { self.unknown(CLOSED) } else { outcome };
-        self.address.admission.heard(self.role as u8, &self.address.name, true, &outcome);
+        let outcome = if is_moot {
+            self.unknown(CLOSED)
+        } else {
+            outcome
+        };
+        self.address
+            .admission
+            .heard(self.role as u8, &self.address.name, true, &outcome);
         if !self.leads_to_master(&peer) {
-            return self.unknown("answered, but the Sentinels do not name this server as the master any more");
+            return self.unknown(
+                "answered, but the Sentinels do not name this server as the master any more",
+            );
         }
         outcome
     }
 
-    /// Checks an error that concerns a script as a whole (`NOSCRIPT`, `LOADING`) and so has no number. It counts if the
-    /// connection is in step behind it.
+    /// Checks an error that concerns a script as a whole (`NOSCRIPT`, `LOADING`) and so has no
+    /// number. It counts if the connection is in step behind it.
     async fn verify(self: &Arc<Self>, error: Outcome<Reply>, slips: u64) -> Outcome<Reply> {
         let epoch = self.epoch();
-        let echo = if self.client().is_connected() { self.echo().await } else { self.unknown(CLOSED) };
-        if self.epoch() == epoch { self.believe(error, echo, slips) } else { self.unknown(CLOSED) }
+        let echo = if self.client().is_connected() {
+            self.echo().await
+        } else {
+            self.unknown(CLOSED)
+        };
+        if self.epoch() == epoch {
+            self.believe(error, echo, slips)
+        } else {
+            self.unknown(CLOSED)
+        }
     }
 
-    /// Returns an answer without a number if the echo behind it proves that it is the command's, and if the count of
-    /// misplaced answers is still `slips`: two answers that have changed places leave the others in step.
+    /// Returns an answer without a number if the echo behind it proves that it is the command's,
+    /// and if the count of misplaced answers is still `slips`: two answers that have changed places
+    /// leave the others in step.
     fn believe(&self, answer: Outcome<Reply>, echo: Outcome<()>, slips: u64) -> Outcome<Reply> {
-        if self.slips.get() == slips && (matches!(echo, Outcome::Done(())) || reply::explains(&echo, &answer)) {
+        if self.slips.get() == slips
+            && (matches!(echo, Outcome::Done(())) || reply::explains(&echo, &answer))
+        {
             return answer;
         }
         match (answer, echo) {
@@ -122,8 +146,8 @@ impl Link {
         }
     }
 
-    /// Counts an answer that belongs to another command. All answers under way may be misplaced: the connection is
-    /// given up.
+    /// Counts an answer that belongs to another command. All answers under way may be misplaced:
+    /// the connection is given up.
     fn misplaced<T>(self: &Arc<Self>) -> Outcome<T> {
         self.address.misplaced.count();
         if self.slips.count_first() {
@@ -147,10 +171,14 @@ impl Link {
     }
 
     fn unknown<T>(&self, reason: &str) -> Outcome<T> {
-        Outcome::Unknown(NodeFailure { node: Arc::clone(&self.address.name), reason: reason.to_owned() })
+        Outcome::Unknown(NodeFailure {
+            node: Arc::clone(&self.address.name),
+            reason: reason.to_owned(),
+        })
     }
 
-    /// Returns how many answers of this server, on all its connections, belonged to another command.
+    /// Returns how many answers of this server, on all its connections, belonged to another
+    /// command.
     pub(in crate::node) fn misplaced_answers(&self) -> u64 {
         self.address.misplaced.get()
     }
@@ -165,10 +193,17 @@ impl Link {
         }
         if !self.is_member(self.patience()).await {
             let reason = "it is not known to belong to the cluster".to_owned();
-            return Outcome::NotExecuted(NodeFailure { node: Arc::clone(&self.address.name), reason });
+            return Outcome::NotExecuted(NodeFailure {
+                node: Arc::clone(&self.address.name),
+                reason,
+            });
         }
         let number = Number::next();
-        let words = vec![numbered("").into(), 0.into(), number.as_str().to_owned().into()];
+        let words = vec![
+            numbered("").into(),
+            0.into(),
+            number.as_str().to_owned().into(),
+        ];
         self.run("EVAL", words, number).await.map(|_| ())
     }
 
@@ -186,9 +221,10 @@ impl Link {
         }
     }
 
-    /// Brings the connection back into step after a refused SUBSCRIBE: its error was given to the PING behind it, and
-    /// the PING's own reply is yet to come. fred drops that reply if no command waits, and otherwise gives it to the
-    /// one that does. So PINGs are sent until an echo comes in its place.
+    /// Brings the connection back into step after a refused SUBSCRIBE: its error was given to the
+    /// PING behind it, and the PING's own reply is yet to come. fred drops that reply if no command
+    /// waits, and otherwise gives it to the one that does. So PINGs are sent until an echo comes in
+    /// its place.
     async fn catch_up(self: &Arc<Self>) -> Outcome<()> {
         let epoch = self.epoch();
         let end = Instant::now() + self.patience();
@@ -196,7 +232,9 @@ impl Link {
         loop {
             tokio::time::sleep(pause).await;
             match self.echo().await {
-                Outcome::Unknown(_) | Outcome::Refused(_) if self.epoch() == epoch && Instant::now() < end => {
+                Outcome::Unknown(_) | Outcome::Refused(_)
+                    if self.epoch() == epoch && Instant::now() < end =>
+                {
                     pause = (pause * 2).min(Duration::from_millis(50));
                 }
                 answer => return answer,

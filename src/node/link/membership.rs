@@ -1,8 +1,9 @@
 //! Whether the server of a connection belongs to the cluster that the locker knows.
 //!
-//! After each reconnect it may be another server: an address of a dead node may have been given to a node of another
-//! cluster. No script is handed to fred before that is known. fred may have one in its queue when a connection breaks,
-//! and send it on the next one: its answer does not count (`Link::run`).
+//! After each reconnect it may be another server: an address of a dead node may have been given to
+//! a node of another cluster. No script is handed to fred before that is known. fred may have one
+//! in its queue when a connection breaks, and send it on the next one: its answer does not count
+//! (`Link::run`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +22,19 @@ pub(in crate::node) const STRANGER: &str = "it belongs to another cluster";
 /// How long after a useless answer, or that of a stranger, a server is asked again.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Returns the nodes of which the server has to know one. Messages are hints, so a subscriber may have any server.
+/// Returns the nodes of which the server has to know one. Messages are hints, so a subscriber may
+/// have any server.
 fn known_nodes(address: &Address, role: Role) -> Option<&Arc<ClusterNodes>> {
     address.known_nodes().filter(|_| role != Role::Subscriber)
 }
 
 /// Returns what is known about a new connection.
 pub(super) fn first_membership(address: &Address, role: Role) -> Fitness {
-    if known_nodes(address, role).is_some() { Fitness::Unknown } else { Fitness::Fit }
+    if known_nodes(address, role).is_some() {
+        Fitness::Unknown
+    } else {
+        Fitness::Fit
+    }
 }
 
 impl Link {
@@ -39,11 +45,12 @@ impl Link {
     /// Notes that the connection that was checked is gone.
     pub(super) fn forget_membership(&self) {
         let first = first_membership(&self.address, self.role);
-        self.membership.send_if_modified(|known| std::mem::replace(known, first.clone()) != first);
+        self.membership
+            .send_if_modified(|known| std::mem::replace(known, first.clone()) != first);
     }
 
-    /// Asks the server which nodes it knows, until it belongs to the cluster: that may become known later. Started for
-    /// each connection; ends with it; nobody awaits it.
+    /// Asks the server which nodes it knows, until it belongs to the cluster: that may become known
+    /// later. Started for each connection; ends with it; nobody awaits it.
     pub(super) async fn get_to_know_cluster(self: Arc<Self>) {
         let epoch = self.epoch();
         while self.epoch() == epoch && *self.membership.borrow() != Fitness::Fit {
@@ -58,9 +65,13 @@ impl Link {
 
     /// Asks the server once which nodes it knows.
     pub(super) async fn ask_for_cluster(self: &Arc<Self>) {
-        let (Some(known), Some(place)) = (self.known_nodes(), self.address.place()) else { return };
+        let (Some(known), Some(place)) = (self.known_nodes(), self.address.place()) else {
+            return;
+        };
         let epoch = self.epoch();
-        let Outcome::Done(slots) = self.ask_in_step("CLUSTER", vec!["SLOTS".into()]).await else { return };
+        let Outcome::Done(slots) = self.ask_in_step("CLUSTER", vec!["SLOTS".into()]).await else {
+            return;
+        };
         let ids = node_ids(&slots);
         let membership = if known.has_any(&ids) {
             Fitness::Fit

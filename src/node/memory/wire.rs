@@ -1,8 +1,8 @@
 //! Delivers what comes over a connection to a server in memory.
 //!
 //! # Invariants
-//! - The nth answer that comes goes to the nth request, as with fred. An answer to another request is passed to nobody,
-//!   and the connection is given up. Requests about labels are not counted.
+//! - The nth answer that comes goes to the nth request, as with fred. An answer to another request
+//!   is passed to nobody, and the connection is given up. Requests about labels are not counted.
 //! - Answers keep their order, however long each one takes.
 
 use std::collections::VecDeque;
@@ -72,7 +72,13 @@ impl Wire {
             reconnected: wiring.reconnected.clone(),
         });
         tasks::spawn(carry(Arc::downgrade(&wire), road));
-        (wire, Events { subscriber: messages, grants })
+        (
+            wire,
+            Events {
+                subscriber: messages,
+                grants,
+            },
+        )
     }
 
     pub(super) fn epoch(&self) -> u64 {
@@ -83,7 +89,8 @@ impl Wire {
         self.misplaced.get()
     }
 
-    /// Registers a request and returns its number. Requests have to be registered in the order in which they are sent.
+    /// Registers a request and returns its number. Requests have to be registered in the order in
+    /// which they are sent.
     pub(super) fn expect(&self) -> (RequestId, oneshot::Receiver<Result<Resp, Misplaced>>) {
         let (waiter, answer) = oneshot::channel();
         let mut state = self.state.lock();
@@ -96,8 +103,8 @@ impl Wire {
         (number, answer)
     }
 
-    /// Does the same for a request whose answer comes beside those of the others: a copy of one of theirs is not taken
-    /// for it.
+    /// Does the same for a request whose answer comes beside those of the others: a copy of one of
+    /// theirs is not taken for it.
     pub(super) fn expect_beside(&self) -> (RequestId, oneshot::Receiver<Result<Resp, Misplaced>>) {
         let (waiter, answer) = oneshot::channel();
         let mut state = self.state.lock();
@@ -108,18 +115,27 @@ impl Wire {
 
     fn next_number(&self, state: &mut State) -> RequestId {
         state.requests += 1;
-        RequestId { epoch: self.epoch(), request: state.requests }
+        RequestId {
+            epoch: self.epoch(),
+            request: state.requests,
+        }
     }
 
     /// Handles what the server sends.
     pub(super) fn hear(&self, event: ConnectionEvent) {
         match event {
-            ConnectionEvent::Message { channel, text } => send(&self.subscriber, LinkEvent::Message { channel, text }),
+            ConnectionEvent::Message { channel, text } => {
+                send(&self.subscriber, LinkEvent::Message { channel, text })
+            }
             ConnectionEvent::Reconnected => {
                 self.renew(&mut self.state.lock());
                 send(&self.subscriber, LinkEvent::Up);
             }
-            ConnectionEvent::Answer { number, reply, after } => self.delay(number, reply, after),
+            ConnectionEvent::Answer {
+                number,
+                reply,
+                after,
+            } => self.delay(number, reply, after),
         }
     }
 
@@ -139,7 +155,11 @@ impl Wire {
         if number.epoch != self.epoch() {
             return;
         }
-        if let Some(at) = state.beside.iter().position(|(request, _)| *request == number.request) {
+        if let Some(at) = state
+            .beside
+            .iter()
+            .position(|(request, _)| *request == number.request)
+        {
             let (_, waiter) = state.beside.swap_remove(at);
             if let Some(reply) = reply {
                 let _: Result<_, _> = waiter.send(Ok(reply));
@@ -157,8 +177,8 @@ impl Wire {
         }
     }
 
-    /// Counts an answer that belongs to another request. All answers under way may be misplaced: the connection is
-    /// given up.
+    /// Counts an answer that belongs to another request. All answers under way may be misplaced:
+    /// the connection is given up.
     fn misplace(&self, state: &mut State, waiter: ReplySender) {
         self.misplaced.count();
         let _: Result<_, _> = waiter.send(Err(Misplaced));
@@ -182,7 +202,8 @@ fn send(events: &UnboundedSender<LinkEvent>, event: LinkEvent) {
     let _: Result<_, _> = events.send(event);
 }
 
-/// Delivers delayed answers when they are due. Ends with the connection, or with the engine; nobody awaits it.
+/// Delivers delayed answers when they are due. Ends with the connection, or with the engine; nobody
+/// awaits it.
 async fn carry(wire: Weak<Wire>, mut road: UnboundedReceiver<(Instant, RequestId, Option<Resp>)>) {
     while let Some((due, number, reply)) = road.recv().await {
         sleep(Instant::now().until(due)).await;

@@ -25,17 +25,28 @@ pub(super) enum Change {
 
 impl Changes {
     /// Takes in the verdict. Returns what is news about it.
-    pub(super) fn next(&mut self, master: &Result<HostPort, String>, now: Instant) -> Option<Change> {
+    pub(super) fn next(
+        &mut self,
+        master: &Result<HostPort, String>,
+        now: Instant,
+    ) -> Option<Change> {
         let Ok(master) = master else {
             let since = *self.nobody_since.get_or_insert(now);
             let is_long = now.since(since) >= GOING_BACK;
-            return (is_long && !std::mem::replace(&mut self.warned, true)).then_some(Change::Nobody);
+            return (is_long && !std::mem::replace(&mut self.warned, true))
+                .then_some(Change::Nobody);
         };
         let since = self.nobody_since.take();
         let warned = std::mem::take(&mut self.warned);
-        match self.last.replace(master.clone()).filter(|before| before != master) {
+        match self
+            .last
+            .replace(master.clone())
+            .filter(|before| before != master)
+        {
             Some(before) => Some(Change::Another(before)),
-            None => since.filter(|_| warned).map(|since| Change::Again(now.since(since))),
+            None => since
+                .filter(|_| warned)
+                .map(|since| Change::Again(now.since(since))),
         }
     }
 }
@@ -72,17 +83,38 @@ mod tests {
     fn another_master_and_a_long_time_without_one_are_news_once() {
         let mut changes = Changes::default();
         let now = Instant::now();
-        let master = |port| Ok(HostPort { host: "h".into(), port });
+        let master = |port| {
+            Ok(HostPort {
+                host: "h".into(),
+                port,
+            })
+        };
         let nobody = || Err("they do not agree".to_owned());
         assert_eq!(changes.next(&nobody(), now), None, "it has just begun");
         assert_eq!(changes.next(&master(1), now), None, "the first one");
         assert_eq!(changes.next(&nobody(), now), None);
-        let before = HostPort { host: "h".into(), port: 1 };
-        assert_eq!(changes.next(&master(2), now), Some(Change::Another(before)), "through a moment without one");
+        let before = HostPort {
+            host: "h".into(),
+            port: 1,
+        };
+        assert_eq!(
+            changes.next(&master(2), now),
+            Some(Change::Another(before)),
+            "through a moment without one"
+        );
         assert_eq!(changes.next(&nobody(), now), None);
         let later = now + GOING_BACK;
-        assert_eq!([changes.next(&nobody(), later), changes.next(&nobody(), later)], [Some(Change::Nobody), None]);
-        assert_eq!(changes.next(&master(2), later), Some(Change::Again(GOING_BACK)));
+        assert_eq!(
+            [
+                changes.next(&nobody(), later),
+                changes.next(&nobody(), later)
+            ],
+            [Some(Change::Nobody), None]
+        );
+        assert_eq!(
+            changes.next(&master(2), later),
+            Some(Change::Again(GOING_BACK))
+        );
         assert_eq!(changes.next(&master(2), later), None);
     }
 }

@@ -1,14 +1,15 @@
 //! Says in plain words why a connection could not be encrypted, and what to do.
 //!
-//! fred passes on the `Debug` text of rustls's errors. An error that is not known here is shown as it is.
+//! fred passes on the `Debug` text of rustls's errors. An error that is not known here is shown as
+//! it is.
 
 use crate::shown::cut;
 
 /// The most names of a certificate that are shown.
 const NAMES: usize = 3;
 
-/// Returns why TLS failed, if that is what an error says. The next connect fails in the same way, unless somebody
-/// changes something.
+/// Returns why TLS failed, if that is what an error says. The next connect fails in the same way,
+/// unless somebody changes something.
 pub(in crate::node) fn cause(details: &str) -> Option<String> {
     // An IO error with one of rustls inside.
     let error = details.strip_prefix("Custom { kind: InvalidData, error: ")?;
@@ -19,10 +20,14 @@ pub(in crate::node) fn cause(details: &str) -> Option<String> {
         "InvalidCertificate" => certificate(inner),
         "AlertReceived" => alert(inner),
         "InvalidMessage" => {
-            "it does not speak TLS on this port: write redis://, or the port on which it does".to_owned()
+            "it does not speak TLS on this port: write redis://, or the port on which it does"
+                .to_owned()
         }
         "PeerIncompatible" => {
-            format!("it has no version or cipher of TLS in common with this program ({})", cut(inner.as_bytes()))
+            format!(
+                "it has no version or cipher of TLS in common with this program ({})",
+                cut(inner.as_bytes())
+            )
         }
         "NoCertificatesPresented" => "it shows no certificate".to_owned(),
         "PeerMisbehaved" => format!("it breaks the rules of TLS ({})", cut(inner.as_bytes())),
@@ -63,17 +68,29 @@ fn certificate(error: &str) -> String {
 
 /// Returns the hosts that a certificate is for, ` (it is for a, b)`, if the error names them.
 fn presented(about: &str) -> String {
-    let names = about.split_once("presented: [").map_or("", |(_, names)| names);
-    let names = names.split(['(', ')']).skip(1).step_by(2).map(|name| name.trim_matches(['\\', '"'].as_slice()));
+    let names = about
+        .split_once("presented: [")
+        .map_or("", |(_, names)| names);
+    let names = names
+        .split(['(', ')'])
+        .skip(1)
+        .step_by(2)
+        .map(|name| name.trim_matches(['\\', '"'].as_slice()));
     let names: Vec<&str> = names.filter(|name| !name.is_empty()).take(NAMES).collect();
-    if names.is_empty() { String::new() } else { format!(" (it is for {})", cut(names.join(", ").as_bytes())) }
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!(" (it is for {})", cut(names.join(", ").as_bytes()))
+    }
 }
 
 /// Returns what the server's alert says about this program.
 fn alert(name: &str) -> String {
     let name = cut(name.as_bytes());
     match &*name {
-        "CertificateRequired" => "it wants a client certificate: name its files with Tls::client_files".to_owned(),
+        "CertificateRequired" => {
+            "it wants a client certificate: name its files with Tls::client_files".to_owned()
+        }
         "UnknownCA"
         | "UnknownCa"
         | "BadCertificate"
@@ -112,17 +129,38 @@ mod tests {
         for (error, words) in [
             ("InvalidCertificate(UnknownIssuer)", "Tls::ca_file"),
             ("InvalidCertificate(Expired)", "has expired"),
-            ("InvalidCertificate(ExpiredContext { time: UnixTime(2), not_after: UnixTime(1) })", "has expired"),
+            (
+                "InvalidCertificate(ExpiredContext { time: UnixTime(2), not_after: UnixTime(1) })",
+                "has expired",
+            ),
             ("InvalidCertificate(NotValidYet)", "clock"),
-            ("InvalidCertificate(NotValidForName)", "not for the host of this address: write"),
-            ("InvalidCertificate(Other(OtherError(CaUsedAsEndEntity)))", "is that of a CA"),
-            ("InvalidCertificate(BadSignature)", "cannot be used (BadSignature)"),
+            (
+                "InvalidCertificate(NotValidForName)",
+                "not for the host of this address: write",
+            ),
+            (
+                "InvalidCertificate(Other(OtherError(CaUsedAsEndEntity)))",
+                "is that of a CA",
+            ),
+            (
+                "InvalidCertificate(BadSignature)",
+                "cannot be used (BadSignature)",
+            ),
             ("AlertReceived(CertificateRequired)", "Tls::client_files"),
             ("AlertReceived(HandshakeFailure)", "Tls::client_files"),
-            ("AlertReceived(CertificateExpired)", "refuses the client certificate (CertificateExpired)"),
-            ("AlertReceived(InternalError)", "ends the encrypted connection (InternalError)"),
+            (
+                "AlertReceived(CertificateExpired)",
+                "refuses the client certificate (CertificateExpired)",
+            ),
+            (
+                "AlertReceived(InternalError)",
+                "ends the encrypted connection (InternalError)",
+            ),
             ("InvalidMessage(InvalidContentType)", "does not speak TLS"),
-            ("PeerIncompatible(ServerDoesNotSupportTls12Or13)", "no version or cipher"),
+            (
+                "PeerIncompatible(ServerDoesNotSupportTls12Or13)",
+                "no version or cipher",
+            ),
         ] {
             assert!(of(error).contains(words), "{}", of(error));
         }
@@ -130,10 +168,15 @@ mod tests {
 
     #[test]
     fn the_names_of_a_certificate_are_shown() {
-        let names =
-            r#"presented: ["DnsName(\"a.example\")", "IpAddress(10.0.0.1)", "DnsName(\"c\")", "DnsName(\"d\")"] }"#;
-        let error = format!("InvalidCertificate(NotValidForNameContext {{ expected: DnsName(\"h\"), {names})");
-        assert!(of(&error).contains("(it is for a.example, 10.0.0.1, c)"), "{}", of(&error));
+        let names = r#"presented: ["DnsName(\"a.example\")", "IpAddress(10.0.0.1)", "DnsName(\"c\")", "DnsName(\"d\")"] }"#;
+        let error = format!(
+            "InvalidCertificate(NotValidForNameContext {{ expected: DnsName(\"h\"), {names})"
+        );
+        assert!(
+            of(&error).contains("(it is for a.example, 10.0.0.1, c)"),
+            "{}",
+            of(&error)
+        );
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::mem::replace;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use super::super::{AcquireOutcome, Effect, Event, Line, Moment, RawHold, Stays, Waiter, WakeSources, WakeUp};
+use super::super::{
+    AcquireOutcome, Effect, Event, Line, Moment, RawHold, Stays, Waiter, WakeSources, WakeUp,
+};
 use super::{Mutant, Scheme};
 use crate::claim::{ReleaseAnswer, Releaser};
 use crate::clock::Instant;
@@ -212,7 +214,8 @@ impl Locker {
 
     /// Returns whether it has nothing to do any more, whatever happens.
     pub(super) fn is_done(&self) -> bool {
-        let is_quiet = self.sent.is_none() && self.answer.is_none() && !self.undo && self.pass == Pass::None;
+        let is_quiet =
+            self.sent.is_none() && self.answer.is_none() && !self.undo && self.pass == Pass::None;
         self.health == Health::Dead || (self.later == 0 && self.line.is_empty() && is_quiet)
     }
 
@@ -226,7 +229,11 @@ impl Locker {
             self.line = Line::default();
         }
         if self.is_fine() && self.is_done() {
-            let channel = if scheme.subscribed { Channel::Off } else { self.channel };
+            let channel = if scheme.subscribed {
+                Channel::Off
+            } else {
+                self.channel
+            };
             *self = Self::new(0, 0, channel);
         } else if scheme.subscribed && self.channel == Channel::Off {
             self.channel = Channel::On;
@@ -264,7 +271,12 @@ impl Locker {
     /// A caller comes.
     pub(super) fn come(&mut self) {
         self.later -= 1;
-        let waiter = Waiter { id: self.next_id, owner: Owner::task(self.next_id), since: now(), call: () };
+        let waiter = Waiter {
+            id: self.next_id,
+            owner: Owner::task(self.next_id),
+            since: now(),
+            call: (),
+        };
         self.next_id += 1;
         if self.line.arrive(waiter) {
             self.step(Event::Changed);
@@ -273,7 +285,9 @@ impl Locker {
 
     /// The caller at the head leaves.
     pub(super) fn leave(&mut self) {
-        let Some(id) = self.line.waiters().first().map(|head| head.id) else { return };
+        let Some(id) = self.line.waiters().first().map(|head| head.id) else {
+            return;
+        };
         self.line.leave(id);
         if self.line.waiters().is_empty() {
             self.step(Event::Changed);
@@ -289,7 +303,11 @@ impl Locker {
 
     /// Its lease is over.
     pub(super) fn lose(&mut self) {
-        self.line.holds_mut().iter_mut().filter(|hold| **hold == Hold::Inside).for_each(|hold| *hold = Hold::Lost);
+        self.line
+            .holds_mut()
+            .iter_mut()
+            .filter(|hold| **hold == Hold::Inside)
+            .for_each(|hold| *hold = Hold::Lost);
         self.notice();
     }
 
@@ -302,8 +320,16 @@ impl Locker {
     }
 
     pub(super) fn die(&mut self) {
-        let dead = Self { health: Health::Dead, pass: self.pass, undo: self.undo, ..Self::new(0, 0, self.channel) };
-        *self = Self { sent: self.sent.take(), ..dead };
+        let dead = Self {
+            health: Health::Dead,
+            pass: self.pass,
+            undo: self.undo,
+            ..Self::new(0, 0, self.channel)
+        };
+        *self = Self {
+            sent: self.sent.take(),
+            ..dead
+        };
     }
 
     /// The answer to an acquire arrives, and is still true.
@@ -315,17 +341,26 @@ impl Locker {
 
     /// Another answer arrives.
     pub(super) fn hear_answer(&mut self, scheme: &Scheme) {
-        let Some(said) = self.answer.take() else { return };
+        let Some(said) = self.answer.take() else {
+            return;
+        };
         let mut release = match said {
             // The lease was over before.
             Said::Granted => return self.step(Event::Answered(AcquireOutcome::Split)),
             Said::Held(place) => {
                 let ttl = (self.lease != Lease::Unknown).then_some(LEASE);
-                return self.step(Event::Answered(AcquireOutcome::Held { ttl, place, contested: false, lasts: false }));
+                return self.step(Event::Answered(AcquireOutcome::Held {
+                    ttl,
+                    place,
+                    contested: false,
+                    lasts: false,
+                }));
             }
             Said::Released(release) => release,
         };
-        if let ReleaseAnswer::PassedOn { place: Some(place), .. } = &mut release
+        if let ReleaseAnswer::PassedOn {
+            place: Some(place), ..
+        } = &mut release
             && scheme.is(Mutant::SecondSleeps)
         {
             *place += 1;
@@ -354,7 +389,9 @@ impl Locker {
             return;
         }
         match message {
-            Message::WakeUp(WakeUp::Go) if scheme.is(Mutant::GoIsAGrant) && self.waits() && !asks => {
+            Message::WakeUp(WakeUp::Go)
+                if scheme.is(Mutant::GoIsAGrant) && self.waits() && !asks =>
+            {
                 self.head = self.line.waiters().first().map(|head| head.id);
                 self.granted();
             }
@@ -392,7 +429,9 @@ impl Locker {
 
     /// What it waits for in time has come.
     pub(super) fn time_is_over(&mut self) {
-        let Some(time) = self.alarm.take() else { return };
+        let Some(time) = self.alarm.take() else {
+            return;
+        };
         self.let_pass(time);
         self.step(Event::Due);
     }
@@ -451,7 +490,9 @@ impl Locker {
                 Effect::Ask { head, listing, .. } => {
                     self.alarm = None;
                     self.head = Some(head);
-                    self.sent = Some(Script::Acquire { listing: listing.map(|listing| listing.looked) });
+                    self.sent = Some(Script::Acquire {
+                        listing: listing.map(|listing| listing.looked),
+                    });
                 }
                 effect => unreachable!("nothing is handed over, and no server is away: {effect:?}"),
             }

@@ -78,12 +78,22 @@ pub(super) enum Action {
 
 impl State {
     pub(super) fn new(scheme: &Scheme) -> Self {
-        let channel = if scheme.subscribed { Channel::On } else { Channel::Off };
+        let channel = if scheme.subscribed {
+            Channel::On
+        } else {
+            Channel::Off
+        };
         let mut state = Self {
             holder: None,
             list: Vec::new(),
-            lockers: std::array::from_fn(|at| Locker::new(scheme.callers[at], scheme.later[at], channel).into()),
-            foreign: if scheme.foreign > 0 { Foreign::Asks } else { Foreign::Done },
+            lockers: std::array::from_fn(|at| {
+                Locker::new(scheme.callers[at], scheme.later[at], channel).into()
+            }),
+            foreign: if scheme.foreign > 0 {
+                Foreign::Asks
+            } else {
+                Foreign::Done
+            },
             left: scheme.foreign.saturating_sub(1),
             leaves: scheme.leaves,
             faults: scheme.faults,
@@ -95,20 +105,25 @@ impl State {
     /// Returns whether each locker that believes to hold the lock holds it.
     pub(super) fn is_exclusive(&self) -> bool {
         let inside = (0..LOCKERS).filter(|&at| self.lockers[at].is(Hold::Inside));
-        inside.map(Holder::Locker).all(|holder| self.holder == Some(holder))
+        inside
+            .map(Holder::Locker)
+            .all(|holder| self.holder == Some(holder))
     }
 
-    /// Returns whether the lock is free, a client waits for it, and nothing will happen before the re-check.
+    /// Returns whether the lock is free, a client waits for it, and nothing will happen before the
+    /// re-check.
     pub(super) fn is_stuck(&self) -> bool {
         // A locker that has lost its connection waits until it notices.
-        let is_waited_for = self.lockers.iter().any(|locker| locker.waits()) || self.foreign == Foreign::Parked;
+        let is_waited_for =
+            self.lockers.iter().any(|locker| locker.waits()) || self.foreign == Foreign::Parked;
         if self.holder.is_some() || !is_waited_for || self.foreign == Foreign::Asks {
             return false;
         }
         !self.lockers.iter().any(|locker| self.moves(locker))
     }
 
-    /// Returns whether each locker that waits, and for which nothing is about to happen, is in the list.
+    /// Returns whether each locker that waits, and for which nothing is about to happen, is in the
+    /// list.
     pub(super) fn is_listed(&self) -> bool {
         let quiet = |locker: &Locker| locker.waits() && !self.moves(locker);
         (0..LOCKERS).all(|at| !quiet(&self.lockers[at]) || self.list.contains(&at))
@@ -144,7 +159,9 @@ impl State {
         }
         match self.foreign {
             Foreign::Asks => actions.push(Action::ForeignAsks),
-            Foreign::Holding if self.holder == Some(Holder::Foreign) => actions.push(Action::ForeignUnlocks),
+            Foreign::Holding if self.holder == Some(Holder::Foreign) => {
+                actions.push(Action::ForeignUnlocks)
+            }
             _ => {}
         }
         if self.leaves > 0 && matches!(self.foreign, Foreign::Asks | Foreign::Parked) {
@@ -160,7 +177,9 @@ impl State {
 
     /// Returns whether the holder's lease ends, or may end after such a fault.
     fn ends_with(&self, such: impl Fn(&Fault) -> bool) -> bool {
-        let Some(Holder::Locker(at) | Holder::Unwanted(at)) = self.holder else { return false };
+        let Some(Holder::Locker(at) | Holder::Unwanted(at)) = self.holder else {
+            return false;
+        };
         !self.lockers[at].is_fine() || self.faults.iter().any(such)
     }
 
@@ -174,21 +193,40 @@ impl State {
             (!locker.inbox.is_empty(), Action::Hear(at)),
             (locker.looks(), Action::TimerEnds(at)),
             (locker.sees_end_of_lease(), Action::LeaseEnds(at)),
-            (locker.is(Hold::Inside) && scheme.foreign > 0, Action::Keep(at)),
+            (
+                locker.is(Hold::Inside) && scheme.foreign > 0,
+                Action::Keep(at),
+            ),
             (locker.is(Hold::Inside), Action::Unlock(at)),
-            (locker.later > 0 && is_empty && !locker.is(Hold::Inside), Action::Come(at)),
-            (matches!(locker.channel, Channel::Asked | Channel::Joining), Action::Join(at)),
+            (
+                locker.later > 0 && is_empty && !locker.is(Hold::Inside),
+                Action::Come(at),
+            ),
+            (
+                matches!(locker.channel, Channel::Asked | Channel::Joining),
+                Action::Join(at),
+            ),
             (locker.channel == Channel::Deaf, Action::Reconnect(at)),
-            (is_heard && !scheme.subscribed && locker.lingers(), Action::Hush(at)),
+            (
+                is_heard && !scheme.subscribed && locker.lingers(),
+                Action::Hush(at),
+            ),
             (self.leaves > 0 && !is_empty, Action::Leave(at)),
         ];
-        actions.extend(may.into_iter().filter_map(|(may, action)| may.then_some(action)));
-        let faults = self.faults.iter().filter(|_| !locker.is_done()).filter_map(|fault| match fault {
-            Fault::Death => Some(Action::Die(at)),
-            Fault::Pause => Some(Action::Suspend(at)),
-            Fault::Cut => is_heard.then_some(Action::Cut(at)),
-            Fault::Expiry => None,
-        });
+        actions.extend(
+            may.into_iter()
+                .filter_map(|(may, action)| may.then_some(action)),
+        );
+        let faults =
+            self.faults
+                .iter()
+                .filter(|_| !locker.is_done())
+                .filter_map(|fault| match fault {
+                    Fault::Death => Some(Action::Die(at)),
+                    Fault::Pause => Some(Action::Suspend(at)),
+                    Fault::Cut => is_heard.then_some(Action::Cut(at)),
+                    Fault::Expiry => None,
+                });
         actions.extend(faults);
     }
 
@@ -202,7 +240,11 @@ impl State {
                 }
             }
             Action::ExecutePass(at) => {
-                self.locker(at).pass = if scheme.is(Mutant::PassesAreInOrder) { Pass::None } else { Pass::Executed };
+                self.locker(at).pass = if scheme.is(Mutant::PassesAreInOrder) {
+                    Pass::None
+                } else {
+                    Pass::Executed
+                };
                 self.list.retain(|&other| other != at);
                 if self.holder.is_none() {
                     self.free(scheme, None);
@@ -231,12 +273,20 @@ impl State {
                 self.locker(at).leave();
             }
             Action::ForeignAsks => {
-                self.foreign = if self.take(Holder::Foreign) { Foreign::Holding } else { Foreign::Parked };
+                self.foreign = if self.take(Holder::Foreign) {
+                    Foreign::Holding
+                } else {
+                    Foreign::Parked
+                };
             }
             Action::ForeignUnlocks => {
                 self.holder = None;
                 self.tell_all(scheme);
-                self.foreign = if self.left > 0 { Foreign::Asks } else { Foreign::Done };
+                self.foreign = if self.left > 0 {
+                    Foreign::Asks
+                } else {
+                    Foreign::Done
+                };
                 self.left = self.left.saturating_sub(1);
             }
             Action::ForeignLeaves => {
@@ -272,8 +322,13 @@ impl State {
         let hasher = BuildHasherDefault::<Neighbours>::default();
         let mut order: [usize; LOCKERS] = std::array::from_fn(|at| at);
         order.sort_by_cached_key(|&at| {
-            let is_holder = matches!(self.holder, Some(Holder::Locker(by) | Holder::Unwanted(by)) if by == at);
-            (hasher.hash_one(&self.lockers[at]), self.place(at), is_holder)
+            let is_holder =
+                matches!(self.holder, Some(Holder::Locker(by) | Holder::Unwanted(by)) if by == at);
+            (
+                hasher.hash_one(&self.lockers[at]),
+                self.place(at),
+                is_holder,
+            )
         });
         let now_at = |before: usize| order.iter().position(|&at| at == before).unwrap_or(before);
         self.list.iter_mut().for_each(|at| *at = now_at(*at));
@@ -293,7 +348,9 @@ impl State {
     }
 
     fn expire(&mut self) {
-        let Some(Holder::Locker(at) | Holder::Unwanted(at)) = self.holder.take() else { return };
+        let Some(Holder::Locker(at) | Holder::Unwanted(at)) = self.holder.take() else {
+            return;
+        };
         // No message is sent.
         self.leases(Lease::Told, Lease::Over);
         // The client of Redisson knows the lease too, and asks when that is over.
@@ -303,7 +360,8 @@ impl State {
         if self.lockers[at].is_fine() {
             self.faults = &[];
         }
-        // The holder's clock tells it before anybody else can enter, or when it goes on if it was suspended.
+        // The holder's clock tells it before anybody else can enter, or when it goes on if it was
+        // suspended.
         self.locker(at).lose();
     }
 
@@ -318,13 +376,18 @@ impl State {
     }
 
     fn leases(&mut self, from: Lease, to: Lease) {
-        for locker in self.lockers.iter_mut().filter(|locker| locker.lease == from) {
+        for locker in self
+            .lockers
+            .iter_mut()
+            .filter(|locker| locker.lease == from)
+        {
             Arc::make_mut(locker).lease = to;
         }
     }
 }
 
-/// What the server does, as `acquire.lua`, `enlist.lua`, `release.lua`, `pass.lua` and `wake.lua` have it.
+/// What the server does, as `acquire.lua`, `enlist.lua`, `release.lua`, `pass.lua` and `wake.lua`
+/// have it.
 impl State {
     fn execute(&mut self, scheme: &Scheme, at: usize) {
         let said = match self.locker(at).sent.take() {
@@ -344,18 +407,27 @@ impl State {
                 Said::Held(listing.and_then(|_| self.place(at)))
             }
             // The lease was over before.
-            Some(Script::Release(_)) if self.holder != Some(Holder::Locker(at)) => Said::Released(ReleaseAnswer::Gone),
-            Some(Script::Release(releaser)) => Said::Released(self.free(scheme, Some((at, &releaser)))),
+            Some(Script::Release(_)) if self.holder != Some(Holder::Locker(at)) => {
+                Said::Released(ReleaseAnswer::Gone)
+            }
+            Some(Script::Release(releaser)) => {
+                Said::Released(self.free(scheme, Some((at, &releaser))))
+            }
         };
         if self.lockers[at].health != Health::Dead {
             self.locker(at).answer = Some(said);
         }
     }
 
-    /// Takes a locker off the list, to which the lock was granted. If it `looked`, those before it were woken, or heard
-    /// the message of the channel, and did not come.
+    /// Takes a locker off the list, to which the lock was granted. If it `looked`, those before it
+    /// were woken, or heard the message of the channel, and did not come.
     fn leave_list(&mut self, at: usize, looked: bool) {
-        let before = self.list.iter().position(|&other| other == at).filter(|_| looked).unwrap_or(0);
+        let before = self
+            .list
+            .iter()
+            .position(|&other| other == at)
+            .filter(|_| looked)
+            .unwrap_or(0);
         self.list.retain(|&other| other != at);
         for other in self.list.drain(..before.min(2)).collect::<Vec<_>>() {
             self.locker(other).tell(Message::WakeUp(WakeUp::Go));
@@ -363,12 +435,19 @@ impl State {
     }
 
     fn place(&self, at: usize) -> Option<u64> {
-        self.list.iter().position(|&other| other == at).and_then(|place| place.try_into().ok())
+        self.list
+            .iter()
+            .position(|&other| other == at)
+            .and_then(|place| place.try_into().ok())
     }
 
     /// Returns how many clients are subscribed to the channel.
     fn subscribed(&self) -> usize {
-        self.lockers.iter().filter(|locker| locker.listens()).count() + usize::from(self.foreign == Foreign::Parked)
+        self.lockers
+            .iter()
+            .filter(|locker| locker.listens())
+            .count()
+            + usize::from(self.foreign == Foreign::Parked)
     }
 
     /// The lock is free: wakes the next locker, or tells all.
@@ -385,14 +464,23 @@ impl State {
         ReleaseAnswer::Released(told.try_into().unwrap_or(u64::MAX))
     }
 
-    /// Wakes the next of the list, and puts the releasing locker last. Returns `None` if there was none.
-    fn wake(&mut self, scheme: &Scheme, releases: Option<(usize, &Releaser)>) -> Option<ReleaseAnswer> {
+    /// Wakes the next of the list, and puts the releasing locker last. Returns `None` if there was
+    /// none.
+    fn wake(
+        &mut self,
+        scheme: &Scheme,
+        releases: Option<(usize, &Releaser)>,
+    ) -> Option<ReleaseAnswer> {
         if self.list.is_empty() {
             return None;
         }
         let me = releases.map(|(at, _)| at);
         self.list.retain(|&other| Some(other) != me);
-        self.list.extend(releases.filter(|(_, releaser)| releaser.enlists).map(|(at, _)| at));
+        self.list.extend(
+            releases
+                .filter(|(_, releaser)| releaser.enlists)
+                .map(|(at, _)| at),
+        );
         loop {
             let first = *self.list.first()?;
             if Some(first) == me || !self.lockers[first].is_named() {
@@ -403,23 +491,38 @@ impl State {
                 continue;
             }
             let waiting = self.list.len();
-            let counted = waiting + usize::from(releases.is_some_and(|(_, releaser)| releaser.listens));
+            let counted =
+                waiting + usize::from(releases.is_some_and(|(_, releaser)| releaser.listens));
             let others = self.subscribed().saturating_sub(counted);
-            let turn = releases.and_then(|(_, releaser)| releaser.offers).filter(|_| others > 0);
-            self.locker(first).tell(Message::WakeUp(turn.map_or(WakeUp::Go, WakeUp::Turn)));
-            let next = if turn.is_none() { self.watch(scheme, me) } else { None };
+            let turn = releases
+                .and_then(|(_, releaser)| releaser.offers)
+                .filter(|_| others > 0);
+            self.locker(first)
+                .tell(Message::WakeUp(turn.map_or(WakeUp::Go, WakeUp::Turn)));
+            let next = if turn.is_none() {
+                self.watch(scheme, me)
+            } else {
+                None
+            };
             // Clients outside of the list must not depend on the one that is woken.
             let is_watched = me.is_some() && next.is_some();
-            if turn.is_some() || (others > 0 && !is_watched && !scheme.is(Mutant::OneDecidesForAll)) {
+            if turn.is_some() || (others > 0 && !is_watched && !scheme.is(Mutant::OneDecidesForAll))
+            {
                 self.tell_all(scheme);
             }
             let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
             let place = me.and_then(|me| self.place(me));
-            return Some(ReleaseAnswer::PassedOn { place, turn, others: count(others), waiting: count(waiting) });
+            return Some(ReleaseAnswer::PassedOn {
+                place,
+                turn,
+                others: count(others),
+                waiting: count(waiting),
+            });
         }
     }
 
-    /// Has the next locker of the list watch the first one, unless it is the one that releases. Returns it.
+    /// Has the next locker of the list watch the first one, unless it is the one that releases.
+    /// Returns it.
     fn watch(&mut self, scheme: &Scheme, me: Option<usize>) -> Option<usize> {
         while let Some(&next) = self.list.get(1) {
             if Some(next) == me {

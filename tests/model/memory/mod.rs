@@ -1,24 +1,30 @@
-//! Servers that forget, model-checked: who may vote, when a server that has forgotten is opened, and what it is told.
+//! Servers that forget, model-checked: who may vote, when a server that has forgotten is opened,
+//! and what it is told.
 //!
 //! # What is modelled
-//! - Three servers: the memory, one lock, the mark of its fences. A server forgets everything, or restarts with a
-//!   snapshot, in which the locks of then run on. A step is one script on one server.
-//! - Two lockers, with leases of their own, as `quorum/vetting.rs` and `quorum/voter.rs` have it: they vet, acquire,
-//!   renew, retake, agree on a fence, ask the others about a server that is shut, and open it. What a locker knows may
-//!   be as old as one likes: a command is sent on what was known then, and executed at any later time or never.
+//! - Three servers: the memory, one lock, the mark of its fences. A server forgets everything, or
+//!   restarts with a snapshot, in which the locks of then run on. A step is one script on one
+//!   server.
+//! - Two lockers, with leases of their own, as `quorum/vetting.rs` and `quorum/voter.rs` have it:
+//!   they vet, acquire, renew, retake, agree on a fence, ask the others about a server that is
+//!   shut, and open it. What a locker knows may be as old as one likes: a command is sent on what
+//!   was known then, and executed at any later time or never.
 //! - Reconnects in any order, servers out of reach for ever, other locks on the same mark.
 //! - Time: ticks of all clocks at once. How often a tick may come is bounded, and so are losses.
 //!
 //! # What is abstracted away
-//! - Undos: what a locker no longer wants is gone at once, where it only keeps others out. Generations and validity:
-//!   see the models of one server and of the quorum.
-//! - The allowance for clocks, and servers whose clocks jump. That ids are unique. Programs with a wrong list.
-//! - The order of the servers: states that differ only in it are one. So are the numbers of servers in traces.
+//! - Undos: what a locker no longer wants is gone at once, where it only keeps others out.
+//!   Generations and validity: see the models of one server and of the quorum.
+//! - The allowance for clocks, and servers whose clocks jump. That ids are unique. Programs with a
+//!   wrong list.
+//! - The order of the servers: states that differ only in it are one. So are the numbers of servers
+//!   in traces.
 //!
 //! # What is promised
-//! A server fails from the loss of its data until it votes again, and at least for one longest lease. While one of
-//! three fails at a time, there are never two holders, and fences grow. If a server is opened after two leases because
-//! not enough others could be asked ([`World::late`]), that is promised for holders of one longest lease only.
+//! A server fails from the loss of its data until it votes again, and at least for one longest
+//! lease. While one of three fails at a time, there are never two holders, and fences grow. If a
+//! server is opened after two leases because not enough others could be asked ([`World::late`]),
+//! that is promised for holders of one longest lease only.
 
 mod state;
 
@@ -35,7 +41,8 @@ const LOCKERS: usize = 2;
 
 const EXCLUSION: &str = "there are never two holders";
 const FENCES: &str = "fences grow";
-const RECOVERY: &str = "all servers that can be reached vote again after two longest leases without faults";
+const RECOVERY: &str =
+    "all servers that can be reached vote again after two longest leases without faults";
 
 /// The bounds, perhaps with a mistake.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +58,8 @@ pub(crate) struct World {
     at_any_time: bool,
     /// Whether servers are opened though not enough others could be asked.
     late: bool,
-    /// Whether fences are counted, and how often other locks are granted that are counted in the same mark.
+    /// Whether fences are counted, and how often other locks are granted that are counted in the
+    /// same mark.
     fences: Option<u8>,
     /// Whether all servers are new.
     new: bool,
@@ -76,13 +84,33 @@ const ONE_LOSS: World = World {
     recovers: false,
     mutant: None,
 };
-const SNAPSHOT: World = World { leases: [1, 1], snapshots: 1, ..ONE_LOSS };
-const FENCED: World = World { leases: [1, 1], fences: Some(0), ..ONE_LOSS };
+const SNAPSHOT: World = World {
+    leases: [1, 1],
+    snapshots: 1,
+    ..ONE_LOSS
+};
+const FENCED: World = World {
+    leases: [1, 1],
+    fences: Some(0),
+    ..ONE_LOSS
+};
 /// Servers are opened late.
-const LATE: World = World { leases: [1, 1], at_any_time: true, late: true, ..ONE_LOSS };
+const LATE: World = World {
+    leases: [1, 1],
+    at_any_time: true,
+    late: true,
+    ..ONE_LOSS
+};
 /// One is away for ever, the others forget, and nobody locks.
-const AWAY: World =
-    World { rounds: [0, 0], losses: 2, at_any_time: true, late: true, away: true, recovers: true, ..ONE_LOSS };
+const AWAY: World = World {
+    rounds: [0, 0],
+    losses: 2,
+    at_any_time: true,
+    late: true,
+    away: true,
+    recovers: true,
+    ..ONE_LOSS
+};
 
 /// One mistake each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +151,10 @@ pub(crate) enum Mutant {
 
 impl World {
     const fn with(self, mutant: Mutant) -> Self {
-        Self { mutant: Some(mutant), ..self }
+        Self {
+            mutant: Some(mutant),
+            ..self
+        }
     }
 
     fn is(&self, mutant: Mutant) -> bool {
@@ -163,7 +194,9 @@ impl Model for World {
         vec![
             Property::always(EXCLUSION, |_, state: &State| !state.has_two_holders()),
             Property::always(FENCES, |_, state: &State| !state.fell),
-            Property::always(RECOVERY, |world: &Self, state: &State| !world.recovers || state.recovers(world)),
+            Property::always(RECOVERY, |world: &Self, state: &State| {
+                !world.recovers || state.recovers(world)
+            }),
             Property::sometimes("somebody holds the lock", |world: &Self, state: &State| {
                 world.rounds == [0, 0] || state.has_a_holder()
             }),
@@ -196,7 +229,13 @@ fn opening_late_lets_nobody_in_beside_a_holder_of_the_same_lease() {
 #[test]
 fn servers_vote_again_though_one_is_away() {
     keeps_its_promises(AWAY);
-    let new = World { losses: 0, new: true, ticks: 3, late: false, ..AWAY };
+    let new = World {
+        losses: 0,
+        new: true,
+        ticks: 3,
+        late: false,
+        ..AWAY
+    };
     keeps_its_promises(new);
     breaks(AWAY.with(Mutant::NeverLate), &[RECOVERY]);
     breaks(new.with(Mutant::NotNoted), &[RECOVERY]);
@@ -204,21 +243,64 @@ fn servers_vote_again_though_one_is_away() {
 
 #[test]
 fn servers_vote_again_after_any_losses() {
-    keeps_its_promises(World { away: false, late: false, ..AWAY });
+    keeps_its_promises(World {
+        away: false,
+        late: false,
+        ..AWAY
+    });
 }
 
 #[cfg(feature = "soak")]
 #[test]
 fn wider_bounds_of_memories_find_no_more() {
-    keeps_its_promises(World { ticks: 4, losses: 2, ..ONE_LOSS });
-    keeps_its_promises(World { leases: [2, 3], ticks: 5, ..ONE_LOSS });
-    keeps_its_promises(World { leases: [2, 1], ticks: 4, ..SNAPSHOT });
-    keeps_its_promises(World { ticks: 4, losses: 2, fences: Some(1), ..FENCED });
-    keeps_its_promises(World { leases: [2, 1], ticks: 4, fences: Some(1), ..FENCED });
-    keeps_its_promises(World { ticks: 3, losses: 2, ..LATE });
-    keeps_its_promises(World { ticks: 3, losses: 3, ..AWAY });
-    keeps_its_promises(World { leases: [2, 2], ticks: 5, ..LATE });
-    keeps_its_promises(World { new: true, recovers: true, ticks: 4, ..ONE_LOSS });
+    keeps_its_promises(World {
+        ticks: 4,
+        losses: 2,
+        ..ONE_LOSS
+    });
+    keeps_its_promises(World {
+        leases: [2, 3],
+        ticks: 5,
+        ..ONE_LOSS
+    });
+    keeps_its_promises(World {
+        leases: [2, 1],
+        ticks: 4,
+        ..SNAPSHOT
+    });
+    keeps_its_promises(World {
+        ticks: 4,
+        losses: 2,
+        fences: Some(1),
+        ..FENCED
+    });
+    keeps_its_promises(World {
+        leases: [2, 1],
+        ticks: 4,
+        fences: Some(1),
+        ..FENCED
+    });
+    keeps_its_promises(World {
+        ticks: 3,
+        losses: 2,
+        ..LATE
+    });
+    keeps_its_promises(World {
+        ticks: 3,
+        losses: 3,
+        ..AWAY
+    });
+    keeps_its_promises(World {
+        leases: [2, 2],
+        ticks: 5,
+        ..LATE
+    });
+    keeps_its_promises(World {
+        new: true,
+        recovers: true,
+        ticks: 4,
+        ..ONE_LOSS
+    });
 }
 
 #[test]
@@ -255,19 +337,92 @@ fn an_opening_has_to_compare_the_id() {
 /// With different leases, a server that is opened late may cut a longer one short.
 #[test]
 fn a_longer_lease_is_not_covered_if_a_server_is_opened_late() {
-    breaks(World { leases: [3, 1], late: true, ..ONE_LOSS }, &[EXCLUSION]);
+    breaks(
+        World {
+            leases: [3, 1],
+            late: true,
+            ..ONE_LOSS
+        },
+        &[EXCLUSION],
+    );
 }
 
 /// The other mistakes take more steps.
 #[cfg(feature = "soak")]
 #[test]
 fn each_rule_of_memories_is_needed() {
-    breaks(World { ticks: 5, losses: 2, ..ONE_LOSS }.with(Mutant::IdKept), &[EXCLUSION]);
-    breaks(World { ticks: 4, ..ONE_LOSS }.with(Mutant::VettedInRound), &[EXCLUSION]);
-    breaks(World { leases: [2, 3], ticks: 5, ..ONE_LOSS }.with(Mutant::RetakeAnywhere), &[EXCLUSION]);
-    breaks(World { leases: [2, 3], ticks: 5, ..ONE_LOSS }.with(Mutant::RetakeKept), &[EXCLUSION]);
-    breaks(World { ticks: 4, losses: 2, fences: Some(1), ..FENCED }.with(Mutant::MarksUntold), &[FENCES]);
-    breaks(World { ticks: 4, fences: Some(1), ..FENCED }.with(Mutant::OneWitness), &[FENCES]);
-    breaks(World { leases: [2, 1], ticks: 4, fences: Some(1), ..FENCED }.with(Mutant::AskedEarly), &[FENCES]);
-    breaks(World { leases: [2, 1], ticks: 4, fences: Some(1), ..FENCED }.with(Mutant::ShorterWait), &[FENCES]);
+    breaks(
+        World {
+            ticks: 5,
+            losses: 2,
+            ..ONE_LOSS
+        }
+        .with(Mutant::IdKept),
+        &[EXCLUSION],
+    );
+    breaks(
+        World {
+            ticks: 4,
+            ..ONE_LOSS
+        }
+        .with(Mutant::VettedInRound),
+        &[EXCLUSION],
+    );
+    breaks(
+        World {
+            leases: [2, 3],
+            ticks: 5,
+            ..ONE_LOSS
+        }
+        .with(Mutant::RetakeAnywhere),
+        &[EXCLUSION],
+    );
+    breaks(
+        World {
+            leases: [2, 3],
+            ticks: 5,
+            ..ONE_LOSS
+        }
+        .with(Mutant::RetakeKept),
+        &[EXCLUSION],
+    );
+    breaks(
+        World {
+            ticks: 4,
+            losses: 2,
+            fences: Some(1),
+            ..FENCED
+        }
+        .with(Mutant::MarksUntold),
+        &[FENCES],
+    );
+    breaks(
+        World {
+            ticks: 4,
+            fences: Some(1),
+            ..FENCED
+        }
+        .with(Mutant::OneWitness),
+        &[FENCES],
+    );
+    breaks(
+        World {
+            leases: [2, 1],
+            ticks: 4,
+            fences: Some(1),
+            ..FENCED
+        }
+        .with(Mutant::AskedEarly),
+        &[FENCES],
+    );
+    breaks(
+        World {
+            leases: [2, 1],
+            ticks: 4,
+            fences: Some(1),
+            ..FENCED
+        }
+        .with(Mutant::ShorterWait),
+        &[FENCES],
+    );
 }

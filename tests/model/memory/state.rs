@@ -125,7 +125,8 @@ struct Server {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Locker {
-    /// How many rounds it has begun, and for how long the last one has run: zero if none is under way.
+    /// How many rounds it has begun, and for how long the last one has run: zero if none is under
+    /// way.
     rounds: u8,
     round: u8,
     holds: bool,
@@ -179,9 +180,18 @@ impl State {
         let data = if world.new {
             Data::default()
         } else {
-            Data { remembers: true, is_own: true, open: true, ..Data::default() }
+            Data {
+                remembers: true,
+                is_own: true,
+                open: true,
+                ..Data::default()
+            }
         };
-        let server = Server { data, since: world.longest(), ..Server::default() };
+        let server = Server {
+            data,
+            since: world.longest(),
+            ..Server::default()
+        };
         Self {
             servers: [server; SERVERS],
             lockers: [Locker::default(); LOCKERS],
@@ -215,9 +225,12 @@ impl State {
             }
         }
         for (at, locker) in self.lockers.iter().enumerate() {
-            let is_known = |server: &&Server| server.known[at].id == Id::Current && server.data.open;
+            let is_known =
+                |server: &&Server| server.known[at].id == Id::Current && server.data.open;
             let known = self.servers.iter().filter(is_known).count();
-            let is_ready = known >= MAJORITY || world.is(Mutant::VettedInRound) || world.is(Mutant::AcquireBlind);
+            let is_ready = known >= MAJORITY
+                || world.is(Mutant::VettedInRound)
+                || world.is(Mutant::AcquireBlind);
             if locker.round == 0 && locker.rounds < world.rounds[at] && is_ready {
                 actions.push(Action::Begin(at));
             }
@@ -249,7 +262,11 @@ impl State {
         if !is_known || !data.is_own || (data.is_shut() && is_over && known.opening.is_none()) {
             actions.push(Action::Vet(at, there));
         }
-        let voter = if world.is(Mutant::VettedInRound) { known.id } else { known.voter };
+        let voter = if world.is(Mutant::VettedInRound) {
+            known.id
+        } else {
+            known.voter
+        };
         let fits = voter == Id::Current && data.open;
         if (1..=world.leases[at]).contains(&locker.round)
             && !known.asked
@@ -264,15 +281,25 @@ impl State {
                 actions.push(Action::Renew(at, there));
             }
             let anywhere = world.is(Mutant::RetakeAnywhere) || world.is(Mutant::RetakeKept);
-            let may_retake = if anywhere { known.id != Id::Unknown } else { is_known && data.open };
+            let may_retake = if anywhere {
+                known.id != Id::Unknown
+            } else {
+                is_known && data.open
+            };
             if data.holder.is_none() && may_retake {
                 actions.push(Action::Retake(at, there));
             }
-        } else if world.fences.is_some() && self.votes(at) >= MAJORITY && known.vote > 0 && data.is_held_by(at) {
+        } else if world.fences.is_some()
+            && self.votes(at) >= MAJORITY
+            && known.vote > 0
+            && data.is_held_by(at)
+        {
             actions.extend((known.fence < self.fence(at)).then_some(Action::Raise(at, there)));
         }
         if let Some(asked) = &known.opening {
-            for other in (0..SERVERS).filter(|&other| other != there && !(world.away && other == AWAY)) {
+            for other in
+                (0..SERVERS).filter(|&other| other != there && !(world.away && other == AWAY))
+            {
                 let told = &self.servers[other];
                 let is_asked = (asked.open | asked.shut) & (1 << other) != 0;
                 if !is_asked && told.known[at].id == Id::Current && told.data.is_own {
@@ -287,29 +314,49 @@ impl State {
 
     /// Returns whether there are grounds to open a server.
     fn may_open(&self, world: &World, at: usize, there: usize, asked: &Asked) -> bool {
-        let others = |other: &usize| *other != there && (asked.open | asked.shut) & (1 << *other) == 0;
-        let misses = (0..SERVERS).filter(others).any(|other| self.servers[other].known[at].met);
-        let witnesses = if world.is(Mutant::OneWitness) { 1 } else { WITNESSES };
+        let others =
+            |other: &usize| *other != there && (asked.open | asked.shut) & (1 << *other) == 0;
+        let misses = (0..SERVERS)
+            .filter(others)
+            .any(|other| self.servers[other].known[at].met);
+        let witnesses = if world.is(Mutant::OneWitness) {
+            1
+        } else {
+            WITNESSES
+        };
         let data = &self.servers[there].data;
         asked.open.count_ones() as usize >= witnesses
             || (asked.shut.count_ones() as usize >= SERVERS - MAJORITY && !misses)
-            || world.at_most(data.lease).is_some_and(|most| data.waited >= most && asked.answers() + 1 >= MAJORITY)
+            || world
+                .at_most(data.lease)
+                .is_some_and(|most| data.waited >= most && asked.answers() + 1 >= MAJORITY)
     }
 
     fn may_forget(&self, world: &World, at: usize) -> bool {
         let fails = |server: &Server| server.since < world.longest() || !server.data.votes();
-        let others = self.servers.iter().enumerate().filter(|&(other, _)| other != at);
+        let others = self
+            .servers
+            .iter()
+            .enumerate()
+            .filter(|&(other, _)| other != at);
         let failing = others.filter(|(_, server)| fails(server)).count();
         self.losses < world.losses && (world.at_any_time || failing < SERVERS - MAJORITY)
     }
 
     fn votes(&self, locker: usize) -> usize {
-        self.servers.iter().filter(|server| server.known[locker].vote > 0).count()
+        self.servers
+            .iter()
+            .filter(|server| server.known[locker].vote > 0)
+            .count()
     }
 
     /// Returns the highest fence that a locker was given in its round.
     fn fence(&self, locker: usize) -> u8 {
-        let granted = self.servers.iter().map(|server| &server.known[locker]).filter(|known| known.vote > 0);
+        let granted = self
+            .servers
+            .iter()
+            .map(|server| &server.known[locker])
+            .filter(|known| known.vote > 0);
         granted.map(|known| known.fence).max().unwrap_or_default()
     }
 
@@ -318,7 +365,8 @@ impl State {
             Action::Tick => self.tick(world),
             Action::Vet(at, there) => self.vet(world, at, there),
             Action::Begin(at) => {
-                (self.lockers[at].rounds, self.lockers[at].round) = (self.lockers[at].rounds + 1, 1);
+                (self.lockers[at].rounds, self.lockers[at].round) =
+                    (self.lockers[at].rounds + 1, 1);
                 for server in &mut self.servers {
                     let known = &mut server.known[at];
                     let shut = known.id == Id::Current && !server.data.open;
@@ -329,7 +377,8 @@ impl State {
             Action::Renew(at, there) => {
                 let fence = self.lockers[at].fence;
                 let Server { data, known, .. } = &mut self.servers[there];
-                (data.ttl, known[at].vote, known[at].fence) = (world.leases[at], world.leases[at], fence);
+                (data.ttl, known[at].vote, known[at].fence) =
+                    (world.leases[at], world.leases[at], fence);
             }
             Action::Retake(at, there) => {
                 let fence = self.lockers[at].fence;
@@ -351,12 +400,19 @@ impl State {
             Action::Save(at) => {
                 self.snapshots += 1;
                 let data = self.servers[at].data;
-                self.servers[at].snapshot = Some(Data { is_own: false, waited: 0, ..data });
+                self.servers[at].snapshot = Some(Data {
+                    is_own: false,
+                    waited: 0,
+                    ..data
+                });
             }
             Action::Restore(at) => {
                 let data = self.servers[at].snapshot.expect("it was made");
                 self.forget(world, at, data);
-                self.servers[at].known.iter_mut().for_each(|known| (known.id, known.voter) = Default::default());
+                self.servers[at]
+                    .known
+                    .iter_mut()
+                    .for_each(|known| (known.id, known.voter) = Default::default());
             }
             Action::Cross(at) => {
                 self.crossings += 1;
@@ -394,13 +450,23 @@ impl State {
         let (data, lease) = (self.servers[there].data, world.leases[at]);
         if !data.remembers || (!data.is_own && !world.is(Mutant::RunIgnored)) {
             if world.is(Mutant::IdKept) && !data.remembers {
-                self.servers[there].known.iter_mut().for_each(Known::is_not_over);
+                self.servers[there]
+                    .known
+                    .iter_mut()
+                    .for_each(Known::is_not_over);
             } else {
                 self.rename(world, there);
             }
             let lease = lease.max(data.lease);
             let open = world.is(Mutant::NoWait);
-            self.servers[there].data = Data { remembers: true, is_own: true, open, lease, waited: 0, ..data };
+            self.servers[there].data = Data {
+                remembers: true,
+                is_own: true,
+                open,
+                lease,
+                waited: 0,
+                ..data
+            };
         } else {
             let data = &mut self.servers[there].data;
             data.is_own = true;
@@ -411,7 +477,13 @@ impl State {
         let Server { data, known, .. } = &mut self.servers[there];
         (known[at].id, known[at].met) = (Id::Current, known[at].met || data.open);
         if !data.open && (data.waited >= data.lease || world.is(Mutant::AskedEarly)) {
-            known[at].opening = Some(Asked { waited: data.lease, lease: 0, mark: 0, open: 0, shut: 0 });
+            known[at].opening = Some(Asked {
+                waited: data.lease,
+                lease: 0,
+                mark: 0,
+                open: 0,
+                shut: 0,
+            });
         }
     }
 
@@ -432,7 +504,10 @@ impl State {
 
     fn ask(&mut self, at: usize, there: usize, other: usize) {
         let Server { data, with, .. } = self.servers[other];
-        let asked = self.servers[there].known[at].opening.as_mut().expect("it is to be opened");
+        let asked = self.servers[there].known[at]
+            .opening
+            .as_mut()
+            .expect("it is to be opened");
         if data.open && with & (1 << there) == 0 {
             asked.open |= 1 << other;
         } else {
@@ -444,7 +519,11 @@ impl State {
     fn open(&mut self, world: &World, at: usize, there: usize) {
         let Server { data, known, .. } = self.servers[there];
         let asked = known[at].opening.expect("it is to be opened");
-        let told = if world.is(Mutant::OwnLeases) { 0 } else { asked.lease };
+        let told = if world.is(Mutant::OwnLeases) {
+            0
+        } else {
+            asked.lease
+        };
         let lease = data.lease.max(told);
         let is_long_enough = if world.is(Mutant::AskedEarly) || world.is(Mutant::ShorterWait) {
             lease <= data.waited
@@ -459,20 +538,38 @@ impl State {
             return;
         }
         if world.is(Mutant::IdKept) {
-            self.servers[there].known.iter_mut().for_each(|known| known.opening = None);
+            self.servers[there]
+                .known
+                .iter_mut()
+                .for_each(|known| known.opening = None);
         } else {
             self.rename(world, there);
         }
-        let together = (asked.open.count_ones() as usize) < WITNESSES && !world.is(Mutant::NotNoted);
+        let together =
+            (asked.open.count_ones() as usize) < WITNESSES && !world.is(Mutant::NotNoted);
         let server = &mut self.servers[there];
-        server.known.iter_mut().for_each(|known| known.opening = None);
+        server
+            .known
+            .iter_mut()
+            .for_each(|known| known.opening = None);
         server.with = if together { asked.shut } else { 0 };
-        let mark = if world.is(Mutant::MarksUntold) { 0 } else { asked.mark };
-        server.data = Data { open: true, waited: 0, lease, mark: data.mark.max(mark), ..data };
+        let mark = if world.is(Mutant::MarksUntold) {
+            0
+        } else {
+            asked.mark
+        };
+        server.data = Data {
+            open: true,
+            waited: 0,
+            lease,
+            mark: data.mark.max(mark),
+            ..data
+        };
         (server.known[at].id, server.known[at].met) = (Id::Current, true);
     }
 
-    /// The memory of a server gets another id: what was known of it, or decided on it, does not fit any more.
+    /// The memory of a server gets another id: what was known of it, or decided on it, does not fit
+    /// any more.
     fn rename(&mut self, world: &World, there: usize) {
         for known in &mut self.servers[there].known {
             known.id.is_over();
@@ -497,11 +594,14 @@ impl State {
     fn settle(&mut self, world: &World) {
         for at in 0..LOCKERS {
             let (locker, votes) = (self.lockers[at], self.votes(at));
-            if (locker.holds && votes < MAJORITY) || (!locker.holds && locker.round > world.leases[at]) {
+            if (locker.holds && votes < MAJORITY)
+                || (!locker.holds && locker.round > world.leases[at])
+            {
                 self.end(at);
             } else if !locker.holds && locker.round > 0 && votes >= MAJORITY {
                 let fence = self.fence(at);
-                let has_it = |server: &&Server| server.known[at].vote > 0 && server.known[at].fence == fence;
+                let has_it =
+                    |server: &&Server| server.known[at].vote > 0 && server.known[at].fence == fence;
                 if world.fences.is_none() {
                     self.lockers[at].holds = true;
                 } else if self.servers.iter().filter(has_it).count() >= MAJORITY {
@@ -515,24 +615,40 @@ impl State {
 
     fn end(&mut self, at: usize) {
         let rounds = self.lockers[at].rounds;
-        self.lockers[at] = Locker { rounds, ..Locker::default() };
+        self.lockers[at] = Locker {
+            rounds,
+            ..Locker::default()
+        };
         for server in &mut self.servers {
-            let Known { id, met, opening, .. } = server.known[at];
-            server.known[at] = Known { id, met, opening, ..Known::default() };
+            let Known {
+                id, met, opening, ..
+            } = server.known[at];
+            server.known[at] = Known {
+                id,
+                met,
+                opening,
+                ..Known::default()
+            };
             if server.data.is_held_by(at) {
                 server.data.free();
             }
-            if let Some(snapshot) = server.snapshot.as_mut().filter(|snapshot| snapshot.is_held_by(at)) {
+            if let Some(snapshot) = server
+                .snapshot
+                .as_mut()
+                .filter(|snapshot| snapshot.is_held_by(at))
+            {
                 snapshot.free();
             }
         }
     }
 
-    /// Returns whether all servers that can be reached vote after two longest leases, if the last locker looks at them
-    /// once in a tick.
+    /// Returns whether all servers that can be reached vote after two longest leases, if the last
+    /// locker looks at them once in a tick.
     pub(super) fn recovers(&self, world: &World) -> bool {
         let (mut state, at) = (*self, LOCKERS - 1);
-        let reached: Vec<usize> = (0..SERVERS).filter(|&there| !(world.away && there == AWAY)).collect();
+        let reached: Vec<usize> = (0..SERVERS)
+            .filter(|&there| !(world.away && there == AWAY))
+            .collect();
         for _ in 0..=world.longest() * if world.late { 2 } else { 1 } + 1 {
             for &there in reached.iter().chain(&reached) {
                 let Server { data, known, .. } = &state.servers[there];
@@ -540,17 +656,27 @@ impl State {
                     state.act(world, Action::Vet(at, there));
                 }
             }
-            let waiting = |state: &Self, there: usize| state.servers[there].known[at].opening.is_some();
-            for &there in reached.iter().filter(|&&there| waiting(&state, there)).collect::<Vec<_>>() {
+            let waiting =
+                |state: &Self, there: usize| state.servers[there].known[at].opening.is_some();
+            for &there in reached
+                .iter()
+                .filter(|&&there| waiting(&state, there))
+                .collect::<Vec<_>>()
+            {
                 for &other in reached.iter().filter(|&&other| other != there) {
                     state.act(world, Action::Ask(at, there, other));
                 }
-                let asked = state.servers[there].known[at].opening.expect("it was asked for");
+                let asked = state.servers[there].known[at]
+                    .opening
+                    .expect("it was asked for");
                 if state.may_open(world, at, there, &asked) {
                     state.act(world, Action::Open(at, there));
                 }
             }
-            if reached.iter().all(|&there| state.servers[there].data.votes()) {
+            if reached
+                .iter()
+                .all(|&there| state.servers[there].data.votes())
+            {
                 return true;
             }
             state.tick(world);
@@ -563,7 +689,11 @@ impl State {
         let without_numbers = |mut server: Server| {
             let count = |set: &mut u8| *set = number(set.count_ones() as usize);
             count(&mut server.with);
-            for asked in server.known.iter_mut().filter_map(|known| known.opening.as_mut()) {
+            for asked in server
+                .known
+                .iter_mut()
+                .filter_map(|known| known.opening.as_mut())
+            {
                 count(&mut asked.open);
                 count(&mut asked.shut);
             }
@@ -572,7 +702,12 @@ impl State {
         let keys = self.servers.map(without_numbers);
         let mut order: [usize; SERVERS] = std::array::from_fn(|at| at);
         order.sort_by_key(|&at| keys[at]);
-        let place = |from: usize| order.iter().position(|&at| at == from).expect("each is there");
+        let place = |from: usize| {
+            order
+                .iter()
+                .position(|&at| at == from)
+                .expect("each is there")
+        };
         let moved = |set: &mut u8| {
             let members = (0..SERVERS).filter(|&member| *set & (1 << member) != 0);
             *set = members.fold(0, |moved, member| moved | 1 << place(member));
@@ -581,7 +716,11 @@ impl State {
         for (to, &from) in order.iter().enumerate() {
             let mut server = self.servers[from];
             moved(&mut server.with);
-            for asked in server.known.iter_mut().filter_map(|known| known.opening.as_mut()) {
+            for asked in server
+                .known
+                .iter_mut()
+                .filter_map(|known| known.opening.as_mut())
+            {
                 moved(&mut asked.open);
                 moved(&mut asked.shut);
             }

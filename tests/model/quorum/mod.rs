@@ -1,33 +1,39 @@
-//! The protocol on three servers, model-checked: only what a majority adds to the model of one server.
+//! The protocol on three servers, model-checked: only what a majority adds to the model of one
+//! server.
 //!
 //! # What is modelled
-//! - The nodes: each has the key, its lease, and the mark, which is the last fence that it knows of and has no
-//!   lifetime. A node may come back without its data, and with a mark of zero. Then it abstains for a lease, which is
-//!   the quarantine, and after that until all others have told it their marks (the crate asks all but a minority of
-//!   them: `tests/model/memory` has that).
-//! - The clocks of clients and nodes: for each script on each node they are right, or ahead by any amount, so that no
-//!   promise about fences depends on a clock.
+//! - The nodes: each has the key, its lease, and the mark, which is the last fence that it knows of
+//!   and has no lifetime. A node may come back without its data, and with a mark of zero. Then it
+//!   abstains for a lease, which is the quarantine, and after that until all others have told it
+//!   their marks (the crate asks all but a minority of them: `tests/model/memory` has that).
+//! - The clocks of clients and nodes: for each script on each node they are right, or ahead by any
+//!   amount, so that no promise about fences depends on a clock.
 //! - Other locks of the same mark, which raise it on one node and not on the others.
-//! - The wire: commands are executed in any order, and take any time. A connection may be given up: its commands are
-//!   then executed at any time or never, without an answer. A server that restarts has received none of them.
-//! - The clients: an acquire on all nodes at once, decided by a majority; fences that differ, written back before there
-//!   is a guard; late votes, votes that are lost and requested again; releases and undos that are sent until they are
-//!   answered, twice if something may still arrive.
+//! - The wire: commands are executed in any order, and take any time. A connection may be given up:
+//!   its commands are then executed at any time or never, without an answer. A server that restarts
+//!   has received none of them.
+//! - The clients: an acquire on all nodes at once, decided by a majority; fences that differ,
+//!   written back before there is a guard; late votes, votes that are lost and requested again;
+//!   releases and undos that are sent until they are answered, twice if something may still arrive.
 //! - Time: ticks of all clocks.
 //!
 //! # What is abstracted away
-//! - What the model of one server covers: re-entry, drift, renewals that come late, copies of releases, callers that
-//!   are gone.
-//! - Late answers: an answer arrives when its script is executed, or never. With a late answer a client would believe
-//!   less, and for a shorter time.
-//! - By how much clocks may be trusted: the bounds are arithmetic, and the tests of `acquire.lua` cover them. The raise
-//!   after a retake, which is for nodes that were not told the marks. A fence that is too far ahead to be believed.
+//! - What the model of one server covers: re-entry, drift, renewals that come late, copies of
+//!   releases, callers that are gone.
+//! - Late answers: an answer arrives when its script is executed, or never. With a late answer a
+//!   client would believe less, and for a shorter time.
+//! - By how much clocks may be trusted: the bounds are arithmetic, and the tests of `acquire.lua`
+//!   cover them. The raise after a retake, which is for nodes that were not told the marks. A fence
+//!   that is too far ahead to be believed.
 //!
 //! # Why the bounds suffice
-//! - Two majorities share one node: one restart or one lost answer there, and two clients, show each fault.
-//! - Fences of two guards are compared; a clock that is ahead of all counting is ahead for one of them or for both.
+//! - Two majorities share one node: one restart or one lost answer there, and two clients, show
+//!   each fault.
+//! - Fences of two guards are compared; a clock that is ahead of all counting is ahead for one of
+//!   them or for both.
 //! - Two ticks of lease distinguish late from in time; with three, votes end at different times.
-//! - Nodes and clients are interchangeable, so states that differ only in their order are one state.
+//! - Nodes and clients are interchangeable, so states that differ only in their order are one
+//!   state.
 
 mod node;
 mod promises;
@@ -81,19 +87,48 @@ const CONTENDING: Protocol = Protocol {
     mutant: None,
 };
 /// Two locks have one mark.
-const CROSSING: Protocol = Protocol { crossings: 1, ..CONTENDING };
+const CROSSING: Protocol = Protocol {
+    crossings: 1,
+    ..CONTENDING
+};
 /// A node loses its data, and its mark with them.
-const UNMARKED: Protocol = Protocol { restarts: 1, ..CONTENDING };
+const UNMARKED: Protocol = Protocol {
+    restarts: 1,
+    ..CONTENDING
+};
 /// One client locks twice, and another one contends.
-const AGAIN: Protocol = Protocol { attempts: [2, 1], fences: false, ..CONTENDING };
+const AGAIN: Protocol = Protocol {
+    attempts: [2, 1],
+    fences: false,
+    ..CONTENDING
+};
 /// Votes are valid until different times.
-const RENEWING: Protocol = Protocol { lease: 3, fences: false, renews: true, ..CONTENDING };
+const RENEWING: Protocol = Protocol {
+    lease: 3,
+    fences: false,
+    renews: true,
+    ..CONTENDING
+};
 /// A node loses its data.
-const FORGETTING: Protocol = Protocol { lease: 2, restarts: 1, ..RENEWING };
+const FORGETTING: Protocol = Protocol {
+    lease: 2,
+    restarts: 1,
+    ..RENEWING
+};
 /// An answer is lost, and a command may be late.
-const LATE: Protocol = Protocol { fences: false, silences: 1, ..CONTENDING };
+const LATE: Protocol = Protocol {
+    fences: false,
+    silences: 1,
+    ..CONTENDING
+};
 /// One client alone loses votes, and retakes them.
-const RETAKING: Protocol = Protocol { attempts: [1, 0], lease: 2, restarts: 1, silences: 1, ..RENEWING };
+const RETAKING: Protocol = Protocol {
+    attempts: [1, 0],
+    lease: 2,
+    restarts: 1,
+    silences: 1,
+    ..RENEWING
+};
 
 /// One mistake each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +179,11 @@ impl Protocol {
 
     /// What the field of an attempt says on the wire.
     fn field(&self, by: Attempt) -> Attempt {
-        if self.is(Mutant::GenerationPerTask) { Attempt { number: 0, ..by } } else { by }
+        if self.is(Mutant::GenerationPerTask) {
+            Attempt { number: 0, ..by }
+        } else {
+            by
+        }
     }
 
     /// Returns what the clocks may show to a script.
@@ -173,13 +212,28 @@ impl Protocol {
             for (script, adrift) in node.line(by).executable() {
                 let unheard = state.silences > 0 && script != Script::Release && !adrift;
                 for clock in self.clocks(script) {
-                    actions.push(Action::Execute { node: index, by, script, adrift, clock });
+                    actions.push(Action::Execute {
+                        node: index,
+                        by,
+                        script,
+                        adrift,
+                        clock,
+                    });
                     if unheard {
-                        actions.push(Action::ExecuteUnheard { node: index, by, script, clock });
+                        actions.push(Action::ExecuteUnheard {
+                            node: index,
+                            by,
+                            script,
+                            clock,
+                        });
                     }
                 }
                 if unheard {
-                    actions.push(Action::Silence { node: index, by, script });
+                    actions.push(Action::Silence {
+                        node: index,
+                        by,
+                        script,
+                    });
                 }
             }
         }
@@ -254,7 +308,8 @@ impl Model for Protocol {
 impl Checked for Protocol {}
 
 fn attempts() -> impl Iterator<Item = Attempt> {
-    (0..CLIENTS as u8).flat_map(|owner| (0..ATTEMPTS as u8).map(move |number| Attempt { owner, number }))
+    (0..CLIENTS as u8)
+        .flat_map(|owner| (0..ATTEMPTS as u8).map(move |number| Attempt { owner, number }))
 }
 
 // ---- The protocol ----
@@ -303,86 +358,190 @@ fn votes_that_are_retaken_leave_nothing_after_the_release() {
 #[cfg(feature = "soak")]
 #[test]
 fn wider_bounds_find_no_more_in_a_quorum() {
-    keeps_its_promises(Protocol { lease: 3, restarts: 1, silences: 1, ..CONTENDING });
-    keeps_its_promises(Protocol { lease: 3, silences: 1, ..FORGETTING });
-    keeps_its_promises(Protocol { attempts: [2, 1], lease: 3, ..CONTENDING });
-    keeps_its_promises(Protocol { lease: 3, ..RETAKING });
-    keeps_its_promises(Protocol { attempts: [2, 1], ..FORGETTING });
+    keeps_its_promises(Protocol {
+        lease: 3,
+        restarts: 1,
+        silences: 1,
+        ..CONTENDING
+    });
+    keeps_its_promises(Protocol {
+        lease: 3,
+        silences: 1,
+        ..FORGETTING
+    });
+    keeps_its_promises(Protocol {
+        attempts: [2, 1],
+        lease: 3,
+        ..CONTENDING
+    });
+    keeps_its_promises(Protocol {
+        lease: 3,
+        ..RETAKING
+    });
+    keeps_its_promises(Protocol {
+        attempts: [2, 1],
+        ..FORGETTING
+    });
 }
 
 // ---- Its mutants ----
 
 #[test]
 fn a_node_that_lost_its_data_has_to_abstain() {
-    breaks(Protocol { mutant: Some(Mutant::NoQuarantine), ..FORGETTING }, &[EXCLUSION]);
+    breaks(
+        Protocol {
+            mutant: Some(Mutant::NoQuarantine),
+            ..FORGETTING
+        },
+        &[EXCLUSION],
+    );
 }
 
 #[test]
 fn the_highest_fence_has_to_be_written_back() {
-    breaks(Protocol { mutant: Some(Mutant::FenceKept), ..CONTENDING }, &[FENCES]);
+    breaks(
+        Protocol {
+            mutant: Some(Mutant::FenceKept),
+            ..CONTENDING
+        },
+        &[FENCES],
+    );
 }
 
-/// Another client that is granted the third node before the fence arrives there, and then a node that was released,
-/// would not see the fence.
+/// Another client that is granted the third node before the fence arrives there, and then a node
+/// that was released, would not see the fence.
 #[test]
 fn the_highest_fence_has_to_be_written_to_those_that_have_granted() {
-    breaks(Protocol { mutant: Some(Mutant::FenceAnywhere), ..CONTENDING }, &[FENCES]);
+    breaks(
+        Protocol {
+            mutant: Some(Mutant::FenceAnywhere),
+            ..CONTENDING
+        },
+        &[FENCES],
+    );
 }
 
 #[test]
 fn a_clock_without_a_counter_gives_a_fence_twice() {
-    breaks(Protocol { mutant: Some(Mutant::ClockAlone), ..CONTENDING }, &[FENCES]);
+    breaks(
+        Protocol {
+            mutant: Some(Mutant::ClockAlone),
+            ..CONTENDING
+        },
+        &[FENCES],
+    );
 }
 
 #[test]
 fn a_mark_that_is_higher_than_the_clock_has_to_stay() {
-    breaks(Protocol { mutant: Some(Mutant::ClockTrusted), ..CONTENDING }, &[FENCES, MARKS]);
+    breaks(
+        Protocol {
+            mutant: Some(Mutant::ClockTrusted),
+            ..CONTENDING
+        },
+        &[FENCES, MARKS],
+    );
 }
 
 /// A hold outlasts the mark, and the next clock is not ahead like the one before.
 #[test]
 fn a_mark_must_not_expire() {
-    breaks(Protocol { mutant: Some(Mutant::MarksExpire), ..CONTENDING }, &[FENCES]);
+    breaks(
+        Protocol {
+            mutant: Some(Mutant::MarksExpire),
+            ..CONTENDING
+        },
+        &[FENCES],
+    );
 }
 
 /// Another lock uses the same mark.
 #[test]
 fn a_raise_must_not_lower_a_mark() {
-    breaks(Protocol { mutant: Some(Mutant::RaiseLowers), ..CROSSING }, &[MARKS]);
+    breaks(
+        Protocol {
+            mutant: Some(Mutant::RaiseLowers),
+            ..CROSSING
+        },
+        &[MARKS],
+    );
 }
 
 #[test]
 fn a_node_that_lost_its_mark_has_to_be_told_those_of_the_others() {
-    breaks(Protocol { mutant: Some(Mutant::MarksForgotten), ..UNMARKED }, &[FENCES]);
+    breaks(
+        Protocol {
+            mutant: Some(Mutant::MarksForgotten),
+            ..UNMARKED
+        },
+        &[FENCES],
+    );
 }
 
-/// The others do not know yet of an acquisition that counts the node's vote from before its restart.
+/// The others do not know yet of an acquisition that counts the node's vote from before its
+/// restart.
 #[test]
 fn a_node_that_lost_its_mark_has_to_be_told_after_its_quarantine() {
-    breaks(Protocol { mutant: Some(Mutant::MarksToldAtOnce), ..UNMARKED }, &[FENCES]);
+    breaks(
+        Protocol {
+            mutant: Some(Mutant::MarksToldAtOnce),
+            ..UNMARKED
+        },
+        &[FENCES],
+    );
 }
 
 #[test]
 fn each_attempt_at_a_quorum_needs_a_generation_of_its_own() {
-    breaks(Protocol { mutant: Some(Mutant::GenerationPerTask), ..AGAIN }, &[EXCLUSION]);
+    breaks(
+        Protocol {
+            mutant: Some(Mutant::GenerationPerTask),
+            ..AGAIN
+        },
+        &[EXCLUSION],
+    );
 }
 
 #[test]
 fn a_retake_that_races_the_release_has_to_be_undone() {
-    breaks(Protocol { mutant: Some(Mutant::RetakeForgotten), ..RETAKING }, &[LEAK]);
+    breaks(
+        Protocol {
+            mutant: Some(Mutant::RetakeForgotten),
+            ..RETAKING
+        },
+        &[LEAK],
+    );
 }
 
 #[test]
 fn a_retake_that_may_come_late_has_to_be_undone_twice() {
-    breaks(Protocol { mutant: Some(Mutant::RetakeTrusted), ..RETAKING }, &[LEAK]);
+    breaks(
+        Protocol {
+            mutant: Some(Mutant::RetakeTrusted),
+            ..RETAKING
+        },
+        &[LEAK],
+    );
 }
 
 #[test]
 fn an_answer_to_another_retake_proves_nothing() {
-    breaks(Protocol { mutant: Some(Mutant::DoubtForgotten), ..RETAKING }, &[LEAK]);
+    breaks(
+        Protocol {
+            mutant: Some(Mutant::DoubtForgotten),
+            ..RETAKING
+        },
+        &[LEAK],
+    );
 }
 
 #[test]
 fn validity_is_that_of_a_majority() {
-    breaks(Protocol { mutant: Some(Mutant::ValidityOfOne), ..RENEWING }, &[EXCLUSION]);
+    breaks(
+        Protocol {
+            mutant: Some(Mutant::ValidityOfOne),
+            ..RENEWING
+        },
+        &[EXCLUSION],
+    );
 }

@@ -1,4 +1,5 @@
-//! A node of the model: its server, the commands on their way to it, and what the clients know of it.
+//! A node of the model: its server, the commands on their way to it, and what the clients know of
+//! it.
 
 use super::{ATTEMPTS, CLIENTS, Mutant, Protocol};
 use crate::server::Attempt;
@@ -29,8 +30,9 @@ pub(crate) struct Key {
     pub(crate) stray: bool,
 }
 
-/// The commands that an attempt has sent to a node: in line, with the answer awaited, or adrift on a connection that
-/// was given up. No order is relied on, since an acquire waits until the server is vetted, and a release does not.
+/// The commands that an attempt has sent to a node: in line, with the answer awaited, or adrift on
+/// a connection that was given up. No order is relied on, since an acquire waits until the server
+/// is vetted, and a release does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Line {
     pub(crate) acquire: bool,
@@ -120,16 +122,23 @@ impl Node {
         }
     }
 
-    /// Restarts without data and connections. It votes again when every lease that it has forgotten is over, and the
-    /// others have told it their highest mark after that.
+    /// Restarts without data and connections. It votes again when every lease that it has forgotten
+    /// is over, and the others have told it their highest mark after that.
     pub(crate) fn restart(&mut self, protocol: &Protocol) {
         self.key = None;
         self.mark = 0;
-        self.abstains = if protocol.is(Mutant::NoQuarantine) { 0 } else { protocol.lease };
+        self.abstains = if protocol.is(Mutant::NoQuarantine) {
+            0
+        } else {
+            protocol.lease
+        };
         self.forgot = protocol.fences && !protocol.is(Mutant::NoQuarantine);
         self.restarted = true;
         for line in self.lines.iter_mut().flatten() {
-            *line = Line { undo: line.undo, ..Line::default() };
+            *line = Line {
+                undo: line.undo,
+                ..Line::default()
+            };
         }
     }
 
@@ -157,16 +166,28 @@ impl Node {
 
     /// Returns whether the key has the field of this attempt.
     pub(crate) fn is_held_by(&self, protocol: &Protocol, by: Attempt) -> bool {
-        self.key.is_some_and(|key| protocol.field(key.by) == protocol.field(by))
+        self.key
+            .is_some_and(|key| protocol.field(key.by) == protocol.field(by))
     }
 
     /// Executes an acquire or a retake. Returns whether the attempt has the lock then.
-    pub(crate) fn take(&mut self, protocol: &Protocol, script: Script, by: Attempt, adrift: bool, clock: u8) -> bool {
+    pub(crate) fn take(
+        &mut self,
+        protocol: &Protocol,
+        script: Script,
+        by: Attempt,
+        adrift: bool,
+        clock: u8,
+    ) -> bool {
         if self.key.is_some() && !self.is_held_by(protocol, by) {
             return false;
         }
         let stray = adrift && self.line(by).undo == Undo::Over;
-        self.key = Some(Key { by, lease: protocol.lease, stray });
+        self.key = Some(Key {
+            by,
+            lease: protocol.lease,
+            stray,
+        });
         if script == Script::Acquire && protocol.fences {
             self.count_up(protocol, clock);
         }
@@ -197,8 +218,8 @@ impl Node {
         }
     }
 
-    /// Forgets what makes no difference any more: cancels of commands that cannot arrive, and releases of keys that are
-    /// gone.
+    /// Forgets what makes no difference any more: cancels of commands that cannot arrive, and
+    /// releases of keys that are gone.
     pub(crate) fn settle(&mut self, protocol: &Protocol) {
         let by = self.key.map(|key| key.by);
         for (owner, lines) in (0..).zip(&mut self.lines) {
@@ -206,8 +227,13 @@ impl Node {
                 if line.is_coming() {
                     continue;
                 }
-                let there = by == Some(Attempt { owner, number }) || protocol.is(Mutant::GenerationPerTask);
-                line.undo = if there && line.is_undone() { Undo::Once } else { Undo::None };
+                let there =
+                    by == Some(Attempt { owner, number }) || protocol.is(Mutant::GenerationPerTask);
+                line.undo = if there && line.is_undone() {
+                    Undo::Once
+                } else {
+                    Undo::None
+                };
             }
         }
     }
@@ -233,13 +259,22 @@ impl Line {
             (self.retake_adrift, Script::Retake, true),
             (self.is_undone(), Script::Release, false),
         ];
-        scripts.into_iter().filter(|(may, ..)| *may).map(|(_, script, adrift)| (script, adrift))
+        scripts
+            .into_iter()
+            .filter(|(may, ..)| *may)
+            .map(|(_, script, adrift)| (script, adrift))
     }
 
     /// Returns the commands whose answers the client awaits.
     pub(crate) fn in_line(&self) -> impl Iterator<Item = Script> + use<> {
-        let scripts = [(self.acquire, Script::Acquire), (self.retake, Script::Retake)];
-        scripts.into_iter().filter(|(is, _)| *is).map(|(_, script)| script)
+        let scripts = [
+            (self.acquire, Script::Acquire),
+            (self.retake, Script::Retake),
+        ];
+        scripts
+            .into_iter()
+            .filter(|(is, _)| *is)
+            .map(|(_, script)| script)
     }
 
     /// Removes a script that is executed or goes adrift.

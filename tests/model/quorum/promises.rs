@@ -15,9 +15,9 @@ pub(crate) const BELIEF: &str = "belief";
 pub(crate) const FENCES: &str = "fences";
 /// A mark never falls, unless its node loses its data.
 pub(crate) const MARKS: &str = "marks";
-/// When nobody wants, holds or undoes anything, or waits for an answer, the key is free on every node, whatever may
-/// still be in flight. The exception is a command that is executed after its second cancel was answered: the key runs
-/// out with its lease.
+/// When nobody wants, holds or undoes anything, or waits for an answer, the key is free on every
+/// node, whatever may still be in flight. The exception is a command that is executed after its
+/// second cancel was answered: the key runs out with its lease.
 pub(crate) const LEAK: &str = "leak";
 
 /// Returns what must be true in every state.
@@ -33,7 +33,9 @@ pub(crate) fn promises() -> Vec<Claim> {
         }),
         Claim::always(FENCES, |_, state| !state.stale_fence),
         Claim::always(MARKS, |_, state| !state.fallen),
-        Claim::always(LEAK, |_, state| !state.is_quiet() || keys(state).all(|key| key.stray)),
+        Claim::always(LEAK, |_, state| {
+            !state.is_quiet() || keys(state).all(|key| key.stray)
+        }),
     ]
 }
 
@@ -44,30 +46,51 @@ pub(crate) fn sights(protocol: &Protocol) -> Vec<Claim> {
     })];
     if protocol.attempts[1] > 0 {
         sights.push(Claim::sometimes("split", |_, state: &State| {
-            let has = |owner| state.nodes.iter().any(|node| node.key.is_some_and(|key| key.by.owner == owner));
-            has(0) && has(1) && state.clients.iter().all(|client| client.phase == Phase::Asking)
+            let has = |owner| {
+                state
+                    .nodes
+                    .iter()
+                    .any(|node| node.key.is_some_and(|key| key.by.owner == owner))
+            };
+            has(0)
+                && has(1)
+                && state
+                    .clients
+                    .iter()
+                    .all(|client| client.phase == Phase::Asking)
         }));
     }
     if protocol.fences {
-        sights.push(Claim::sometimes("to be written back", |_, state: &State| {
-            state.clients.iter().any(|client| matches!(client.phase, Phase::Raising { .. }))
-        }));
+        sights.push(Claim::sometimes(
+            "to be written back",
+            |_, state: &State| {
+                state
+                    .clients
+                    .iter()
+                    .any(|client| matches!(client.phase, Phase::Raising { .. }))
+            },
+        ));
     }
     if protocol.restarts > 0 && protocol.renews {
         sights.push(Claim::sometimes("taken back", |_, state: &State| {
-            let again =
-                |node: &Node| node.restarted && node.abstains > 0 && node.views.iter().any(|view| view.valid > 0);
+            let again = |node: &Node| {
+                node.restarted && node.abstains > 0 && node.views.iter().any(|view| view.valid > 0)
+            };
             state.nodes.iter().any(again)
         }));
     }
     if protocol.restarts > 0 && protocol.fences {
         sights.push(Claim::sometimes("told", |_, state: &State| {
-            let again = |node: &Node| node.restarted && node.votes() && node.views.iter().any(|view| view.fence > 0);
+            let again = |node: &Node| {
+                node.restarted && node.votes() && node.views.iter().any(|view| view.fence > 0)
+            };
             state.nodes.iter().any(again)
         }));
     }
     if protocol.silences > 0 {
-        sights.push(Claim::sometimes("late", |_, state: &State| state.is_quiet() && keys(state).any(|key| key.stray)));
+        sights.push(Claim::sometimes("late", |_, state: &State| {
+            state.is_quiet() && keys(state).any(|key| key.stray)
+        }));
         sights.push(Claim::sometimes("doubt", |_, state: &State| {
             inside(state).any(|owner| state.views(owner).any(|view| view.uncertain))
         }));

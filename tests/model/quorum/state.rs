@@ -102,7 +102,10 @@ pub(crate) enum Action {
 impl State {
     /// Returns the present or the last attempt of a client.
     pub(crate) fn attempt(&self, owner: u8) -> Attempt {
-        Attempt { owner, number: self.client(owner).made.saturating_sub(1) }
+        Attempt {
+            owner,
+            number: self.client(owner).made.saturating_sub(1),
+        }
     }
 
     pub(crate) fn client(&self, owner: u8) -> &Client {
@@ -118,11 +121,15 @@ impl State {
     }
 
     pub(crate) fn views(&self, owner: u8) -> impl Iterator<Item = &View> {
-        self.nodes.iter().map(move |node| &node.views[usize::from(owner)])
+        self.nodes
+            .iter()
+            .map(move |node| &node.views[usize::from(owner)])
     }
 
     fn answers(&self, owner: u8, answer: Answer) -> usize {
-        self.views(owner).filter(|view| view.answer == answer).count()
+        self.views(owner)
+            .filter(|view| view.answer == answer)
+            .count()
     }
 
     pub(crate) fn votes(&self, owner: u8) -> usize {
@@ -131,8 +138,14 @@ impl State {
 
     /// Returns whether no client wants, holds or releases anything, or waits for an answer.
     pub(crate) fn is_quiet(&self) -> bool {
-        let undone = |node: &Node| node.lines().any(|line| line.is_undone() || line.is_in_line());
-        self.clients.iter().all(|client| client.phase == Phase::Idle) && !self.nodes.iter().any(undone)
+        let undone = |node: &Node| {
+            node.lines()
+                .any(|line| line.is_undone() || line.is_in_line())
+        };
+        self.clients
+            .iter()
+            .all(|client| client.phase == Phase::Idle)
+            && !self.nodes.iter().any(undone)
     }
 
     /// Returns whether a client may go on without the nodes that have not answered.
@@ -153,10 +166,21 @@ impl State {
                 node.mark = (node.mark + 1).max(AHEAD + 1);
             }
             Action::Expire(node) => self.node_mut(node).mark = 0,
-            Action::Execute { node, by, script, adrift, clock } => {
+            Action::Execute {
+                node,
+                by,
+                script,
+                adrift,
+                clock,
+            } => {
                 self.execute(protocol, node, by, script, adrift, clock);
             }
-            Action::ExecuteUnheard { node, by, script, clock } => {
+            Action::ExecuteUnheard {
+                node,
+                by,
+                script,
+                clock,
+            } => {
                 self.silences -= 1;
                 self.node_mut(node).take(protocol, script, by, false, clock);
                 self.node_mut(node).line_mut(by).remove(script, false);
@@ -194,7 +218,11 @@ impl State {
 
     /// Ends a hold if too few of its votes are valid.
     fn look(&mut self, protocol: &Protocol, owner: u8) {
-        let enough = if protocol.is(Mutant::ValidityOfOne) { 1 } else { MAJORITY };
+        let enough = if protocol.is(Mutant::ValidityOfOne) {
+            1
+        } else {
+            MAJORITY
+        };
         if self.client(owner).phase == Phase::Held && self.votes(owner) < enough {
             self.end(owner);
         }
@@ -202,8 +230,12 @@ impl State {
 
     fn restart(&mut self, protocol: &Protocol, node: u8) {
         self.restarts -= 1;
-        let cut = super::attempts()
-            .flat_map(|by| self.nodes[usize::from(node)].line(by).in_line().map(move |script| (by, script)));
+        let cut = super::attempts().flat_map(|by| {
+            self.nodes[usize::from(node)]
+                .line(by)
+                .in_line()
+                .map(move |script| (by, script))
+        });
         let cut: Vec<_> = cut.collect();
         self.node_mut(node).restart(protocol);
         for (by, script) in cut {
@@ -234,20 +266,33 @@ impl State {
         }
     }
 
-    fn execute(&mut self, protocol: &Protocol, node: u8, by: Attempt, script: Script, adrift: bool, clock: u8) {
+    fn execute(
+        &mut self,
+        protocol: &Protocol,
+        node: u8,
+        by: Attempt,
+        script: Script,
+        adrift: bool,
+        clock: u8,
+    ) {
         if script == Script::Release {
             self.node_mut(node).release(protocol, by);
             return;
         }
         let before = self.nodes[usize::from(node)].mark;
-        let taken = self.node_mut(node).take(protocol, script, by, adrift, clock);
+        let taken = self
+            .node_mut(node)
+            .take(protocol, script, by, adrift, clock);
         self.fallen |= self.nodes[usize::from(node)].mark < before;
         self.node_mut(node).line_mut(by).remove(script, adrift);
         if adrift {
             return;
         }
         let Client { phase, fresh, .. } = *self.client(by.owner);
-        let (current, server) = (self.attempt(by.owner) == by, self.nodes[usize::from(node)].mark);
+        let (current, server) = (
+            self.attempt(by.owner) == by,
+            self.nodes[usize::from(node)].mark,
+        );
         let view = self.node_mut(node).view_mut(by.owner);
         match phase {
             Phase::Asking | Phase::Raising { .. } if current => {
@@ -258,13 +303,19 @@ impl State {
                 }
             }
             Phase::Held if current => {
-                let valid = if script == Script::Acquire { fresh } else { view.asked };
+                let valid = if script == Script::Acquire {
+                    fresh
+                } else {
+                    view.asked
+                };
                 if taken {
                     view.valid = view.valid.max(valid);
                 }
                 view.uncertain &= !protocol.is(Mutant::DoubtForgotten);
             }
-            _ if taken && self.listens(protocol, script) => self.nodes[usize::from(node)].undo(by, Undo::Once),
+            _ if taken && self.listens(protocol, script) => {
+                self.nodes[usize::from(node)].undo(by, Undo::Once)
+            }
             _ => {}
         }
     }
@@ -295,7 +346,12 @@ impl State {
     fn decide(&mut self, protocol: &Protocol, owner: u8) {
         let granted = |view: &&View| view.answer == Answer::Granted;
         if self.views(owner).filter(granted).count() >= MAJORITY {
-            let fence = self.views(owner).filter(granted).map(|view| view.fence).max().unwrap_or(0);
+            let fence = self
+                .views(owner)
+                .filter(granted)
+                .map(|view| view.fence)
+                .max()
+                .unwrap_or(0);
             if !protocol.fences || protocol.is(Mutant::FenceKept) {
                 self.guard(protocol, owner, fence);
             } else {
@@ -314,7 +370,9 @@ impl State {
     }
 
     fn raise(&mut self, protocol: &Protocol, at: u8, owner: u8) {
-        let Phase::Raising { fence } = self.client(owner).phase else { return };
+        let Phase::Raising { fence } = self.client(owner).phase else {
+            return;
+        };
         let by = self.attempt(owner);
         let node = self.node_mut(at);
         // The script compares the lock's field first.
@@ -322,7 +380,11 @@ impl State {
             return;
         }
         let before = node.mark;
-        node.mark = if protocol.is(Mutant::RaiseLowers) { fence } else { node.mark.max(fence) };
+        node.mark = if protocol.is(Mutant::RaiseLowers) {
+            fence
+        } else {
+            node.mark.max(fence)
+        };
         node.view_mut(owner).fence = fence;
         self.fallen |= self.nodes[usize::from(at)].mark < before;
         self.agree(protocol, owner, fence);
@@ -337,8 +399,16 @@ impl State {
         self.client_mut(owner).phase = Phase::Held;
         for node in &mut self.nodes {
             let view = node.view_mut(owner);
-            let valid = if view.answer == Answer::Granted { fresh } else { 0 };
-            *view = View { valid, uncertain: view.answer == Answer::Unknown, ..View::default() };
+            let valid = if view.answer == Answer::Granted {
+                fresh
+            } else {
+                0
+            };
+            *view = View {
+                valid,
+                uncertain: view.answer == Answer::Unknown,
+                ..View::default()
+            };
         }
         self.stale_fence |= protocol.fences && fence <= self.highest;
         self.highest = self.highest.max(fence);

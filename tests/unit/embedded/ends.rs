@@ -11,7 +11,12 @@ async fn closing_ends_all_tasks() {
     let session = embedded();
     let (hold, waiting) = (hold(&session, TERMS), Arc::clone(&session));
     let guard = register(&session, &hold);
-    let waiter = tokio::spawn(async move { waiting.wait_in_line(&"w".into(), &caller(), &TERMS, None).await.err() });
+    let waiter = tokio::spawn(async move {
+        waiting
+            .wait_in_line(&"w".into(), &caller(), &TERMS, None)
+            .await
+            .err()
+    });
     sleep(MS).await;
     session.close().await;
     assert!(matches!(waiter.await, Ok(Some(Error::Closed))));
@@ -24,7 +29,12 @@ async fn closing_ends_all_tasks() {
     drop((guard, hold));
     session.close().await;
     assert_eq!(Arc::strong_count(&session), 1, "nothing is left");
-    assert!(matches!(session.wait_in_line(&"w".into(), &caller(), &TERMS, None).await, Err(Error::Closed)));
+    assert!(matches!(
+        session
+            .wait_in_line(&"w".into(), &caller(), &TERMS, None)
+            .await,
+        Err(Error::Closed)
+    ));
 }
 
 #[test]
@@ -36,7 +46,8 @@ fn lockers_end_with_their_runtime() {
         let waiting = Arc::clone(&session);
         // Its caller is on another thread, and gets the error.
         let waiter = std::thread::spawn(move || {
-            futures_executor::block_on(waiting.wait_in_line(&"w".into(), &caller(), &TERMS, None)).err()
+            futures_executor::block_on(waiting.wait_in_line(&"w".into(), &caller(), &TERMS, None))
+                .err()
         });
         while session.stats().waiters == 0 {
             yield_now().await;
@@ -45,18 +56,44 @@ fn lockers_end_with_their_runtime() {
     });
     let tokens = guards.each_ref().map(|guard| guard.as_ref().token());
     drop(runtime);
-    assert!(matches!(waiter.join(), Ok(Some(Error::Closed))), "even if its ask was never polled");
-    assert!(tokens.iter().all(tokio_util::sync::CancellationToken::is_cancelled), "nothing renews any more");
-    assert!(guards.iter().all(|guard| matches!(guard.as_ref().state(), HoldState::Lost(_))));
+    assert!(
+        matches!(waiter.join(), Ok(Some(Error::Closed))),
+        "even if its ask was never polled"
+    );
+    assert!(
+        tokens
+            .iter()
+            .all(tokio_util::sync::CancellationToken::is_cancelled),
+        "nothing renews any more"
+    );
+    assert!(
+        guards
+            .iter()
+            .all(|guard| matches!(guard.as_ref().state(), HoldState::Lost(_)))
+    );
     let [first, second] = guards;
-    assert!(matches!(futures_executor::block_on(RawGuards::from(first).unlock()), Err(Error::Lost { .. })));
+    assert!(matches!(
+        futures_executor::block_on(RawGuards::from(first).unlock()),
+        Err(Error::Lost { .. })
+    ));
     drop(second);
-    let call =
-        futures_executor::block_on(session.wait_in_line(&"k".into(), &caller(), &TERMS, Some(session.now() + SECOND)));
+    let call = futures_executor::block_on(session.wait_in_line(
+        &"k".into(),
+        &caller(),
+        &TERMS,
+        Some(session.now() + SECOND),
+    ));
     assert!(matches!(call, Err(Error::Closed)));
     futures_executor::block_on(session.close());
     session.engine.stop();
-    assert_eq!((session.stats().holds, session.stats().waiters, session.stats().pending), (0, 0, 0));
+    assert_eq!(
+        (
+            session.stats().holds,
+            session.stats().waiters,
+            session.stats().pending
+        ),
+        (0, 0, 0)
+    );
     assert_eq!(Arc::strong_count(&session), 1, "nothing is left");
 }
 
@@ -72,5 +109,8 @@ fn a_call_that_has_just_begun_when_the_runtime_ends_gets_an_error() {
     assert!(call.as_mut().poll(&mut woken_by_nobody).is_pending());
     drop(entered);
     drop(runtime);
-    assert!(matches!(call.as_mut().poll(&mut woken_by_nobody), Poll::Ready(Err(Error::Closed))));
+    assert!(matches!(
+        call.as_mut().poll(&mut woken_by_nobody),
+        Poll::Ready(Err(Error::Closed))
+    ));
 }

@@ -1,5 +1,5 @@
-//! Tests of sessions whose engine is embedded in the test's runtime, where time is paused: what happens when, to the
-//! millisecond.
+//! Tests of sessions whose engine is embedded in the test's runtime, where time is paused: what
+//! happens when, to the millisecond.
 //!
 //! There is no server, so nothing is ever answered.
 
@@ -29,13 +29,25 @@ use crate::quorum::Quorum;
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(30);
-const TERMS: Terms = Terms { lease: LEASE, renewed: true, max_hold: None };
+const TERMS: Terms = Terms {
+    lease: LEASE,
+    renewed: true,
+    max_hold: None,
+};
 
 /// Makes a session without servers.
 fn session(engine: Engine, alarm: Arc<Alarm>) -> Arc<Session> {
     let settings = Options::default().validate(1).expect("valid");
     let quorum = Quorum::new(Vec::new(), Duration::ZERO, Duration::ZERO);
-    super::connect::begin(engine, alarm, Uuid::new_v4(), settings, quorum, Vec::new(), unbounded_channel().1)
+    super::connect::begin(
+        engine,
+        alarm,
+        Uuid::new_v4(),
+        settings,
+        quorum,
+        Vec::new(),
+        unbounded_channel().1,
+    )
 }
 
 /// Makes a session that is embedded here.
@@ -51,7 +63,11 @@ pub(super) fn embedded_in(runtime: &Handle) -> Arc<Session> {
 }
 
 fn paused() -> Runtime {
-    Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime")
+    Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime")
 }
 
 fn caller() -> Caller {
@@ -88,17 +104,34 @@ async fn machine_time<T>(future: impl Future<Output = T>) -> (T, Duration) {
 async fn a_token_fires_exactly_at_the_end_of_validity() {
     let session = embedded();
     let (_, took) = machine_time(async {
-        for lease in [100, 200, 300, 1_000, 30_000, 61_000, 3_600_000, 86_400_000].map(Duration::from_millis) {
-            let hold = hold(&session, Terms { lease, renewed: false, max_hold: None });
+        for lease in
+            [100, 200, 300, 1_000, 30_000, 61_000, 3_600_000, 86_400_000].map(Duration::from_millis)
+        {
+            let hold = hold(
+                &session,
+                Terms {
+                    lease,
+                    renewed: false,
+                    max_hold: None,
+                },
+            );
             let guard = register(&session, &hold);
             let (token, end) = (hold.token(), hold.valid_until());
             sleep(session.now().until(end) - MS).await;
             assert_eq!(
-                (token.is_cancelled(), guard.as_ref().state(), guard.as_ref().remaining()),
+                (
+                    token.is_cancelled(),
+                    guard.as_ref().state(),
+                    guard.as_ref().remaining()
+                ),
                 (false, HoldState::Safe, MS)
             );
             token.cancelled().await;
-            assert_eq!((session.now(), guard.as_ref().state()), (end, HoldState::Lost(Loss::Expired)), "{lease:?}");
+            assert_eq!(
+                (session.now(), guard.as_ref().state()),
+                (end, HoldState::Lost(Loss::Expired)),
+                "{lease:?}"
+            );
         }
     })
     .await;
@@ -110,7 +143,14 @@ async fn a_token_fires_exactly_at_the_end_of_validity() {
 async fn a_token_whose_validity_ends_between_two_milliseconds_fires_at_the_first_of_them() {
     let session = embedded();
     for micros in [100_001, 123_456, 150_000, 199_999, 1_234_567] {
-        let hold = hold(&session, Terms { lease: Duration::from_micros(micros), renewed: false, max_hold: None });
+        let hold = hold(
+            &session,
+            Terms {
+                lease: Duration::from_micros(micros),
+                renewed: false,
+                max_hold: None,
+            },
+        );
         let _guard = register(&session, &hold);
         let end = hold.valid_until();
         hold.token().cancelled().await;
@@ -123,7 +163,13 @@ async fn a_token_whose_validity_ends_between_two_milliseconds_fires_at_the_first
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_comes_late_to_the_alarm_does_not_fire_early() {
     let session = embedded();
-    let hold = hold(&session, Terms { renewed: false, ..TERMS });
+    let hold = hold(
+        &session,
+        Terms {
+            renewed: false,
+            ..TERMS
+        },
+    );
     let _guard = register(&session, &hold);
     sleep(session.now().until(hold.valid_until()) - MS).await;
     session.alarm.watch(&hold, session.now());
@@ -139,10 +185,21 @@ async fn tokens_that_end_together_fire_together_and_the_others_at_their_own_time
     for number in 0..300_u32 {
         // A hundred of each.
         let lease = Duration::from_secs(u64::from(number % 3 + 1) * 10);
-        let hold = hold(&session, Terms { lease, renewed: false, max_hold: None });
+        let hold = hold(
+            &session,
+            Terms {
+                lease,
+                renewed: false,
+                max_hold: None,
+            },
+        );
         guards.push(register(&session, &hold));
-        let (token, end, ends, clock) =
-            (hold.token(), hold.valid_until(), ends.clone(), session.engine.clock().clone());
+        let (token, end, ends, clock) = (
+            hold.token(),
+            hold.valid_until(),
+            ends.clone(),
+            session.engine.clock().clone(),
+        );
         tokio::spawn(async move {
             token.cancelled().await;
             ends.send((end, clock.now())).expect("listens");
@@ -158,7 +215,14 @@ async fn tokens_that_end_together_fire_together_and_the_others_at_their_own_time
 #[tokio::test(start_paused = true)]
 async fn renewals_move_the_end_of_a_hold_up_to_max_hold() {
     let session = embedded();
-    let hold = hold(&session, Terms { max_hold: Some(LEASE * 3), renewed: false, ..TERMS });
+    let hold = hold(
+        &session,
+        Terms {
+            max_hold: Some(LEASE * 3),
+            renewed: false,
+            ..TERMS
+        },
+    );
     let _guard = register(&session, &hold);
     let token = hold.token();
     for _ in 0..8 {
@@ -189,7 +253,11 @@ async fn ticks_come_at_thirds_of_the_lease_and_the_second_that_fails_is_the_last
         assert_eq!(ticks(), u64::from(third));
         let fails = tick + command_timeout;
         until(fails.before(MS)).await;
-        let before = if third == 1 { HoldState::Safe } else { HoldState::Jeopardy };
+        let before = if third == 1 {
+            HoldState::Safe
+        } else {
+            HoldState::Jeopardy
+        };
         assert_eq!(guard.as_ref().state(), before);
         if third == 1 {
             until(fails + MS).await;
@@ -201,7 +269,10 @@ async fn ticks_come_at_thirds_of_the_lease_and_the_second_that_fails_is_the_last
     assert_eq!(session.now(), last);
     assert_eq!(guard.as_ref().state(), HoldState::Lost(Loss::RenewalFailed));
     let latest = session.stats().renewal_lateness.max;
-    assert!(latest <= Duration::from_micros(1), "no timer is late, as far as can be counted: {latest:?}");
+    assert!(
+        latest <= Duration::from_micros(1),
+        "no timer is late, as far as can be counted: {latest:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,19 +280,34 @@ async fn calls_end_when_their_time_is_over() {
     let session = embedded();
     let (key, start) = (Key::from("k"), session.now());
     for (wait, lasts) in [(SECOND * 5, SECOND * 5), (SECOND * 7, SECOND * 12)] {
-        let refused = session.wait_in_line(&key, &caller(), &TERMS, Some(session.now() + wait)).await;
+        let refused = session
+            .wait_in_line(&key, &caller(), &TERMS, Some(session.now() + wait))
+            .await;
         assert!(matches!(refused, Err(Error::Unavailable { .. })));
         assert_eq!(session.now(), start + lasts);
     }
-    let refused =
-        session.lock_all(&[key.clone(), "l".into()], &caller(), TERMS, Some(session.now() + SECOND * 3)).await;
+    let refused = session
+        .lock_all(
+            &[key.clone(), "l".into()],
+            &caller(),
+            TERMS,
+            Some(session.now() + SECOND * 3),
+        )
+        .await;
     assert!(matches!(refused, Err(Error::Unavailable { .. })));
     assert_eq!(session.now(), start + SECOND * 15);
     // Without a wait time it rides out an outage for `outage_tolerance`, which is a lease.
-    let (start, (refused, took)) =
-        (session.now(), machine_time(session.wait_in_line(&key, &caller(), &TERMS, None)).await);
-    let Err(Error::Unavailable { waited, .. }) = refused else { panic!("{refused:?}") };
-    assert!(waited >= LEASE && session.now().since(start) <= LEASE, "it began with the first call");
+    let (start, (refused, took)) = (
+        session.now(),
+        machine_time(session.wait_in_line(&key, &caller(), &TERMS, None)).await,
+    );
+    let Err(Error::Unavailable { waited, .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(
+        waited >= LEASE && session.now().since(start) <= LEASE,
+        "it began with the first call"
+    );
     assert!(took < SECOND * 5, "{took:?}");
 }
 
@@ -233,7 +319,14 @@ fn runtimes_have_times_of_their_own_at_once() {
                 let (session, lease) = (embedded(), Duration::from_secs(seconds));
                 let start = session.now();
                 for _ in 0..100 {
-                    let hold = hold(&session, Terms { lease, renewed: false, max_hold: None });
+                    let hold = hold(
+                        &session,
+                        Terms {
+                            lease,
+                            renewed: false,
+                            max_hold: None,
+                        },
+                    );
                     let guard = register(&session, &hold);
                     hold.token().cancelled().await;
                     assert_eq!(session.now(), hold.valid_until());
@@ -254,11 +347,29 @@ fn runtimes_have_times_of_their_own_at_once() {
 #[tokio::test(start_paused = true)]
 async fn an_engine_with_a_thread_keeps_the_machines_time() {
     let embedded = embedded();
-    let real = session(Engine::start(Duration::ZERO, 1).expect("a thread"), Alarm::of_process().expect("a thread"));
-    let (short, long) = (Duration::from_millis(500), Terms { lease: SECOND * 3_600, ..TERMS });
+    let real = session(
+        Engine::start(Duration::ZERO, 1).expect("a thread"),
+        Alarm::of_process().expect("a thread"),
+    );
+    let (short, long) = (
+        Duration::from_millis(500),
+        Terms {
+            lease: SECOND * 3_600,
+            ..TERMS
+        },
+    );
     let beside = Arc::clone(&real);
-    let holds =
-        move || [Terms { lease: short, renewed: false, max_hold: None }, long].map(|terms| hold(&beside, terms));
+    let holds = move || {
+        [
+            Terms {
+                lease: short,
+                renewed: false,
+                max_hold: None,
+            },
+            long,
+        ]
+        .map(|terms| hold(&beside, terms))
+    };
     // Made where time is the machine's, as grants are on the engine.
     let [fleeting, lasting] = std::thread::spawn(holds).join().expect("no panic");
     let guards = [register(&real, &fleeting), register(&real, &lasting)];
@@ -271,14 +382,25 @@ async fn an_engine_with_a_thread_keeps_the_machines_time() {
     let virtually = embedded.now();
     let ((), took) = machine_time(fleeting.token().cancelled_owned()).await;
     assert!(took < SECOND * 5, "{took:?}");
-    assert!(Clock::machine().now() >= fleeting.valid_until().before(MS * 10), "not early");
+    assert!(
+        Clock::machine().now() >= fleeting.valid_until().before(MS * 10),
+        "not early"
+    );
     assert_eq!(fleeting.mark(real.now()), HoldState::Lost(Loss::Expired));
-    assert_eq!(embedded.now(), virtually, "nothing here slept in the meantime");
+    assert_eq!(
+        embedded.now(),
+        virtually,
+        "nothing here slept in the meantime"
+    );
     // A caller waits for as long as it asked for, in the machine's time too.
     let wait = Duration::from_millis(200);
     let (refused, took) =
-        machine_time(real.wait_in_line(&"k".into(), &caller(), &TERMS, Some(real.now() + wait))).await;
-    assert!(matches!(refused, Err(Error::Unavailable { .. })) && took >= wait, "{took:?}");
+        machine_time(real.wait_in_line(&"k".into(), &caller(), &TERMS, Some(real.now() + wait)))
+            .await;
+    assert!(
+        matches!(refused, Err(Error::Unavailable { .. })) && took >= wait,
+        "{took:?}"
+    );
     assert_eq!(embedded.now(), virtually);
     drop(guards);
     real.engine.stop();
@@ -298,12 +420,20 @@ fn threads_outside_see_the_time_of_the_locker() {
     let look = || (guard.as_ref().state(), guard.as_ref().remaining());
     assert_eq!(look(), (HoldState::Safe, left));
     // Its time stands still while its runtime does not run.
-    std::thread::scope(|scope| assert_eq!(scope.spawn(look).join().expect("no panic"), (HoldState::Safe, left)));
+    std::thread::scope(|scope| {
+        assert_eq!(
+            scope.spawn(look).join().expect("no panic"),
+            (HoldState::Safe, left)
+        )
+    });
     paused().block_on(async {
         let _host = embedded();
         sleep(SECOND * 3_600).await;
         assert_eq!(look(), (HoldState::Safe, left), "in another host, too");
     });
     let refused = session.block_on(session.wait_in_line(&"k".into(), &caller(), &TERMS, None));
-    assert!(matches!(refused, Err(Error::Config(error)) if error.to_string().contains("async")), "nobody may block");
+    assert!(
+        matches!(refused, Err(Error::Config(error)) if error.to_string().contains("async")),
+        "nobody may block"
+    );
 }

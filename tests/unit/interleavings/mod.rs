@@ -1,10 +1,12 @@
-//! Explores every interleaving of a hold's operations: all states that the real [`Hold`](super::Hold) can reach within
-//! bounds. The promises are asserted after each step, and each known flaw has to break one.
+//! Explores every interleaving of a hold's operations: all states that the real
+//! [`Hold`](super::Hold) can reach within bounds. The promises are asserted after each step, and
+//! each known flaw has to break one.
 //!
-//! Each operation is one step under the hold's mutex, or a look and such a step; looks are steps of their own too, and
-//! a caller may have read the clock a tick ago. A loss takes several steps, by any threads: it is marked and counted,
-//! then its tokens are cancelled one by one, and then it is sent to the engine. So every interleaving of threads is a
-//! sequence of these steps. Equal states are explored once.
+//! Each operation is one step under the hold's mutex, or a look and such a step; looks are steps of
+//! their own too, and a caller may have read the clock a tick ago. A loss takes several steps, by
+//! any threads: it is marked and counted, then its tokens are cancelled one by one, and then it is
+//! sent to the engine. So every interleaving of threads is a sequence of these steps. Equal states
+//! are explored once.
 
 mod world;
 
@@ -97,7 +99,8 @@ fn explore(bounds: Bounds, flaw: Option<Flaw>) -> Result<usize, String> {
     while let Some(world) = open.pop_front() {
         for step in world.steps(bounds) {
             let mut next = world.copy();
-            next.take(step, flaw).map_err(|promise| format!("{promise}: {:?}", next.trail))?;
+            next.take(step, flaw)
+                .map_err(|promise| format!("{promise}: {:?}", next.trail))?;
             if seen.insert(next.print()) {
                 open.push_back(next);
             }
@@ -106,7 +109,13 @@ fn explore(bounds: Bounds, flaw: Option<Flaw>) -> Result<usize, String> {
     Ok(seen.len())
 }
 
-const ONE: Bounds = Bounds { nodes: 1, max_hold: false, granted: 2, guards: 2, ticks: 4 };
+const ONE: Bounds = Bounds {
+    nodes: 1,
+    max_hold: false,
+    granted: 2,
+    guards: 2,
+    ticks: 4,
+};
 
 fn keeps_the_promises(bounds: Bounds) {
     let states = explore(bounds, None).unwrap_or_else(|broken| panic!("{bounds:?}: {broken}"));
@@ -120,12 +129,21 @@ fn every_interleaving_keeps_the_promises() {
 
 #[test]
 fn every_interleaving_with_a_max_hold_keeps_the_promises() {
-    keeps_the_promises(Bounds { max_hold: true, ..ONE });
+    keeps_the_promises(Bounds {
+        max_hold: true,
+        ..ONE
+    });
 }
 
 #[test]
 fn every_interleaving_with_three_nodes_keeps_the_promises() {
-    keeps_the_promises(Bounds { nodes: 3, granted: 1, guards: 1, ticks: 1, ..ONE });
+    keeps_the_promises(Bounds {
+        nodes: 3,
+        granted: 1,
+        guards: 1,
+        ticks: 1,
+        ..ONE
+    });
 }
 
 #[test]

@@ -14,7 +14,9 @@ use super::{Bounds, Flaw, Step};
 use crate::clock::{Clock, Instant};
 use crate::error::Loss;
 use crate::hold::tokens;
-use crate::hold::{EnterError, Hold, HoldPhase, HoldState, Leave, LossReporter, Lost, State, Terms};
+use crate::hold::{
+    EnterError, Hold, HoldPhase, HoldState, Leave, LossReporter, Lost, State, Terms,
+};
 use crate::lease::NodeIndex;
 use crate::owner::Owner;
 use crate::stats::Counters;
@@ -71,8 +73,14 @@ fn ensure(so: bool, promise: impl fmt::Display) -> Result<(), Broken> {
 
 impl World {
     pub(super) fn new(bounds: Bounds) -> Self {
-        let max_hold = bounds.max_hold.then_some(TICK * u32::from(MAX_HOLD_TICKS) + TICK / 2);
-        let terms = Terms { lease: LEASE, renewed: true, max_hold };
+        let max_hold = bounds
+            .max_hold
+            .then_some(TICK * u32::from(MAX_HOLD_TICKS) + TICK / 2);
+        let terms = Terms {
+            lease: LEASE,
+            renewed: true,
+            max_hold,
+        };
         let votes: Vec<NodeIndex> = (0..bounds.nodes).collect();
         let counters = Arc::new(Counters::new());
         let (reporter, losses) = LossReporter::new(Arc::clone(&counters), Clock::machine());
@@ -84,9 +92,28 @@ impl World {
         let (success, flying) = (vec![Some(0); bounds.nodes], vec![None; bounds.nodes]);
         let (now, taken, travelling, void, releases) = (0, 0, bounds.granted, 0, 0);
         let (failed, end, counted, tellings) = (0, None, 0, 0);
-        let facts = Facts { now, taken, travelling, void, releases, success, flying, failed, end, counted, tellings };
+        let facts = Facts {
+            now,
+            taken,
+            travelling,
+            void,
+            releases,
+            success,
+            flying,
+            failed,
+            end,
+            counted,
+            tellings,
+        };
         let losses = Rc::new(RefCell::new(losses));
-        Self { hold: Arc::new(hold), tokens, counters, losses, facts, trail: Vec::new() }
+        Self {
+            hold: Arc::new(hold),
+            tokens,
+            counters,
+            losses,
+            facts,
+            trail: Vec::new(),
+        }
     }
 
     /// Returns a copy of the world with a hold of its own.
@@ -94,25 +121,58 @@ impl World {
         let (hold, from) = (&self.hold, self.hold.state.lock());
         let phase = from.phase;
         let (owner, votes) = (from.owner.clone(), from.votes.clone());
-        let state = State { owner, votes, entries: None, listeners: None, ..*from };
+        let state = State {
+            owner,
+            votes,
+            entries: None,
+            listeners: None,
+            ..*from
+        };
         drop(from);
         let (claim, reporter) = (hold.claim.clone(), Arc::clone(&hold.reporter));
         // Tokens are handed out while it is held.
-        let copy = Hold { claim, reporter, state: Mutex::new(State { phase: HoldPhase::Held, ..state }), ..**hold };
-        let tokens =
-            self.tokens.each_ref().map(|token| if token.is_cancelled() { tokens::fired() } else { copy.token() });
+        let copy = Hold {
+            claim,
+            reporter,
+            state: Mutex::new(State {
+                phase: HoldPhase::Held,
+                ..state
+            }),
+            ..**hold
+        };
+        let tokens = self.tokens.each_ref().map(|token| {
+            if token.is_cancelled() {
+                tokens::fired()
+            } else {
+                copy.token()
+            }
+        });
         copy.state.lock().phase = phase;
         let (counters, losses) = (Arc::clone(&self.counters), Rc::clone(&self.losses));
-        Self { hold: Arc::new(copy), tokens, counters, losses, facts: self.facts.clone(), trail: self.trail.clone() }
+        Self {
+            hold: Arc::new(copy),
+            tokens,
+            counters,
+            losses,
+            facts: self.facts.clone(),
+            trail: self.trail.clone(),
+        }
     }
 
     /// Returns what two worlds must have in common to behave alike from here on.
     pub(super) fn print(&self) -> (Print, Facts) {
         let state = self.hold.state.lock();
-        let votes = state.votes.iter().map(|vote| vote.map(|until| until.since(self.hold.since))).collect();
+        let votes = state
+            .votes
+            .iter()
+            .map(|vote| vote.map(|until| until.since(self.hold.since)))
+            .collect();
         let counts = [state.guards, state.unclaimed, state.failed_ticks];
         let cancelled = self.tokens.each_ref().map(CancellationToken::is_cancelled);
-        ((counts, [state.revoked, state.fired], cancelled, votes), self.facts.clone())
+        (
+            (counts, [state.revoked, state.fired], cancelled, votes),
+            self.facts.clone(),
+        )
     }
 
     fn at(&self, tick: u8) -> Instant {
@@ -124,7 +184,10 @@ impl World {
         let mut successes: Vec<u8> = self.facts.success.iter().flatten().copied().collect();
         successes.sort_unstable();
         let quorum = self.facts.success.len() / 2 + 1;
-        let weakest = successes.len().checked_sub(quorum).map_or(0, |at| successes[at]);
+        let weakest = successes
+            .len()
+            .checked_sub(quorum)
+            .map_or(0, |at| successes[at]);
         match self.hold.terms.max_hold {
             Some(_) if MAX_HOLD_TICKS <= weakest + VALID_TICKS => (MAX_HOLD_TICKS, Loss::MaxHold),
             _ => (weakest + VALID_TICKS, Loss::Expired),
@@ -133,13 +196,19 @@ impl World {
 
     pub(super) fn steps(&self, bounds: Bounds) -> Vec<Step> {
         let facts = &self.facts;
-        let mut steps = vec![Step::Fire, Step::FireOne, Step::Revoke, Step::Lose(Loss::ForceUnlocked)];
+        let mut steps = vec![
+            Step::Fire,
+            Step::FireOne,
+            Step::Revoke,
+            Step::Lose(Loss::ForceUnlocked),
+        ];
         if facts.now < bounds.ticks {
             steps.push(Step::Tick);
         }
         for clock in facts.now.saturating_sub(1)..=facts.now {
             steps.extend([Step::Look(clock), Step::Mark(clock), Step::Alarm(clock)]);
-            // A caller finds the hold in the table of lines until its release is answered, and may enter it until then.
+            // A caller finds the hold in the table of lines until its release is answered, and may
+            // enter it until then.
             if facts.taken < bounds.guards {
                 steps.push(Step::Enter(clock));
             }
@@ -157,9 +226,15 @@ impl World {
         for node in 0..bounds.nodes {
             match facts.flying[node] {
                 // The wheel looks before it sends.
-                None if self.hold.is_held() && self.hold.claims().claimed => steps.push(Step::Send(node)),
+                None if self.hold.is_held() && self.hold.claims().claimed => {
+                    steps.push(Step::Send(node))
+                }
                 None => {}
-                Some(_) => steps.extend([Step::Renewed(node), Step::Gone(node), Step::Unanswered(node)]),
+                Some(_) => steps.extend([
+                    Step::Renewed(node),
+                    Step::Gone(node),
+                    Step::Unanswered(node),
+                ]),
             }
         }
         steps
@@ -174,7 +249,9 @@ impl World {
         let counted = self.counted();
         match step {
             Step::Tick => self.facts.now += 1,
-            Step::Look(clock) if flaw == Some(Flaw::LookFiresNothing) => _ = self.hold.mark(self.at(clock)),
+            Step::Look(clock) if flaw == Some(Flaw::LookFiresNothing) => {
+                _ = self.hold.mark(self.at(clock))
+            }
             Step::Look(clock) => {
                 let state = self.hold.at(self.at(clock));
                 self.check_look(held, clock, state)?;
@@ -209,11 +286,17 @@ impl World {
             Step::Unanswered(node) => self.facts.flying[node] = None,
             Step::TickFailed => {
                 self.facts.failed += 1;
-                ensure(self.hold.tick_failed() == self.facts.failed, "failures are counted in a row")?;
+                ensure(
+                    self.hold.tick_failed() == self.facts.failed,
+                    "failures are counted in a row",
+                )?;
             }
             Step::Lose(loss) => {
                 let newly = self.hold.lose(loss);
-                ensure(newly == held, "only the call that makes it lost returns true")?;
+                ensure(
+                    newly == held,
+                    "only the call that makes it lost returns true",
+                )?;
                 if flaw == Some(Flaw::LossIsReplaced) && !held && !self.is_releasing() {
                     self.hold.state.lock().phase = HoldPhase::Lost(loss);
                 }
@@ -224,11 +307,18 @@ impl World {
             self.facts.counted = 0;
         }
         while let Ok(lost) = self.losses.borrow_mut().try_recv() {
-            ensure(Arc::ptr_eq(&lost.hold, &self.hold), "the engine is told of this hold")?;
+            ensure(
+                Arc::ptr_eq(&lost.hold, &self.hold),
+                "the engine is told of this hold",
+            )?;
             self.facts.tellings += 1;
         }
-        let silent = matches!(step, Step::Mark(_) | Step::Alarm(_) | Step::Enter(_)) || (unfired && !fires(step));
-        ensure(silent || !self.hold.is_unfired(), "the call that finds it lost fires the token")?;
+        let silent = matches!(step, Step::Mark(_) | Step::Alarm(_) | Step::Enter(_))
+            || (unfired && !fires(step));
+        ensure(
+            silent || !self.hold.is_unfired(),
+            "the call that finds it lost fires the token",
+        )?;
         self.check()
     }
 
@@ -240,17 +330,26 @@ impl World {
         }
         let valid = held && clock <= self.last_tick().0;
         let entered = self.hold.enter(self.at(clock));
-        ensure(entered.is_ok() == valid, "only a hold that is held can be entered")?;
+        ensure(
+            entered.is_ok() == valid,
+            "only a hold that is held can be entered",
+        )?;
         match entered {
             Ok(count) => {
                 self.facts.taken += 1;
-                ensure(count == self.hold.guards(), "the count is the number of guards")?;
+                ensure(
+                    count == self.hold.guards(),
+                    "the count is the number of guards",
+                )?;
                 if flaw == Some(Flaw::EntryIsNotCounted) {
                     self.hold.state.lock().guards -= 1;
                 }
                 Ok(())
             }
-            Err(EnterError::Lost(_)) => ensure(self.facts.taken > 0, "only a living guard shuts its owner out"),
+            Err(EnterError::Lost(_)) => ensure(
+                self.facts.taken > 0,
+                "only a living guard shuts its owner out",
+            ),
             Err(EnterError::Releasing) => ensure(
                 self.facts.taken == 0 || self.is_releasing(),
                 "an owner with a guard of a lost hold gets the loss",
@@ -264,7 +363,10 @@ impl World {
         self.facts.void = self.facts.void.saturating_sub(1);
         let claimed = self.hold.take_guard() || flaw == Some(Flaw::RevokedIsClaimed);
         self.facts.taken += u32::from(claimed);
-        ensure(claimed == expected, "a guard is taken or revoked, and not both")
+        ensure(
+            claimed == expected,
+            "a guard is taken or revoked, and not both",
+        )
     }
 
     fn leave(&mut self, clock: u8, flaw: Option<Flaw>) -> Result<(), Broken> {
@@ -276,7 +378,10 @@ impl World {
         if left == Leave::Last && flaw == Some(Flaw::LastGuardStaysHeld) {
             self.hold.state.lock().phase = HoldPhase::Held;
         }
-        ensure(last == (others == 0), "the last guard releases, and only the last")
+        ensure(
+            last == (others == 0),
+            "the last guard releases, and only the last",
+        )
     }
 
     fn revoke(&mut self, flaw: Option<Flaw>) {
@@ -287,9 +392,15 @@ impl World {
 
     fn renewed(&mut self, node: usize, flaw: Option<Flaw>) -> Result<(), Broken> {
         let now = self.at(self.facts.now);
-        let Some(sent) = self.facts.flying[node].take() else { return Ok(()) };
+        let Some(sent) = self.facts.flying[node].take() else {
+            return Ok(());
+        };
         let (held, until) = (self.hold.is_held(), self.hold.valid_until());
-        let counted = if flaw == Some(Flaw::RenewalCountsFromTheAnswer) { now } else { self.at(sent) };
+        let counted = if flaw == Some(Flaw::RenewalCountsFromTheAnswer) {
+            now
+        } else {
+            self.at(sent)
+        };
         let renewed = self.hold.renewed(node, counted, now);
         if flaw == Some(Flaw::RenewalRevives) && !held {
             self.hold.state.lock().phase = HoldPhase::Held;
@@ -300,7 +411,10 @@ impl World {
         if renewed {
             self.facts.failed = 0;
         }
-        ensure(held || (!renewed && self.hold.valid_until() == until), "nothing renews a hold that has ended")
+        ensure(
+            held || (!renewed && self.hold.valid_until() == until),
+            "nothing renews a hold that has ended",
+        )
     }
 
     fn check_look(&self, held: bool, clock: u8, state: HoldState) -> Result<(), Broken> {
@@ -311,10 +425,14 @@ impl World {
             (true, false, _) => Some(HoldState::Lost(loss)),
             (false, ..) => None,
         };
-        let wrong = || format!("it is as safe as its validity says: {state:?} instead of {expected:?}");
+        let wrong =
+            || format!("it is as safe as its validity says: {state:?} instead of {expected:?}");
         match expected {
             Some(expected) => ensure(state == expected, wrong()),
-            None => ensure(matches!(state, HoldState::Lost(_)), "a hold that has ended is not held again"),
+            None => ensure(
+                matches!(state, HoldState::Lost(_)),
+                "a hold that has ended is not held again",
+            ),
         }
     }
 
@@ -330,20 +448,54 @@ impl World {
             HoldPhase::Lost(Loss::MaxHold) => Some("max hold"),
             HoldPhase::Lost(_) => Some("forced"),
         };
-        ensure(self.facts.end.is_none() || self.facts.end == end, "a hold ends once")?;
+        ensure(
+            self.facts.end.is_none() || self.facts.end == end,
+            "a hold ends once",
+        )?;
         self.facts.end = end;
         let facts = &self.facts;
-        let cancelled = self.tokens.iter().filter(|token| token.is_cancelled()).count();
+        let cancelled = self
+            .tokens
+            .iter()
+            .filter(|token| token.is_cancelled())
+            .count();
         let lost = matches!(state.phase, HoldPhase::Lost(_));
-        ensure(lost || cancelled == 0, "a token fires for a loss, and for nothing else")?;
-        ensure(facts.counted == u64::from(lost), "a loss is counted once, and before anything else")?;
-        ensure(!state.fired || cancelled == TOKENS, "every token is cancelled before the engine is told")?;
-        ensure(facts.tellings == u32::from(state.fired), "the engine is told of a loss once")?;
+        ensure(
+            lost || cancelled == 0,
+            "a token fires for a loss, and for nothing else",
+        )?;
+        ensure(
+            facts.counted == u64::from(lost),
+            "a loss is counted once, and before anything else",
+        )?;
+        ensure(
+            !state.fired || cancelled == TOKENS,
+            "every token is cancelled before the engine is told",
+        )?;
+        ensure(
+            facts.tellings == u32::from(state.fired),
+            "the engine is told of a loss once",
+        )?;
         let guards = facts.taken + facts.travelling - facts.void;
-        ensure(state.guards == guards, format_args!("{} guards are counted, and there are {guards}", state.guards))?;
-        ensure(state.unclaimed == facts.travelling - facts.void, "guards on their way are counted")?;
-        ensure(facts.releases == u32::from(guards == 0), "one release is sent, with the last guard")?;
-        ensure(guards > 0 || state.phase != HoldPhase::Held, "a hold without guards is not held")
+        ensure(
+            state.guards == guards,
+            format_args!(
+                "{} guards are counted, and there are {guards}",
+                state.guards
+            ),
+        )?;
+        ensure(
+            state.unclaimed == facts.travelling - facts.void,
+            "guards on their way are counted",
+        )?;
+        ensure(
+            facts.releases == u32::from(guards == 0),
+            "one release is sent, with the last guard",
+        )?;
+        ensure(
+            guards > 0 || state.phase != HoldPhase::Held,
+            "a hold without guards is not held",
+        )
     }
 
     fn is_releasing(&self) -> bool {
@@ -353,5 +505,8 @@ impl World {
 
 /// Returns whether a step fires the tokens of a loss that another step has marked.
 fn fires(step: Step) -> bool {
-    matches!(step, Step::Look(_) | Step::Fire | Step::Leave(_) | Step::Renewed(_))
+    matches!(
+        step,
+        Step::Look(_) | Step::Fire | Step::Leave(_) | Step::Renewed(_)
+    )
 }

@@ -8,14 +8,26 @@ use rslock::{Lock, LockError, LockManager};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [url, key, record, name, rounds] = &args[..] else { return Err("URL KEY RECORD NAME ROUNDS".into()) };
+    let [url, key, record, name, rounds] = &args[..] else {
+        return Err("URL KEY RECORD NAME ROUNDS".into());
+    };
     let locks = LockManager::new(vec![url.as_str()]);
-    let mut connection = redis::Client::open(url.as_str())?.get_multiplexed_async_connection().await?;
+    let mut connection = redis::Client::open(url.as_str())?
+        .get_multiplexed_async_connection()
+        .await?;
     for _ in 0..rounds.parse()? {
         let lock = acquire(&locks, key).await?;
-        redis::cmd("RPUSH").arg(record).arg(format!("enter {name}")).exec_async(&mut connection).await?;
+        redis::cmd("RPUSH")
+            .arg(record)
+            .arg(format!("enter {name}"))
+            .exec_async(&mut connection)
+            .await?;
         pause(3).await;
-        redis::cmd("RPUSH").arg(record).arg(format!("leave {name}")).exec_async(&mut connection).await?;
+        redis::cmd("RPUSH")
+            .arg(record)
+            .arg(format!("leave {name}"))
+            .exec_async(&mut connection)
+            .await?;
         // It does not say whether the lock was still ours.
         locks.unlock(&lock).await;
         pause(30).await;

@@ -18,7 +18,10 @@ impl World {
             (false, _) if self.hold.is_unfired() => Alarmed::Lost,
             (false, _) => Alarmed::Over,
         };
-        ensure(alarmed == expected, format_args!("the alarm finds {alarmed:?} instead of {expected:?}"))
+        ensure(
+            alarmed == expected,
+            format_args!("the alarm finds {alarmed:?} instead of {expected:?}"),
+        )
     }
 
     pub(super) fn fire_one(&self, flaw: Option<Flaw>) {
