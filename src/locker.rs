@@ -768,7 +768,8 @@ fn check_memory(settings: &Settings, targets: &[Target], has_provider: bool) -> 
         ));
     }
     if in_memory > 0 && in_memory < targets.len() {
-        let problem = "servers in memory and servers at addresses go by different clocks: give a locker servers of one kind";
+        let problem = "servers in memory and servers at addresses go by different clocks: give a \
+                           locker servers of one kind";
         return Err(Error::config("memory", problem));
     }
     Ok(())

@@ -138,10 +138,10 @@ const ENTWINED: [&str; 13] = [
 const COMMON_NAMES: [&str; 4] = ["State", "Inner", "Shared", "Entry"];
 
 /// Lines from `fn` to its closing brace.
-const LONGEST_FUNCTION: usize = 80;
+const LONGEST_FUNCTION: usize = 100;
 
 /// Characters in a line.
-const WIDEST_PROSE: usize = 120;
+const WIDEST_PROSE: usize = 100;
 const WIDEST_CODE: usize = 120;
 
 /// The extensions of files that people write. Others are made by tools: lock files, pictures,
@@ -224,7 +224,7 @@ fn the_doctor_keeps_the_same_rules() {
 }
 
 #[test]
-fn no_line_is_wider_than_120_columns() {
+fn prose_has_100_columns_and_code_at_most_120() {
     let files = written();
     assert!(files.len() > 100, "{files:?}");
     let wide = |path: &PathBuf| {
@@ -372,6 +372,8 @@ fn wide_lines(extension: &str, text: &str) -> Vec<usize> {
                 || begins.starts_with('|')
                 || begins.starts_with('[')
                 || begins.starts_with("> ")
+                // There is no place to break it.
+                || !begins.trim_start_matches("- ").contains(' ')
         };
         let widest = if prose.is_none_or(is_code) {
             WIDEST_CODE
@@ -1822,18 +1824,18 @@ fn functions_stay_short() {
             lines(n, "    g();")
         )
     };
-    assert_fine("lines.rs", &long(75));
-    assert_complaint("lines.rs", &long(76), "`f` has 81 lines");
+    assert_fine("lines.rs", &long(95));
+    assert_complaint("lines.rs", &long(96), "`f` has 101 lines");
     assert_complaint(
         "lines.rs",
-        &format!("impl X {{ {} }}", long(76)),
-        "`f` has 81 lines",
+        &format!("impl X {{ {} }}", long(96)),
+        "`f` has 101 lines",
     );
     let types = lines(100, "type F = fn(u8) -> u8;");
     assert_fine("lines.rs", &types);
     assert_fine(
         "lines.rs",
-        &format!("#[cfg(test)]\nmod tests {{\n{}}}", long(76)),
+        &format!("#[cfg(test)]\nmod tests {{\n{}}}", long(96)),
     );
 }
 
@@ -1848,21 +1850,21 @@ fn width_is_counted_in_characters() {
     assert_eq!(wide_lines("rs", &code), [2]);
     let prose = format!(
         "/// {}\n/// {}\n// | {}\n",
-        "ä".repeat(96),
-        "a".repeat(97),
-        "a".repeat(97)
+        "ä ".repeat(48),
+        "a ".repeat(48) + "b",
+        "a ".repeat(48) + "b"
     );
     assert_eq!(wide_lines("rs", &prose), [2]);
-    let page = format!("{0}\n```\n{0}\n```\n    {0}\n", "a".repeat(101));
+    let page = format!("{0}\n```\n{0}\n```\n    {0}\n", "a ".repeat(50) + "b");
     assert_eq!(wide_lines("md", &page), [1]);
 }
 
 #[test]
 fn a_file_that_is_named_is_read_in_backticks() {
-    let text = "See `line/mod.rs`, `lua/x.lua` and `*.rs`, not `x.rs:3` or y.rs.";
+    let text = "See `line/mod.rs`, `lua.rs` and `*.rs`, not `x.rs:3` or y.rs.";
     assert_eq!(
         named_files(text).collect::<Vec<_>>(),
-        ["line/mod.rs", "lua/x.lua"]
+        ["line/mod.rs", "lua.rs"]
     );
 }
 

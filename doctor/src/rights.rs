@@ -66,7 +66,8 @@ impl Questions {
                 }
                 (Tried::Refused(_), Some(names)) => miss(&mut rights.missing, names, &needed_for),
                 (Tried::Refused(_), None) => {
-                    let reason = "it has rights on some names only: give the name of a lock, examine_keys(.., [\"NAME\"])";
+                    let reason = "it has rights on some names only: give the name of a lock, \
+                                  examine_keys(.., [\"NAME\"])";
                     let names = if needed_for == [Promise::Wakeups] {
                         MESSAGES
                     } else {

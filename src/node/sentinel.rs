@@ -132,7 +132,8 @@ mod tests {
 
     #[test]
     fn an_address_names_sentinels_the_master_and_the_credentials_of_both() {
-        let text = "redis-sentinel://ann:secret@h/3?sentinelServiceName=locks&node=b:7&node=[::1]:8&sentinelPassword=hush";
+        let text = "redis-sentinel://ann:secret@h/3?sentinelServiceName=locks&node=b:7&node=[::1]:8\
+                    &sentinelPassword=hush";
         let address = parse(text);
         let shown = "redis-sentinel://ann:***@h/3?sentinelServiceName=locks&node=b:7&node=[::1]:8";
         assert_eq!(&*address.name, shown);

@@ -198,7 +198,8 @@ impl Session {
             return Err(Error::Forked);
         }
         if self.engine.is_embedded() {
-            let reason = "this locker lives in the runtime that it was connected in, which must not be blocked: use async calls";
+            let reason = "this locker lives in the runtime that it was connected in, which must not be \
+                          blocked: use async calls";
             return Err(Error::config("blocking", reason));
         }
         self.engine.block_on(future)

@@ -164,7 +164,10 @@ impl Watchdog {
 impl Watchdog {
     /// Returns whether it was left the order to forget this hold.
     pub(crate) fn is_to_forget(&self, hold: &Hold) -> bool {
-        let is_it = |order: &WatchOrder| matches!(order, WatchOrder::Forget(generation) if *generation == hold.generation);
+        let is_it = |order: &WatchOrder| match order {
+            WatchOrder::Forget(generation) => *generation == hold.generation,
+            _ => false,
+        };
         self.inbox.lock().orders.iter().any(is_it)
     }
 }

@@ -53,7 +53,8 @@ impl Server {
             .set(offset_ms);
     }
 
-    /// Stops the wall clock of a server that was started with one, at this many microseconds since 1970.
+    /// Stops the wall clock of a server that was started with one, so many microseconds after the
+    /// beginning of 1970.
     pub fn stop_clock(&self, at_us: i64) {
         self.clock
             .as_ref()

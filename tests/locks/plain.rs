@@ -11,9 +11,11 @@ use crate::common::{Server, builder, eventually, key, locker, locker_with, ms};
 use lockhound::{Error, Format, HoldState, Locker, Loss, Owner, ServerErrorKind};
 
 /// How clients in other languages release: redsync, redis-py, node-redlock, rslock, redlock-php.
-const COMPARE_AND_DELETE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
+const COMPARE_AND_DELETE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+     return redis.call('DEL', KEYS[1]) else return 0 end";
 /// How redsync and redis-py extend.
-const COMPARE_AND_PEXPIRE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) else return 0 end";
+const COMPARE_AND_PEXPIRE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+     return redis.call('PEXPIRE', KEYS[1], ARGV[2]) else return 0 end";
 
 async fn plain(server: &Server, lease: Duration) -> Locker {
     builder(&server.url(), lease)

@@ -111,7 +111,11 @@ fn command() -> impl Strategy<Value = Vec<String>> {
         4 => lifetime().prop_map(|lifetime| vec![text("PX"), lifetime]),
         1 => Just(vec![text("PY")]),
     ];
-    let scores = prop_oneof![3 => Just(Vec::new()), 2 => Just(vec![text("WITHSCORES")]), 1 => Just(vec![text("LIMITS")])];
+    let scores = prop_oneof![
+        3 => Just(Vec::new()),
+        2 => Just(vec![text("WITHSCORES")]),
+        1 => Just(vec![text("LIMITS")]),
+    ];
     let channels = vec(select(&CHANNELS[..]).prop_map(text), 0..3);
     let one = |word: BoxedStrategy<String>| word.prop_map(|word| vec![word]).boxed();
     let join = |some: BoxedStrategy<Vec<String>>, more: BoxedStrategy<Vec<String>>| {

@@ -183,7 +183,10 @@ impl Link {
         };
         let place = self.peer().place;
         let mut verdict = naming.verdict();
-        let is_another = |verdict: &Verdict| matches!(verdict, Verdict::Master(master) if Some(master) != place.as_ref());
+        let is_another = |verdict: &Verdict| match verdict {
+            Verdict::Master(master) => Some(master) != place.as_ref(),
+            _ => false,
+        };
         if verdict.wait_for(is_another).await.is_err() {
             std::future::pending::<()>().await;
         }

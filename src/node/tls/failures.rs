@@ -168,7 +168,11 @@ mod tests {
 
     #[test]
     fn the_names_of_a_certificate_are_shown() {
-        let names = r#"presented: ["DnsName(\"a.example\")", "IpAddress(10.0.0.1)", "DnsName(\"c\")", "DnsName(\"d\")"] }"#;
+        let names = [
+            r#"presented: ["DnsName(\"a.example\")", "IpAddress(10.0.0.1)", "#,
+            r#""DnsName(\"c\")", "DnsName(\"d\")"] }"#,
+        ]
+        .concat();
         let error = format!(
             "InvalidCertificate(NotValidForNameContext {{ expected: DnsName(\"h\"), {names})"
         );
