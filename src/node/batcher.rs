@@ -93,10 +93,9 @@ pub(crate) struct Step {
     /// this digest are the last of a script's keys and arguments.
     pub(crate) vote: Option<Arc<str>>,
     pub(crate) words: WordList,
-    /// Whether it may leave something there that has to be undone if its answer never comes.
+    /// Whether it may leave something there: that has to be undone if its answer never comes, and
+    /// replicas have to acknowledge it, if they are asked at all.
     pub(crate) takes: bool,
-    /// Whether replicas have to acknowledge it, if they are asked at all.
-    pub(crate) acknowledged: bool,
     /// Returns whether this answer says that there was nothing to do. Then nothing was changed, and
     /// the step may be sent again.
     pub(crate) idle: fn(&Reply) -> bool,
@@ -318,7 +317,7 @@ impl Batcher {
             keys.push(MEMORY);
             args.push(vote);
         }
-        let acknowledged = steps().filter(|step| step.acknowledged).count();
+        let acknowledged = steps().filter(|step| step.takes).count();
         let shared_by = |shared: Batched| {
             if vote.is_some() {
                 shared.voting
@@ -355,7 +354,7 @@ impl Batcher {
                 vec![outcome]
             };
             let mut acks = acks.into_iter();
-            let acks = steps().map(|step| if step.acknowledged { acks.next() } else { None });
+            let acks = steps().map(|step| if step.takes { acks.next() } else { None });
             Fate::Answered(outcomes.into_iter().zip(acks).collect())
         };
         Landed { entries, fate }
@@ -518,7 +517,6 @@ mod tests {
             words: WordList::default(),
             takes: false,
             vote: None,
-            acknowledged: false,
             idle: |_| false,
             slot: None,
         }

@@ -89,7 +89,6 @@ impl Op for Acquire {
             words: WordList::new(keys, args),
             vote: vote.clone(),
             takes: true,
-            acknowledged: true,
             idle: |reply| held_for(reply).is_some() || is_forgotten(reply),
             slot: None,
         })

@@ -53,7 +53,6 @@ impl Op for HandOver {
             words: WordList::new([lock(&to.key), counter(to, *fences, topology)], args),
             vote: None,
             takes: true,
-            acknowledged: true,
             idle: is_gone,
             slot: None,
         })

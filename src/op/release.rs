@@ -57,7 +57,6 @@ impl Op for Release {
             words,
             vote: None,
             takes: false,
-            acknowledged: false,
             idle: is_gone,
             slot: None,
         })

@@ -45,8 +45,9 @@ use super::route::Route;
 /// [`permit_suspicious_reentries`](Self::permit_suspicious_reentries).
 ///
 /// # What it does not have
-/// It has no replicas, no users with rights, and no memory limit. It answers at once, unless
-/// answers are delayed.
+/// It has no replicas, no users with rights, and no memory limit. Numbers in it are exact up to
+/// 2^53, below which all fences stay; it refuses larger ones with an error. It answers at once,
+/// unless answers are delayed.
 ///
 /// # Examples
 /// A job stops when its lock is lost. Somebody deletes the lock before the third renewal, which
