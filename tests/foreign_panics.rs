@@ -33,9 +33,13 @@ const LONG: &str = "a server has to be away for long: tests/logs.rs; tests/archi
 const BESIDE: &str =
     "tests/logs.rs and tests/locks/labels.rs; tests/architecture.rs checks that it is contained";
 
-/// Events that no scenario provokes, by their messages, and why. Those that are [`LONG`] or
-/// [`BESIDE`] may occur.
-const UNPROVOKED: [(&str, &str); 23] = [
+/// The locker that has made a server begin anew is told so in one answer, which may come too late
+/// on a busy machine.
+const TOLD_ONCE: &str = "tests/memory.rs; tests/architecture.rs checks that it is contained";
+
+/// Events that no scenario provokes, by their messages, and why. Those that are [`LONG`],
+/// [`BESIDE`] or [`TOLD_ONCE`] may occur.
+const UNPROVOKED: [(&str, &str); 24] = [
     (
         "a server votes again though not enough others could be asked: fences may repeat",
         "a server has to be away for two leases: tests/in_memory has one; tests/architecture.rs has it contained",
@@ -71,6 +75,11 @@ const UNPROVOKED: [(&str, &str); 23] = [
     ("a server is away: the others go on without it", LONG),
     ("a server is away: one more failure stops locking", LONG),
     ("a server is away: too few are left to lock", LONG),
+    (
+        "this server is new to the others, or was emptied: it votes once the longest lease is \
+         over; check its address if nobody has replaced or restarted it",
+        TOLD_ONCE,
+    ),
     ("a label is neither written nor read this time", BESIDE),
     (
         "labels are off: the user has no right to ~lockhound_label:*",
@@ -189,7 +198,7 @@ fn a_subscriber_that_panics_at_any_call_leaves_nothing_behind() {
 
 /// Returns whether an event occurs in some runs of a scenario and not in others.
 fn may_occur(message: &str) -> bool {
-    [LONG, BESIDE]
+    [LONG, BESIDE, TOLD_ONCE]
         .iter()
         .any(|why| UNPROVOKED.contains(&(message, why)))
 }
