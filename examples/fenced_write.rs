@@ -96,7 +96,7 @@ async fn paused_writer(guard: Guard, document: &Mutex<Document>) -> Outcome {
         .write(guard.fence(), "written by Ann");
     match written {
         Ok(()) => {
-            println!("Ann has written: without the fence this would have undone what Bob wrote")
+            println!("Ann has written: without the fence this would have undone what Bob wrote");
         }
         Err(refusal) => println!("Ann's write is refused: {refusal}"),
     }

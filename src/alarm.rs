@@ -191,7 +191,7 @@ impl Alarm {
         if let Some(at) = hold.alarm_at() {
             self.desk
                 .leave(now + lease::grid(hold.terms.lease), |orders| {
-                    orders.over.push(at)
+                    orders.over.push(at);
                 });
         }
     }
@@ -274,7 +274,7 @@ impl Desk {
             match turn {
                 NextStep::Work(orders) => return Some(orders),
                 NextStep::Sleep(Some(until)) => {
-                    _ = timeout(now.until(until), self.task_bell.notified()).await
+                    _ = timeout(now.until(until), self.task_bell.notified()).await;
                 }
                 NextStep::Sleep(None) => self.task_bell.notified().await,
                 NextStep::End => return None,

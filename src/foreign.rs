@@ -221,7 +221,7 @@ impl Drop for Entered<'_> {
         match self {
             Self::Nothing => {}
             Self::Here(span) => {
-                contained(|| _ = span.with_subscriber(|(id, subscriber)| subscriber.exit(id)))
+                contained(|| _ = span.with_subscriber(|(id, subscriber)| subscriber.exit(id)));
             }
             Self::Noted(earlier) => journal::leave(earlier.take()),
         }

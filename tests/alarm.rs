@@ -99,7 +99,7 @@ async fn endures_reply(culprit: &str, reply: Flood) {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     endures(culprit, &proxy.url(), 1_000, || {
-        proxy.set(Mode::Flood(reply))
+        proxy.set(Mode::Flood(reply));
     })
     .await;
     assert!(proxy.flooded());

@@ -143,7 +143,7 @@ async fn twenty_contenders_do_not_keep_each_other_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_on_the_first_server_only_keeps_nobody_out() {
     let contest = contest(5, 60, &FAR, ms(0), |servers, key| {
-        hold_as_redisson(&servers[0], key, 600_000)
+        hold_as_redisson(&servers[0], key, 600_000);
     })
     .await;
     assert!(contest.kept_nobody_out(), "{contest:?}");

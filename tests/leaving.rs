@@ -43,12 +43,12 @@ const DROPPED: [(&str, Body); 5] = [
         );
     }),
     ("current_thread", |url, key| {
-        current_thread().block_on(async { drop(lock_async(url, key).await) })
+        current_thread().block_on(async { drop(lock_async(url, key).await) });
     }),
     ("multi_thread", |url, key| {
         Runtime::new()
             .unwrap()
-            .block_on(async { drop(lock_async(url, key).await) })
+            .block_on(async { drop(lock_async(url, key).await) });
     }),
     ("a thread that main does not wait for", |url, key| {
         let (locks, guard) = lock(url, key);
@@ -91,10 +91,10 @@ const LIVE: [(&str, Body); 8] = [
         });
     }),
     ("a task of current_thread", |url, key| {
-        task_that_is_aborted(&current_thread(), url, key)
+        task_that_is_aborted(&current_thread(), url, key);
     }),
     ("a task of multi_thread", |url, key| {
-        task_that_is_aborted(&Runtime::new().unwrap(), url, key)
+        task_that_is_aborted(&Runtime::new().unwrap(), url, key);
     }),
     ("a runtime that is not waited for", |url, key| {
         let runtime = Runtime::new().unwrap();

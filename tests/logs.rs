@@ -258,7 +258,7 @@ async fn a_waiter_names_a_holder_without_a_lease_once() {
         for lock in [&standing, &leased] {
             match format {
                 Format::Redisson => {
-                    server.command::<()>(&["HSET", lock.key().as_str(), holder, "1"])
+                    server.command::<()>(&["HSET", lock.key().as_str(), holder, "1"]);
                 }
                 Format::Plain => server.command::<()>(&["SET", lock.key().as_str(), holder]),
             }
@@ -306,7 +306,7 @@ async fn a_waiter_names_a_holder_whose_lock_lasts_for_months() {
         for (lock, left) in [(&lasting, 31 * day), (&longest, 30 * day)] {
             match format {
                 Format::Redisson => {
-                    server.command::<()>(&["HSET", lock.key().as_str(), holder, "1"])
+                    server.command::<()>(&["HSET", lock.key().as_str(), holder, "1"]);
                 }
                 Format::Plain => server.command::<()>(&["SET", lock.key().as_str(), holder]),
             }

@@ -190,7 +190,7 @@ impl Protocol {
         let limits = self.owners[usize::from(owner)];
         match client.acquire {
             None if client.hold == Hold::None && client.made < limits.attempts => {
-                actions.push(Action::Lock(owner))
+                actions.push(Action::Lock(owner));
             }
             None => {}
             Some(Acquire { granted: false, .. }) => actions.push(Action::Timeout(owner)),

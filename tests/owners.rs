@@ -83,7 +83,7 @@ async fn hundred(way: &str, credit: impl Fn() -> Credit) {
         "for_each_concurrent" => {
             stream::iter(credits)
                 .for_each_concurrent(16, async |c| c.await.unwrap())
-                .await
+                .await;
         }
         "try_join_all" => _ = try_join_all(credits).await.unwrap(),
         "join" => {

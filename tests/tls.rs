@@ -175,13 +175,13 @@ async fn a_certificate_for_another_host_is_refused_and_the_error_names_its_hosts
 async fn an_expired_or_not_yet_valid_certificate_is_refused() {
     let ca = Authority::new();
     let expired = ca.issue_with(&HOSTS, |params| {
-        params.not_after = rcgen::date_time_ymd(2020, 1, 1)
+        params.not_after = rcgen::date_time_ymd(2020, 1, 1);
     });
     let server = ca.server_with(&expired, &[]);
     let error = refusal(&server.tls_url("localhost"), ca.trusted()).await;
     assert_says(&error, &["its certificate has expired", "renewed", "clock"]);
     let early = ca.issue_with(&HOSTS, |params| {
-        params.not_before = rcgen::date_time_ymd(2999, 1, 1)
+        params.not_before = rcgen::date_time_ymd(2999, 1, 1);
     });
     let server = ca.server_with(&early, &[]);
     let error = refusal(&server.tls_url("localhost"), ca.trusted()).await;
@@ -438,7 +438,7 @@ async fn a_server_that_comes_back_with_a_certificate_of_another_ca_is_refused() 
 async fn one_of_three_servers_with_an_expired_certificate_counts_as_away() {
     let ca = Authority::new();
     let files = ca.issue_with(&HOSTS, |params| {
-        params.not_after = rcgen::date_time_ymd(2020, 1, 1)
+        params.not_after = rcgen::date_time_ymd(2020, 1, 1);
     });
     let servers = [ca.server_with(&files, &[]), ca.server(), ca.server()];
     let urls = servers.iter().map(|server| server.tls_url("localhost"));

@@ -368,7 +368,7 @@ impl Wanted {
                 case.breaks(at, format!("forgets {forgets}"), setting);
             }
             Finding::Known(unknown) => {
-                case.wonders(at, "what it writes to its disk, and when,", &unknown)
+                case.wonders(at, "what it writes to its disk, and when,", &unknown);
             }
             unknown => case.wonders(at, "what it writes to its disk", &unknown),
         }

@@ -62,7 +62,7 @@ impl Questions {
             match (tried, names) {
                 (Tried::Permitted, _) => {}
                 (Tried::Refused(text), _) if is_command(text) => {
-                    miss(&mut rights.missing, &right.rule, &needed_for)
+                    miss(&mut rights.missing, &right.rule, &needed_for);
                 }
                 (Tried::Refused(_), Some(names)) => miss(&mut rights.missing, names, &needed_for),
                 (Tried::Refused(_), None) => {
@@ -76,7 +76,7 @@ impl Questions {
                     wonder(&mut rights.unknown, names, &needed_for, reason);
                 }
                 (Tried::Unknown(reason), _) => {
-                    wonder(&mut rights.unknown, &right.rule, &needed_for, reason)
+                    wonder(&mut rights.unknown, &right.rule, &needed_for, reason);
                 }
             }
         }

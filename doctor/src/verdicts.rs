@@ -382,7 +382,7 @@ mod tests {
         };
         assert_says(of(old), Answer::No, &["is Redis 6.0.16", "6.2"]);
         let replica = |server: &mut ServerReport| {
-            server.role = Finding::Known(Role::Replica(Some("h2:1".to_owned())))
+            server.role = Finding::Known(Role::Replica(Some("h2:1".to_owned())));
         };
         assert_says(
             of(replica),
@@ -390,7 +390,7 @@ mod tests {
             &["a replica of h2:1", "name its master"],
         );
         let other = |server: &mut ServerReport| {
-            server.role = Finding::Known(Role::Other("active-replica".to_owned()))
+            server.role = Finding::Known(Role::Other("active-replica".to_owned()));
         };
         assert_says(of(other), Answer::No, &["active-replica"]);
         assert_says(
@@ -399,7 +399,7 @@ mod tests {
             &["+info"],
         );
         let cluster = |server: &mut ServerReport| {
-            server.mode = Finding::Known(Mode::Cluster(Finding::Known("fail".to_owned())))
+            server.mode = Finding::Known(Mode::Cluster(Finding::Known("fail".to_owned())));
         };
         assert_says(
             of(cluster),
@@ -409,7 +409,7 @@ mod tests {
         let unknown = |server: &mut ServerReport| server.mode = Finding::Unknown("odd".to_owned());
         assert_says(of(unknown), Answer::Unknown, &["in a cluster", "odd"]);
         let sentinel = |server: &mut ServerReport| {
-            server.mode = Finding::Known(Mode::Other("sentinel".to_owned()))
+            server.mode = Finding::Known(Mode::Other("sentinel".to_owned()));
         };
         assert_says(of(sentinel), Answer::No, &["sentinel"]);
         assert_says(
@@ -481,7 +481,7 @@ mod tests {
             &["0 of 1 replica it waits for", "min-replicas-to-write"],
         );
         let forbidden = |server: &mut ServerReport| {
-            server.min_replicas_to_write = Finding::Forbidden("+config|get")
+            server.min_replicas_to_write = Finding::Forbidden("+config|get");
         };
         assert_says(
             of_one(Promise::Locking, forbidden),
@@ -504,7 +504,7 @@ mod tests {
             };
             let with = |needed_for| {
                 of_one(promise, |server| {
-                    server.rights.missing.push(missing(needed_for))
+                    server.rights.missing.push(missing(needed_for));
                 })
             };
             let all = vec![Promise::Locking, Promise::Wakeups, Promise::Inspection];
@@ -588,7 +588,7 @@ mod tests {
         let stale = of(|server| server.sentinels[0].master = Finding::Known("h9:1".to_owned()));
         assert_says(stale, Answer::No, &["s0 names h9:1, and s1 names h0:6379"]);
         let silent = of(|server| {
-            server.sentinels[2].master = Finding::Unknown("does not answer".to_owned())
+            server.sentinels[2].master = Finding::Unknown("does not answer".to_owned());
         });
         assert_says(silent, Answer::No, &["s2 has no say: does not answer"]);
         let few = of(|server| server.sentinels[0].others = Finding::Known(1));
@@ -672,7 +672,7 @@ mod tests {
         let forbidden = |p: &mut Persistence| p.fsync = Finding::Forbidden("+config|get");
         assert_says(of(forbidden), Answer::Unknown, &["+config|get"]);
         let unknown = of_one(Promise::Restart, |server| {
-            server.persistence = Finding::Forbidden("+info")
+            server.persistence = Finding::Forbidden("+info");
         });
         assert_says(unknown, Answer::Unknown, &["+info"]);
         assert_says(
@@ -770,7 +770,7 @@ mod tests {
                 used,
             };
             of_one(Promise::Locking, |server| {
-                server.eviction = Finding::Known(eviction)
+                server.eviction = Finding::Known(eviction);
             })
         };
         assert_says(
@@ -791,7 +791,7 @@ mod tests {
             used: Some(1),
         };
         let locking = of_one(Promise::Locking, |server| {
-            server.eviction = Finding::Known(unlimited)
+            server.eviction = Finding::Known(unlimited);
         });
         assert_says(locking, Answer::Yes, &[]);
     }
@@ -821,7 +821,7 @@ mod tests {
             &["once it has a `maxmemory`"],
         );
         let unknown = of_one(Promise::Eviction, |server| {
-            server.eviction = Finding::Forbidden("+info")
+            server.eviction = Finding::Forbidden("+info");
         });
         assert_says(unknown, Answer::Unknown, &["eviction policy", "+info"]);
         assert_says(
@@ -979,7 +979,7 @@ mod tests {
             needed_for: vec![Promise::Wakeups],
         };
         let deaf = of_cluster(Promise::Wakeups, |master| {
-            master.rights.missing.push(missing)
+            master.rights.missing.push(missing);
         });
         assert_says(deaf, Answer::No, &["redis://h1", "+ssubscribe"]);
         let standalone = |master: &mut ServerReport| master.mode = Finding::Known(Mode::Standalone);
@@ -994,7 +994,7 @@ mod tests {
     fn a_cluster_locks_if_it_is_up_and_every_slot_has_a_master() {
         let state = |state: Finding<String>| {
             of_cluster(Promise::Locking, |master| {
-                master.mode = Finding::Known(Mode::Cluster(state))
+                master.mode = Finding::Known(Mode::Cluster(state));
             })
         };
         assert_says(
@@ -1069,7 +1069,7 @@ mod tests {
                 assigned: 16_384,
                 failing: 0,
                 masters: 2,
-            })
+            });
         });
         assert_says(two, Answer::No, &["one of 2 masters", "three masters"]);
         let seconds = |secs| {

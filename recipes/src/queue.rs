@@ -41,7 +41,7 @@ pub(crate) async fn run(url: &str) -> Outcome {
     // At the signal to stop no further job is taken; those at work end.
     let jobs = stream::poll_fn(|cx| receiver.poll_recv(cx)).take_until(stopped()?);
     consume(&locks, jobs, handle, |job, error| {
-        eprintln!("job {} goes back to the queue: {error}", job.number)
+        eprintln!("job {} goes back to the queue: {error}", job.number);
     })
     .await;
     locks.close().await;

@@ -127,7 +127,7 @@ mod tests {
             for program in &programs {
                 let file = &file;
                 scope.spawn(move || {
-                    count_in_threads(&program.get("threads"), file).expect("counted")
+                    count_in_threads(&program.get("threads"), file).expect("counted");
                 });
             }
         });

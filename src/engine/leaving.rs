@@ -261,7 +261,7 @@ mod tests {
             let engine = Arc::clone(&engine);
             move || {
                 hand.send([(); 2].map(|()| InFlight::new(&engine, Work::Part)))
-                    .expect("a receiver")
+                    .expect("a receiver");
             }
         });
         let in_flight: [InFlight; 2] = handed.recv().expect("a sender");

@@ -47,9 +47,9 @@ impl ReplyBatch {
         let is_due = state.ended || state.replies.len() >= MOST;
         drop(state);
         if is_due {
-            self.flush(&mut Vec::new())
+            self.flush(&mut Vec::new());
         } else {
-            self.news.notify_one()
+            self.news.notify_one();
         }
     }
 

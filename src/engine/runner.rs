@@ -344,7 +344,7 @@ mod tests {
                 runner.submit(Quick {
                     number,
                     says: says.clone(),
-                })
+                });
             });
         });
         let order: Vec<_> = said.iter().take(1_000).collect();
@@ -401,7 +401,7 @@ mod tests {
                 runner.submit(Endless {
                     number,
                     says: says.clone(),
-                })
+                });
             });
         });
         let order: Vec<_> = said.iter().take(1 + 3 * AT_ONCE).collect();

@@ -313,7 +313,7 @@ impl WakeState {
                 self.strangers.told = true;
                 match self.strangers.quiet.filter(|quiet| *quiet > now) {
                     Some(quiet) => {
-                        self.look = Some(self.look.map_or(quiet, |look| look.min(quiet)))
+                        self.look = Some(self.look.map_or(quiet, |look| look.min(quiet)));
                     }
                     None => self.go = true,
                 }

@@ -366,7 +366,7 @@ impl Batcher {
     fn land(&self, landed: Landed, again: &mut Vec<Entry>, is_last: bool) {
         match landed.fate {
             Fate::Again(way) => {
-                again.extend(landed.entries.into_iter().map(|entry| entry.again(way)))
+                again.extend(landed.entries.into_iter().map(|entry| entry.again(way)));
             }
             Fate::Answered(answers) => {
                 for (entry, (outcome, ack)) in landed.entries.into_iter().zip(answers) {

@@ -58,9 +58,9 @@ fn in_turn(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let mut second = Vec::new();
     for address in addresses {
         if address.is_ipv6() == is_v6 {
-            first.push(address)
+            first.push(address);
         } else {
-            second.push(address)
+            second.push(address);
         }
     }
     let mut first = first.into_iter();

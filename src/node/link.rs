@@ -301,7 +301,7 @@ impl Link {
                 match &answer {
                     Ok(_) if is_script || self.role.listens() => self.set_silent(false),
                     Err(error) if is_script || *error.kind() == ErrorKind::Timeout => {
-                        self.set_silent(true)
+                        self.set_silent(true);
                     }
                     // The connection is gone, and fred knows that.
                     Ok(_) | Err(_) => {}

@@ -57,7 +57,7 @@ impl Links {
 fn get_to_know(link: &Arc<Link>) {
     let link = Arc::clone(link);
     tokio::spawn(foreign::restarted(async move |_| {
-        check::get_to_know(&link).await
+        check::get_to_know(&link).await;
     }));
 }
 

@@ -196,7 +196,7 @@ impl Watches {
             told_id,
         };
         tokio::spawn(foreign::restarted(async move |_| {
-            watch.keep(&mut events).await
+            watch.keep(&mut events).await;
         }));
     }
 

@@ -196,7 +196,7 @@ impl NodeSubscriber {
     fn hear(&mut self, event: LinkEvent) -> bool {
         match event {
             LinkEvent::Message { channel, text } => {
-                self.channels.message(self.index, &channel, &text)
+                self.channels.message(self.index, &channel, &text);
             }
             LinkEvent::Lagged => self.wake = true,
             LinkEvent::Up => {

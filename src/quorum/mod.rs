@@ -408,7 +408,7 @@ impl Quorum {
             match answer {
                 Outcome::Done(RaiseAnswer::Raised) => agreed += 1,
                 Outcome::Done(RaiseAnswer::Gone) => {
-                    failures.push(failure("the lock is gone again"))
+                    failures.push(failure("the lock is gone again"));
                 }
                 Outcome::Done(RaiseAnswer::TooHigh) => {
                     let ahead = ahead.into_iter().map(|(node, _)| node).collect();
@@ -522,7 +522,7 @@ impl Quorum {
                 Some((_, Outcome::Done(value))) => done.push(value),
                 Some((_, Outcome::Refused(error))) => refusal = Some(error),
                 Some((_, Outcome::NotExecuted(failure) | Outcome::Unknown(failure))) => {
-                    failures.push(failure)
+                    failures.push(failure);
                 }
                 None if done.len() >= self.majority() => return Ok(done),
                 None => {

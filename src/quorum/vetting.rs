@@ -139,7 +139,7 @@ pub(super) fn start(
         let eligibility = Arc::clone(eligibility);
         let nodes = nodes.to_vec();
         tasks::spawn(foreign::restarted(async move |_| {
-            look_after(&eligibility, place, &nodes, &mut ups).await
+            look_after(&eligibility, place, &nodes, &mut ups).await;
         }));
     }
 }

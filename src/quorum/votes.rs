@@ -192,7 +192,7 @@ impl Confirmations {
             Outcome::Done(false) => self.gone += 1,
             Outcome::Refused(error) => self.refusal = Some(error),
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
-                self.failures.push(failure)
+                self.failures.push(failure);
             }
         }
     }

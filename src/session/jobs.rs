@@ -124,7 +124,7 @@ mod tests {
         (0..9).for_each(|_| {
             begins
                 .recv_timeout(Duration::from_secs(10))
-                .expect("it begins")
+                .expect("it begins");
         });
         let mut sick = answers.remove(4);
         poll_sickly(sick.as_mut());

@@ -383,7 +383,7 @@ impl Unsettled {
         let settle = move |node, doubt| {
             holds
                 .iter()
-                .for_each(|hold| book.settle_vote(hold, node, sent, doubt))
+                .for_each(|hold| book.settle_vote(hold, node, sent, doubt));
         };
         uncertain
             .iter()
@@ -554,7 +554,7 @@ mod tests {
         };
         let late = Calls::new([1, 2].map(|node| (node, answers(node))).into_iter());
         book.follow(late, |node, doubt| {
-            assert_eq!((node, doubt), (1, Doubt::Granted))
+            assert_eq!((node, doubt), (1, Doubt::Granted));
         });
         let _undo = book.engine.track(Work::Undo(2));
         let closed = timeout(Duration::from_secs(10), book.engine.tally().end(1, || true)).await;

@@ -135,7 +135,7 @@ pub(super) fn register_counters() {
 fn tell(_outcome: CallOutcome, _class: Option<&'static str>, _n: u64) {
     #[cfg(feature = "metrics")]
     contained(|| {
-        metrics::counter!("lockhound_attempts_total", labels(Some(_outcome), _class)).increment(_n)
+        metrics::counter!("lockhound_attempts_total", labels(Some(_outcome), _class)).increment(_n);
     });
 }
 
@@ -143,7 +143,7 @@ fn tell_wait(_outcome: CallOutcome, _class: Option<&'static str>, _waited: Durat
     #[cfg(feature = "metrics")]
     contained(|| {
         metrics::histogram!("lockhound_wait_seconds", labels(Some(_outcome), _class))
-            .record(_waited)
+            .record(_waited);
     });
 }
 

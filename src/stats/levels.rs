@@ -68,6 +68,6 @@ pub(crate) fn tell_server(_node: &Arc<str>, _is_up: bool) {
     #[cfg(feature = "metrics")]
     contained(|| {
         metrics::gauge!("lockhound_server_up", "node" => Arc::clone(_node))
-            .set(f64::from(u8::from(_is_up)))
+            .set(f64::from(u8::from(_is_up)));
     });
 }

@@ -210,16 +210,16 @@ impl Wheel {
         for (hold, said) in batch.holds.iter().zip(&batch.said) {
             match said {
                 RenewAnswer::Renewed => {
-                    renewed += usize::from(self.renewed(hold, batch.node, batch.sent, now))
+                    renewed += usize::from(self.renewed(hold, batch.node, batch.sent, now));
                 }
                 // For a hold that has left the wheel, "gone" means nothing: it was released while
                 // the renewal was under way.
                 RenewAnswer::Gone if !self.entries.contains_key(&hold.generation) => {}
                 RenewAnswer::Gone if hold.gone(batch.node) => {
-                    _ = self.entries.remove(&hold.generation)
+                    _ = self.entries.remove(&hold.generation);
                 }
                 RenewAnswer::Gone if hold.is_held() => {
-                    judge(Finding::VoteLost(Arc::clone(hold), batch.node))
+                    judge(Finding::VoteLost(Arc::clone(hold), batch.node));
                 }
                 // A failed renewal is tried again while the tick lasts.
                 RenewAnswer::Gone | RenewAnswer::Failed(_) => {}

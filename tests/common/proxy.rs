@@ -181,13 +181,13 @@ impl Shared {
         thread::spawn(move || {
             requests.pump(number, from, into, |shared, bytes| {
                 shared.request(bytes, &marked)
-            })
+            });
         });
         let reader = client.try_clone().unwrap();
         thread::spawn(move || {
             replies.pump(number, server, client, |shared, _| {
                 shared.reply(&swallow, &reader)
-            })
+            });
         });
     }
 

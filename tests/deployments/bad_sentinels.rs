@@ -91,7 +91,7 @@ async fn one_bad_sentinel_of_three_costs_nothing() {
         Box::new(move |sentinel| sentinel.command(words))
     };
     let monitor = move |sentinel: &Server| {
-        sentinel.command(&["SENTINEL", "MONITOR", NAME, "127.0.0.1", &port, "2"])
+        sentinel.command::<()>(&["SENTINEL", "MONITOR", NAME, "127.0.0.1", &port, "2"]);
     };
     let nothing = || act(|_| {});
     let kinds: [(&str, Act, Act, Option<u16>); 6] = [

@@ -566,7 +566,7 @@ async fn a_name_with_braces_is_a_lock_if_its_channel_is_in_its_slot() {
         for name in ["a}b", "a{b", "{}x", "}{"] {
             match locks.get(name).lock().await {
                 Err(error @ Error::Config { .. }) => {
-                    assert!(error.to_string().contains("braces"), "{name}: {error}")
+                    assert!(error.to_string().contains("braces"), "{name}: {error}");
                 }
                 other => panic!("{name}: {other:?}"),
             }

@@ -229,7 +229,7 @@ async fn lose_and_lock_again(lock: &Lock, thief: &Lock, loss: Loss) {
         assert!(
             matches!(error, Error::Lost { loss: found, .. } if found == loss),
             "{error}"
-        )
+        );
     };
     let old = lock.lock().await.unwrap();
     assert!(thief.force_unlock().await.unwrap());

@@ -175,7 +175,7 @@ async fn a_server_that_loads_its_data_is_ridden_out() {
     let reload = || {
         let loading = std::sync::Arc::clone(&server);
         *reloading.lock().unwrap() = Some(std::thread::spawn(move || {
-            loading.command::<()>(&["DEBUG", "RELOAD"])
+            loading.command::<()>(&["DEBUG", "RELOAD"]);
         }));
         while server.try_command::<u64>(&["DBSIZE"]).is_ok() {
             std::thread::sleep(ms(5));

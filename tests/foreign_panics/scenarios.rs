@@ -664,7 +664,7 @@ async fn an_undo_is_refused() {
     let replicas = |number: &str| {
         stage
             .server()
-            .command::<()>(&["CONFIG", "SET", "min-replicas-to-write", number])
+            .command::<()>(&["CONFIG", "SET", "min-replicas-to-write", number]);
     };
     replicas("1");
     let released = tokio::spawn(guard.unlock());
@@ -967,7 +967,7 @@ async fn a_server_forgets() {
         stage
             .servers
             .iter()
-            .for_each(|s| s.command::<()>(&["ACL", "SETUSER", "default", right]))
+            .for_each(|s| s.command::<()>(&["ACL", "SETUSER", "default", right]));
     };
     may("-mget");
     stage.servers[1].command::<()>(&["FLUSHALL"]);

@@ -173,7 +173,7 @@ async fn a_server_whose_data_was_deleted_is_vetted_again_and_votes_after_its_qua
     let locks = remembered(&servers, 1_000).await;
     assert!(suffice(&servers, &[0, 2], &locks).await);
     for forget in [Server::flush, |server: &Server| {
-        server.delete("lockhound_vote")
+        server.delete("lockhound_vote");
     }] {
         forget(&servers[2]);
         assert!(

@@ -49,7 +49,7 @@ async fn holder_reports_foreign_owners_whatever_their_bytes() {
     let owner = [0xff, 0x00, b'\r', b'\n', 0xfe];
     let (hash, string, forever, readers) = (key(), key(), key(), key());
     let set = |command: &mut redis::Cmd, connection: &mut redis::Connection| {
-        command.exec(connection).unwrap()
+        command.exec(connection).unwrap();
     };
     set(
         redis::cmd("HSET").arg(&hash).arg(&owner[..]).arg(3),

@@ -565,7 +565,7 @@ impl State {
             Action::Answered => self.answered(protocol),
             Action::Outcome => match self.outcome.take() {
                 Some(Outcome::Answered) => {
-                    self.step(protocol, Event::Answered(AcquireOutcome::Granted))
+                    self.step(protocol, Event::Answered(AcquireOutcome::Granted));
                 }
                 Some(Outcome::HandedOver) => self.step(protocol, Event::HandedOver),
                 None => {}

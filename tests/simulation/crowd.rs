@@ -146,7 +146,7 @@ pub async fn gather(
             tasks.spawn(async move {
                 crowd
                     .come_and_go(at, &who, lock.owned_by(Owner::new()))
-                    .await
+                    .await;
             });
         }
     }
@@ -192,7 +192,7 @@ impl Crowd {
                 None => self.world.note(format_args!("{who} gives up")),
                 Some(Ok(guard)) => self.stay(at, who, guard, (called, is_renewed)).await,
                 Some(Err(Error::Unavailable { .. })) => {
-                    self.world.note(format_args!("{who}: unavailable"))
+                    self.world.note(format_args!("{who}: unavailable"));
                 }
                 // A lock that was handed to its last call, which is over, is its own for a moment
                 // more.
@@ -369,7 +369,7 @@ impl Crowd {
             let cut = *self.cut.lock().unwrap();
             match &last {
                 Some((None, ..)) if self.fault.leaves_wake_ups() => {
-                    self.nobody_waits_for_long(since, cut)
+                    self.nobody_waits_for_long(since, cut);
                 }
                 Some((Some(holder), _, false)) if cut.is_none_or(|cut| cut.is_over) => {
                     let since = cut.map_or(since, |cut| cut.changed.max(since));

@@ -109,7 +109,7 @@ pub async fn trouble(world: Arc<World>, net: Arc<Net>, plan: Plan, victims: Arc<
         sleep(up_to(plan.lease * if one_in(3) { 3 } else { 1 })).await;
         match fastrand::choice(&*victims) {
             Some(&victim) if plan.mislead && one_in(2) => {
-                mislead(&world, &net, &plan, victim).await
+                mislead(&world, &net, &plan, victim).await;
             }
             _ if one_in(4) => part(&world, &net, &plan).await,
             _ => one_trouble(&world, &net, &plan).await,

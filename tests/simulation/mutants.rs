@@ -31,7 +31,7 @@ impl Mutant {
             match (&file, sign) {
                 (None, _) if !line.starts_with("--- ") => what.push_str(line),
                 (_, "-") if line.starts_with("--- a/") => {
-                    file = Some(line["--- a/".len()..].to_owned())
+                    file = Some(line["--- a/".len()..].to_owned());
                 }
                 (_, "+") if line.starts_with("+++ b/") => {}
                 (Some(file), "@") => {

@@ -80,7 +80,7 @@ fn collect(ended: &Receiver<Ended>) -> (u64, Duration) {
         match ended {
             Ok(lasted) => time += lasted,
             Err(panic) if lowest.as_ref().is_none_or(|(lowest, _)| seed < *lowest) => {
-                lowest = Some((seed, panic))
+                lowest = Some((seed, panic));
             }
             Err(_) => {}
         }

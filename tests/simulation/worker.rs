@@ -346,11 +346,11 @@ impl Worker {
             Ok(Some(guard)) => return Some((how, guard)),
             Ok(None) => self.world.note(format_args!("{who} {how}: no")),
             Err(Error::Unavailable { .. }) => {
-                self.world.note(format_args!("{who} {how}: unavailable"))
+                self.world.note(format_args!("{who} {how}: unavailable"));
             }
             // What it is in may be lost.
             Err(Error::Lost { loss, .. }) if self.depth > 0 => {
-                self.world.note(format_args!("{who} {how}: {loss}"))
+                self.world.note(format_args!("{who} {how}: {loss}"));
             }
             Err(other) => panic!("{who} {how}: {other}"),
         }

@@ -125,7 +125,7 @@ impl Wire {
     pub(super) fn hear(&self, event: ConnectionEvent) {
         match event {
             ConnectionEvent::Message { channel, text } => {
-                send(&self.subscriber, LinkEvent::Message { channel, text })
+                send(&self.subscriber, LinkEvent::Message { channel, text });
             }
             ConnectionEvent::Reconnected => {
                 self.renew(&mut self.state.lock());

@@ -160,7 +160,7 @@ impl State {
         match self.foreign {
             Foreign::Asks => actions.push(Action::ForeignAsks),
             Foreign::Holding if self.holder == Some(Holder::Foreign) => {
-                actions.push(Action::ForeignUnlocks)
+                actions.push(Action::ForeignUnlocks);
             }
             _ => {}
         }

@@ -314,7 +314,7 @@ impl State {
                 view.uncertain &= !protocol.is(Mutant::DoubtForgotten);
             }
             _ if taken && self.listens(protocol, script) => {
-                self.nodes[usize::from(node)].undo(by, Undo::Once)
+                self.nodes[usize::from(node)].undo(by, Undo::Once);
             }
             _ => {}
         }

@@ -424,7 +424,7 @@ fn threads_outside_see_the_time_of_the_locker() {
         assert_eq!(
             scope.spawn(look).join().expect("no panic"),
             (HoldState::Safe, left)
-        )
+        );
     });
     paused().block_on(async {
         let _host = embedded();

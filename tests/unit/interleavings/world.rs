@@ -227,7 +227,7 @@ impl World {
             match facts.flying[node] {
                 // The wheel looks before it sends.
                 None if self.hold.is_held() && self.hold.claims().claimed => {
-                    steps.push(Step::Send(node))
+                    steps.push(Step::Send(node));
                 }
                 None => {}
                 Some(_) => steps.extend([
@@ -250,7 +250,7 @@ impl World {
         match step {
             Step::Tick => self.facts.now += 1,
             Step::Look(clock) if flaw == Some(Flaw::LookFiresNothing) => {
-                _ = self.hold.mark(self.at(clock))
+                _ = self.hold.mark(self.at(clock));
             }
             Step::Look(clock) => {
                 let state = self.hold.at(self.at(clock));
