@@ -26,6 +26,8 @@ struct WaiterGuard<'a> {
 
 impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
+        // Only a wait without an answer can be dropped in a forked copy, where a mutex may stay
+        // locked forever.
         if !self.answered && self.session.is_forked() {
             return;
         }
@@ -89,12 +91,14 @@ impl Session {
                 answered: false,
             };
             let _warning = reentries::warn_of_itself(self, key, caller);
+            // After the arrival: a timer that fires before it finds no waiter to end.
             if let Some(deadline) = deadline {
                 self.lines.timers().put(deadline, id, key, Timed::Wait);
             }
             // Closing sets the flag and then empties the lines: a caller that came into the line
             // after that sees the flag.
             self.check_open()?;
+            // The line answers every waiter, so without an answer the engine has ended.
             let answer = answer.await.unwrap_or(Err(Error::Closed));
             waiting.answered = true;
             drop(waiting);
@@ -110,6 +114,7 @@ impl Session {
             if let Some(guard) = try_lock::take(self, guard)? {
                 return Ok(Some(guard));
             }
+            // The grant was in time, and only the poll was late: one more attempt decides.
             if deadline.is_some_and(|deadline| self.now() >= deadline) {
                 return Box::pin(self.try_lock(key, caller, *terms)).await;
             }
@@ -139,6 +144,8 @@ async fn reentered(
     origin: Origin,
     count: u32,
 ) -> Result<RawGuard, Error> {
+    // Invariant 1: the guard is there before the await, so dropping this future counts the hold
+    // down.
     let guard = RawGuard::entered(Arc::clone(session), Arc::clone(&hold), origin);
     reentries::note_reentry(&hold);
     release::write_count(session, &hold, count).await?;

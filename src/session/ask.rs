@@ -49,6 +49,7 @@ pub(super) async fn ask(asking: Asking) {
             AcquireOutcome::Granted
         }
         Attempt::Refused(error) => {
+            // The caller leaves first: the line asks next for whoever is its head.
             jobs::refuse(session.lines.leave(key, head.id), &error);
             AcquireOutcome::Refused
         }
@@ -57,6 +58,7 @@ pub(super) async fn ask(asking: Asking) {
             contested,
             place,
         } => {
+            // The first refusal only makes the line listen: it asks once more before it waits.
             if listens {
                 log!(debug, key = %key.shown(), owner = %head.owner, ?ttl, "waiting");
             }
@@ -89,13 +91,16 @@ pub(super) async fn ask(asking: Asking) {
 fn outage_ends_in(session: &Arc<Session>) -> Option<Duration> {
     let now = Instant::now();
     if session.outage.report(now).is_none() {
+        // A round of another key may have been answered since: then there is no outage.
         return Some(session.outage.ends_in(now).unwrap_or(Duration::MAX));
     }
+    // Lines that are sending find out by themselves. The others wait for something else.
     if session.outage.announces(now) {
         let owned = Arc::clone(session);
         session.engine.spawn(async move {
             for key in owned.lines.awaited() {
                 owned.lines.step(&key, Event::Outage);
+                // There may be very many lines.
                 yield_now().await;
             }
         });

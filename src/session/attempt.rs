@@ -61,6 +61,7 @@ impl<'a> PendingAcquire<'a> {
         terms: Terms,
         patience: Duration,
     ) -> Self {
+        // Invariant 2: a retry is another acquire, with generations of its own.
         let first = session
             .generations
             .fetch_add(keys.len() as u64, Ordering::Relaxed);
@@ -74,6 +75,7 @@ impl<'a> PendingAcquire<'a> {
             }
         };
         let claims: Arc<[Claim]> = keys.iter().zip(first..).map(claim).collect();
+        // Invariant 3: nothing has been sent yet.
         let sent = session.now();
         let fences = Source::new(
             session.settings.fencing,
@@ -125,6 +127,7 @@ impl<'a> PendingAcquire<'a> {
             .zip(&majority.fences)
             .map(hold)
             .collect();
+        // The alarm would end such a hold at once.
         if holds
             .iter()
             .all(|hold| granted + lease::ARM_EARLY < hold.valid_until())
@@ -151,9 +154,7 @@ impl Granted {
 }
 
 /// Sends one acquire for all of these locks or none, each with a generation of its own. This runs
-/// in a task of the engine, to its end: only this task knows what the acquire may have taken. If it
-/// fails and a server turns out to have a new memory, it is undone, and sent once more: a server
-/// that is vetted during a round has no vote in it.
+/// in a task of the engine, to its end: only this task knows what the acquire may have taken.
 pub(super) async fn attempt(
     session: &Arc<Session>,
     keys: &[Key],
@@ -180,6 +181,7 @@ pub(super) async fn attempt(
         )
     };
     let mut pending = new();
+    // Invariant 1: this undoes everything, should the task end early.
     let mut unsettled = pending.unsettled();
     let with = |fences| quorum::AcquireTerms {
         lease: terms.lease,
@@ -190,7 +192,9 @@ pub(super) async fn attempt(
         .quorum
         .acquire(&pending.claims, with(pending.fences), order)
         .await;
+    // A server has a new memory. It is vetted by now, but has no vote in the round that found that.
     if round.is_outdated() {
+        // The second acquire would find the first one's field there, so it waits for the undo.
         unsettled.give_back(&round.taken).await;
         unsettled.undo(&[], &round.uncertain, round.late);
         pending = new();
@@ -204,6 +208,7 @@ pub(super) async fn attempt(
     let acquired = round.acquired.and_then(|majority| pending.holds(&majority));
     match &acquired {
         Acquired::Granted(holds) => {
+            // The label is sent before the caller has its guard, and so before the first release.
             labels::need_label(session);
             unsettled.keep(holds, sent, &round.uncertain, round.late);
         }
@@ -223,6 +228,7 @@ pub(super) async fn attempt(
 pub(super) fn register(session: &Arc<Session>, granted: &Granted) -> RawGuard {
     let Admitted { same_owner, .. } = admit(session, granted, None);
     watch_end(session, &granted.hold);
+    // Invariant 1: if anything below panics, the drop of the guard gives the lock back.
     let guard = RawGuard::granted(
         Arc::clone(session),
         Arc::clone(&granted.hold),
@@ -318,6 +324,8 @@ fn settle(session: &Arc<Session>, granted: &Granted) {
     if !session.watchdog.watch(hold, session.now()) {
         hold.lose(Loss::RenewalFailed);
     }
+    // Closing, and a watchdog that fails, end the holds that they find in the table. This one may
+    // have come into it after that.
     match session.check_open() {
         Ok(()) => {}
         Err(Error::Closed) => _ = hold.lose(Loss::Closed),
@@ -337,6 +345,7 @@ fn serve(session: &Arc<Session>, hold: &Arc<Hold>, waiters: Vec<CallWaiter<RawGu
     if waiters.is_empty() {
         return;
     }
+    // One write for all of them: they are counted already.
     release::count_behind(session, hold, hold.guards());
     for waiter in waiters {
         reentries::note_reentry(hold);

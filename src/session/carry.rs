@@ -37,6 +37,7 @@ impl World for Around {
             && !quorum.nodes().iter().any(|n| n.is_cluster());
         Moment {
             now: self.clock.now(),
+            // Drawn here, so that a line stays pure: models replay it.
             chance: fastrand::f64(),
             retry: settings.retry_pause(fastrand::f64()),
             recheck: lease::recheck_interval(settings.lease),
@@ -86,7 +87,8 @@ impl World for Around {
                     listing,
                     listens,
                 });
-                // A line that listens waits for others.
+                // Staying awake for the answer would take the CPU from the lockers that the line
+                // waits for.
                 if listens {
                     session.runner.submit(asks);
                 } else {
@@ -118,6 +120,8 @@ impl World for Around {
             }
             Effect::GiveUp { came_by } => Some(Event::GaveUp(give_up(&session, key, came_by))),
             Effect::Pass => pass(&session, key),
+            // These change the subscription and the timer, under the shard's lock
+            // (`Lines::advance`).
             Effect::Listen { .. } | Effect::Hush { .. } | Effect::WakeAt { .. } => None,
         }
     }
@@ -127,6 +131,7 @@ impl World for Around {
 /// locker in the list asks after a moment. Also done while closing, since a locker that is about to
 /// end must not be woken.
 fn pass(session: &Arc<Session>, key: &Key) -> Option<Event> {
+    // A task would be dropped at once, and no event would end the pass.
     if session.engine.has_ended() {
         return Some(Event::Passed(false));
     }
@@ -198,6 +203,7 @@ async fn name_lasting(session: &Session, key: &Key) -> bool {
 
 /// Ends the wait of a waiter whose time is over.
 fn end_wait(session: &Session, key: &Key, id: u64, deadline: Instant) {
+    // Before the waiter leaves: with the last one, the line may forget the round.
     let held = session.lines.is_known_held(key, session.now());
     if let Some(waiter) = session.lines.leave(key, id) {
         // Nobody asked a server while the lock was left to others: the caller does.

@@ -36,6 +36,7 @@ impl Session {
 /// Refuses new work, ends waits, fires every token, waits for releases, quits. Runs on the engine,
 /// which ends after it, also after a panic.
 pub(super) async fn wind_down(session: &Arc<Session>) {
+    // First: a caller whose wait ends below, and that asks again, must be refused.
     session.closed.store(true, Ordering::Release);
     session.turns.close();
     let _: Result<_, _> = foreign::survive(finish(session)).await;
@@ -60,6 +61,7 @@ async fn finish(session: &Arc<Session>) {
         .engine
         .tally()
         .end(minority, || session.lines.is_idle());
+    // After a lease the servers have forgotten the locks, and a release would change nothing.
     let bound = Instant::now() + CLOSING.min(session.settings.lease);
     let _: Result<_, _> = timeout(Instant::now().until(bound), settled).await;
     // Servers that do not answer get no QUIT: their sockets are closed with the engine.

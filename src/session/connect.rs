@@ -219,11 +219,11 @@ fn fail(session: &Arc<Session>, message: String) {
     );
 }
 
-/// Handles a message for a key. If the key is held here, somebody may have deleted it. The message
-/// of our own release before that is no reason to check.
+/// Handles a message for a key. If the key is held here, somebody may have deleted it.
 fn message(session: &Session, key: &Key) {
     let now = Instant::now();
     for hold in session.lines.holds_of(key) {
+        // A younger hold hears of the release before it, which may be our own.
         if hold.is_held() && now.since(hold.since) > session.settings.command_timeout {
             session.watchdog.renew_now(&hold, now);
         }

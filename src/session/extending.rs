@@ -1,10 +1,7 @@
 //! Extends a fixed lease, when its holder asks for it.
 //!
-//! # Invariants
-//! - A server never shortens a lease for it. So a copy that arrives late or twice does no harm, and
-//!   two calls at a time may arrive in any order.
-//! - The longest lease that was asked for is noted before anything is sent: releases and undos are
-//!   repeated for that long.
+//! A server never shortens a lease for it. So a copy that arrives late or twice does no harm, and two
+//! calls at a time may arrive in any order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +32,7 @@ pub(super) async fn extend(
     }
     validate_duration("extend", lease)?;
     session.settings.check_quarantine("extend", lease)?;
+    // A holder that has lost the lock learns of it without a round trip.
     hold.at(session.now()).check(&hold.claim.key)?;
     let owned = Arc::clone(session);
     let hold = Arc::clone(hold);
@@ -50,8 +48,10 @@ async fn extend_on_all(
     hold: &Arc<Hold>,
     lease: Duration,
 ) -> Result<(), Error> {
+    // Before the send: releases and undos are repeated for the longest lease that may stand there.
     hold.lengthen(lease);
     let key = &hold.claim.key;
+    // Invariant 3.
     let sent = Instant::now();
     hold.at(sent).check(key)?;
     let until = lease::valid_until(sent, lease);
@@ -67,6 +67,7 @@ async fn extend_on_all(
             Outcome::Refused(error) => refusal = Some(error),
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => failures.push(failure),
         }
+        // The lease that it had may end before a majority has answered.
         hold.at(Instant::now()).check(key)?;
         if hold.has_votes_until(until) {
             return Ok(());

@@ -12,14 +12,10 @@
 //!    the next field with its lease. It publishes nothing, since the lock was never free. It calls
 //!    only what an acquire and a release call, so it needs no rights of its own.
 //! 3. *Granted*: the next hold replaces the first one in the line in one step, whether or not its
-//!    caller still waits. A caller that is gone drops its grip, which releases the lock. The
+//!    caller still waits. A caller that is gone drops its guard, which releases the lock. The
 //!    watchdog takes back a grant that is not claimed for a command timeout, or for a sixth of the
 //!    lease if that is less.
-//! 4. *Gone*: the releaser gets the loss. Nothing was taken, and the line asks.
-//! 5. *Not executed*: the release is sent by itself, and the line asks after its answer.
-//! 6. *Unknown* or refused: the release is sent until it is answered, and only then the undo of the
-//!    next field. No second undo is needed: once the first field is gone, a late hand-over takes
-//!    nothing.
+//! 4. Every other outcome: see `hand_over`.
 //!
 //! # Why the next caller waits for the answer
 //! It could enter while the hand-over is in flight, with the validity that the releaser had left
@@ -90,6 +86,8 @@ pub(super) async fn hand_over(mut released: Unconfirmed, head: Option<Head>) {
     let outcome = match timeout(Instant::now().until(released.deadline), &mut asking).await {
         Ok(outcome) => outcome,
         Err(_) => {
+            // The caller has waited for long enough. The answer still decides what is undone, and
+            // who is next.
             released.overdue(Vec::new());
             asking.await
         }
@@ -103,6 +101,7 @@ pub(super) async fn hand_over(mut released: Unconfirmed, head: Option<Head>) {
                 votes: vec![0],
             }) {
                 Acquired::Granted(holds) => {
+                    // Invariant 1: from here on, the guards of these holds give the lock back.
                     released.settle_next();
                     for next in holds {
                         attempt::deliver_after(
@@ -121,21 +120,25 @@ pub(super) async fn hand_over(mut released: Unconfirmed, head: Option<Head>) {
                 }
             }
         }
+        // Nothing was taken. The releaser gets the loss, and the line asks.
         Outcome::Done(HandOverAnswer::Gone) => {
             session.outage.answered();
             released.settle_next();
             released.end(Settled::Gone);
         }
+        // The release is sent by itself, and the line asks after its answer.
         Outcome::NotExecuted(failure) => {
             log!(trace, key = %key.shown(), %failure, "not handed over");
             released.settle_next();
             session.engine.spawn(release(released));
         }
+        // The release is sent until it is answered, and only then the undo of the next field. No
+        // second undo is needed: once the first field is gone, a late hand-over takes nothing.
         Outcome::Unknown(failure) => {
             log!(debug, key = %key.shown(), %failure, "nobody knows who has it");
             session.engine.spawn(release(released));
         }
-        // The script may have done a part of it.
+        // The same: the script may have done a part of it.
         Outcome::Refused(error) => {
             log!(debug, key = %key.shown(), %error, "the hand-over was refused");
             session.engine.spawn(release(released));

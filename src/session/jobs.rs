@@ -35,6 +35,8 @@ impl Drop for UnderWay {
         if !self.ended {
             let Self { session, key, .. } = self;
             contained(|| {
+                // The callers first: the line would ask for the next one, whose job may end the
+                // same way.
                 refuse(session.lines.drain(key, |_| true), &stopped(session));
                 session.lines.step(key, Event::Stopped);
             });

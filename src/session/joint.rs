@@ -77,6 +77,7 @@ impl<T: AsRef<View>> Joined<T> {
     /// [`Error::Lost`] with the first loss.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let state = self.state();
+        // Not the first one that is lost, if another one was lost before.
         let lost_first = self
             .views()
             .find(|view| self.more.is_none() || view.state() == state);
@@ -200,6 +201,7 @@ impl Joined<RawGuard> {
 
 impl More<RawGuard> {
     async fn unlock(self, first: Releasing) -> Result<(), Error> {
+        // Collected, so that all are sent before the first answer is awaited.
         let rest: Vec<Releasing> = self.rest.into_iter().map(RawGuard::release).collect();
         let mut lost = Vec::new();
         let mut failed = None;

@@ -3,8 +3,7 @@
 //! No lock depends on a label, and only `holder()` waits for one. It is the key
 //! `lockhound_label:<uuid>`, which lives for an hour.
 //! - The first grant of a locker has it written, on all nodes; connecting writes nothing, so a
-//!   locker that never has a lock leaves no key. The job asks for that before the caller has its
-//!   grip, so the label is sent before the first release.
+//!   locker that never has a lock leaves no key.
 //! - Every 20 minutes it is written again. A node that was away, refused it or lost its data gets
 //!   it then: no reconnect and no failure is worth a write of its own.
 //! - `holder()` asks all nodes (`quorum/labels.rs`), since in a cluster the label is in another
@@ -36,6 +35,7 @@ async fn keep(labelling: Arc<Labelling>, session: Weak<Session>) {
             .quorum
             .label(session.id.to_string().into(), Some(&session.settings.label))
             .await;
+        // A task that sleeps must not keep the session, and with it the connections.
         drop(session);
         sleep(RENEWAL).await;
     }
@@ -74,6 +74,7 @@ pub(super) async fn leave_servers(session: &Session) {
                 return;
             }
         }
+        // It was sent, so the QUIT decides when this ends.
         pending::<()>().await;
     };
     tokio::select! {

@@ -23,6 +23,7 @@ pub(super) fn leave(
     hold: &Arc<Hold>,
     entrance: Option<&Entrance>,
 ) -> Result<AnswerReceiver<Result<(), Error>>, Loss> {
+    // The lock is the parent's, whose own copy of the guard releases it.
     if session.is_forked() {
         return Err(Loss::Forked);
     }
@@ -115,16 +116,17 @@ fn send_release(
     }
 }
 
-/// Returns whether this hold may be handed over. Not after a failed renewal: the release may have
-/// no answer either. Not with `replicas`: acquires are on another connection. Not if the lock is
-/// kept for its `min_hold`.
+/// Returns whether this hold may be handed over.
 fn hands_over(session: &Session, hold: &Hold) -> bool {
+    // After a failed renewal, the release may have no answer either.
     let is_sound = hold.failed_ticks() == 0
         && !session
             .quorum
             .everywhere()
             .any(|node| hold.is_uncertain(node));
+    // A lock that is kept for its `min_hold` is not free for the next caller.
     let is_over = hold::rest(hold.kept_until(), session.now()).is_none();
+    // With `replicas`, acquires and releases are on different connections.
     session.quorum.hands_over() && session.settings.replicas.is_none() && is_sound && is_over
 }
 
@@ -144,6 +146,7 @@ pub(super) fn take_back(session: &Arc<Session>, hold: &Arc<Hold>) {
         "nobody took the lock that was granted: it is given back"
     );
     match hold.mark(session.now()) {
+        // `revoke` made it so, as its last guard would have.
         HoldState::Lost(Loss::Released) => {
             let (reply, _) = foreign::channel();
             send_release(session, hold, reply);

@@ -27,6 +27,7 @@ pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<
     loop {
         tokio::select! {
             biased;
+            // Before more losses come in, so that a flood of them does not put the summary off.
             () = sleep_until(told.until.unwrap_or_else(Instant::now)), if told.until.is_some() => told.end_second(),
             many = losses.recv_many(&mut lost, MOST) => {
                 let (1.., Some(session)) = (many, session.upgrade()) else { return };

@@ -3,14 +3,14 @@
 //! # A lock and its release
 //! 1. `acquire.rs` enters the hold that the owner has, or puts the caller in line: one step under
 //!    the shard's lock. A line with nothing in flight answers with an effect, and the caller's
-//!    thread carries it out (`carry.rs`): it gives the acquire to the crew as a job.
+//!    thread carries it out (`carry.rs`): it gives the acquire to the job runner.
 //! 2. The job (`ask.rs`, `attempt.rs`) takes a new generation, reads the clock and asks the quorum.
 //!    Its outcome is the next event of the line. While a hold of this locker may have the lock, the
 //!    line asks for nothing: the answer to the release, or the loss, makes it look again.
 //! 3. *Granted*: the job registers a `Hold`, has the alarm and the watchdog look after it, and
-//!    sends the waiter its [`Grip`]. Waiters of the same owner enter with it. The watchdog takes
-//!    back a grant that no caller claims for a sixth of the lease: a caller that is never polled
-//!    again must not keep the lock.
+//!    sends the waiter its [`RawGuard`]. Waiters of the same owner enter with it. The watchdog
+//!    takes back a grant that no caller claims for a sixth of the lease: a caller that is never
+//!    polled again must not keep the lock.
 //! 4. *Held by another owner*: the line subscribes, waits for the confirmation, and asks once more,
 //!    since it has not heard a release in between. Then it waits for a message, for the end of the
 //!    holder's lease, or for a sixth of its own; in `Format::Plain`, whose clients send no
@@ -18,8 +18,8 @@
 //! 5. *Unknown*: the book (`standing/`) undoes what the attempt may have taken, behind the acquire
 //!    on the same connection. The next attempt follows after a random pause, with another
 //!    generation.
-//! 6. Dropping the last guard (`leave.rs`) gives the release to the crew, or to the line if it may
-//!    be handed over (`hand_over.rs`). `release.rs` sends it to all servers until each has
+//! 6. Dropping the last guard (`leave.rs`) gives the release to the job runner, or to the line if
+//!    it may be handed over (`hand_over.rs`). `release.rs` sends it to all servers until each has
 //!    answered. `unconfirmed.rs` answers the caller as soon as a majority makes the outcome
 //!    certain, after a command timeout at the latest, and lets the line resume.
 //!

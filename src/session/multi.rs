@@ -2,10 +2,9 @@
 //!
 //! One script takes them if all are free, unless a caller waits for one of them here, who came
 //! first. If one is held, they are taken one after the other through their lines, as single locks
-//! are, so that messages wake the waiters and nobody starves. They are taken in the order of their
-//! names: two callers that want the same locks never wait for each other. The locks taken so far
-//! are grips in the caller's future, whose drop gives them back. If one is lost before the last is
-//! granted, the caller starts again.
+//! are, so that messages wake the waiters and nobody starves. The locks taken so far are guards in
+//! the caller's future, whose drop gives them back. If one is lost before the last is granted, the
+//! caller starts again.
 //!
 //! Several locks are not one hold: each has a generation, a field, a fence and terms of its own, so
 //! undo, renewal and release treat them as single locks, and a lock that was held before keeps its
@@ -94,6 +93,7 @@ async fn collect(
     errand: &mut Errand<'_>,
 ) -> Result<Option<Vec<RawGuard>>, Error> {
     let mut guards = Vec::with_capacity(errand.keys.len());
+    // In the order of their names: two callers that want the same locks never wait for each other.
     for key in errand.keys {
         match session
             .wait_in_line(key, errand.caller, &errand.terms, errand.deadline)

@@ -125,6 +125,7 @@ impl Outage {
         let Some(failing) = failing.as_mut() else {
             return false;
         };
+        // Callers that were too young for the last announcement are due by then.
         let is_due = failing
             .announced
             .is_none_or(|last| now.since(last) >= self.patience);

@@ -145,6 +145,7 @@ impl RawGuard {
             } else {
                 Stage::Over
             };
+            // After the claim: a test that fails leaves no lock behind.
             if beside {
                 reentries::fail_test(session, &hold.claim.key);
             }
@@ -183,6 +184,7 @@ impl RawGuard {
 
     fn leave(&mut self) -> Result<AnswerReceiver<Result<(), Error>>, Loss> {
         let View { session, hold } = &self.view;
+        // Replaced first, so that the drop of this guard does not count the hold down again.
         let entrance = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Taken(entrance) => Some(entrance),
             // Its caller never entered.
@@ -207,6 +209,7 @@ pub(super) struct Releasing {
 impl Releasing {
     pub(super) async fn answer(self) -> Result<(), Error> {
         match self.answer {
+            // Without an answer the engine has ended, and the lease runs out.
             Ok(answer) => answer
                 .await
                 .unwrap_or_else(|_| Err(Error::lost(&self.key, Loss::Closed))),
@@ -219,6 +222,8 @@ impl Releasing {
 impl Drop for RawGuard {
     fn drop(&mut self) {
         let stands = match self.stage {
+            // It was counted with the grant, unless that was revoked. A forked copy may not take
+            // the mutex.
             Stage::OnItsWay { .. } => !self.view.session.is_forked() && self.view.hold.take_guard(),
             Stage::Taken(_) => true,
             Stage::Over => false,

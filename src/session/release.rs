@@ -71,6 +71,8 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
         let answer = tokio::select! {
             biased;
             Some((node, answer)) = answers.next() => {
+                // Then the lock may be gone because a copy of this release, or the hand-over, was
+                // executed.
                 let executed = handed_over || matches!(answer, Outcome::Unknown(_));
                 match answer.map(|release| released(&session, &hold, &release, rest)) {
                     // A node that never had the lock has nothing to release. Undos deal with what
@@ -78,10 +80,13 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
                     Outcome::NotExecuted(failure) | Outcome::Unknown(failure) if hold.has_vote(node) => {
                         failures.push(failure.clone());
                         let mut told = session.book.release_again(node, &hold, executed);
+                        // The book drops the channel without an answer when the lease is over.
                         let again = async move { told.recv().await.unwrap_or(Outcome::Unknown(failure)) };
                         repeated.extend(iter::once((node, again)));
                         continue;
                     }
+                    // The lease cannot have ended by itself yet, so it was the hand-over that took
+                    // the lock away.
                     Outcome::Done(false) => Outcome::Done(executed && Instant::now() < hold.valid_until()),
                     answer => answer,
                 }
@@ -93,12 +98,16 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
             }
             else => break,
         };
+        // A server that has executed the release has no first field any more, and one that refuses
+        // it has refused the hand-over. Neither executes a late hand-over: one undo is enough.
         let is_answered = matches!(answer, Outcome::Done(_) | Outcome::Refused(_));
         unconfirmed.undo_next(if is_answered {
             Doubt::Granted
         } else {
             Doubt::MayCome
         });
+        // Failed releases count only after their repetition: the verdict is about what was
+        // executed.
         confirmations.add(answer);
         if let Some(settled) = confirmations.verdict() {
             unconfirmed.conclude(settled);

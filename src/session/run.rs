@@ -72,6 +72,7 @@ impl Session {
         let (runs, around) = caller.runs.standing();
         caller.runs = runs;
         let mut turns = Vec::with_capacity(keys.len());
+        // The keys are in order, so two runs never wait for each other.
         for key in keys.iter() {
             let inside = caller.runs.innermost(self.id, key);
             match self.turns.take(key, &caller.owner, inside).await {

@@ -63,7 +63,7 @@ pub(super) struct Around {
     pub(super) settings: Settings,
 }
 
-/// A job of the crew.
+/// A job for the job runner.
 pub(super) enum Task {
     /// Acquires for the head of a line.
     Ask(Asking),

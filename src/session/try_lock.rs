@@ -52,6 +52,7 @@ impl Session {
                         guards.push(RawGuard::entered(Arc::clone(self), hold, caller.origin));
                     }
                     Entry::Lost(loss) => return Err(Error::lost(&key, loss)),
+                    // The guards so far are dropped, and their counts go back.
                     Entry::HeldHere => return Ok(None),
                     Entry::Open => rest.push(key),
                 }
@@ -122,6 +123,7 @@ pub(super) fn take(session: &Session, mut guard: RawGuard) -> Result<Option<RawG
     }
     match guard.as_ref().look() {
         HoldState::Lost(Loss::Closed) => Err(Error::Closed),
+        // A caller that has not had the lock yet has nothing to lose: it asks again.
         HoldState::Lost(_) => session.check_open().map(|()| None),
         HoldState::Safe | HoldState::Jeopardy => Ok(Some(guard)),
     }

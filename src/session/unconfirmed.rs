@@ -76,6 +76,7 @@ impl Unconfirmed {
                 Err(error.of(std::slice::from_ref(&hold.claim.key)))
             }
         };
+        // Before the caller is told: what it asks for next must find the key without this hold.
         session.lines.remove(hold);
         forget(session, hold);
         let Claim { key, field, .. } = &hold.claim;
@@ -194,6 +195,7 @@ impl Drop for Unconfirmed {
                         .for_each(|(reply, _)| foreign::hang_up(reply));
                 }
                 _ => {
+                    // Before the fields are dropped: the undo of `next` comes behind this one.
                     self.session.book.undo_hold(&self.hold);
                     self.conclude(Settled::Refused(
                         self.session.panicked("the panic hook was told why"),

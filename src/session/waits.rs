@@ -20,6 +20,7 @@ impl Session {
             return Some(future.await);
         };
         tokio::select! {
+            // A result that is there counts, though the deadline is over as well.
             biased;
             value = future => Some(value),
             () = pause_until(self, deadline) => None,
@@ -51,6 +52,7 @@ pub(super) fn gave_up(session: &Session, since: Instant, deadline: Instant) -> R
         return Err(session.quorum.unavailable(nodes, lasts));
     }
     let known = session.outage.known_before(since, now);
+    // An answer takes longer than this caller waited: silence says nothing about the servers.
     if known.is_zero() && since.until(deadline) < session.quorum.answers_within() {
         return Ok(());
     }
