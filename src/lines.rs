@@ -200,6 +200,7 @@ impl<W: World> Lines<W> {
         slot: &mut KeyState<W>,
         mut event: Event,
     ) -> (Option<Effect<W::Release, Head>>, Instant) {
+        // `moment` takes the mutexes of what is around, and a line at rest needs nothing of it.
         if !slot.line.heeds(event) {
             return (None, self.world.now());
         }
@@ -212,6 +213,7 @@ impl<W: World> Lines<W> {
                     if !self.world.listen(key) {
                         return (None, now);
                     }
+                    // The channel was subscribed already, so no confirmation will follow.
                     event = Event::Subscribed;
                 }
                 Some(Effect::WakeAt { until, others }) => {
@@ -245,6 +247,7 @@ impl<W: World> Lines<W> {
                     self.timers.remove(at, id, now);
                 }
                 drop(slot);
+                // A caller may have come since the shard was unlocked.
                 self.slots.remove_if(key, |_, slot| slot.line.is_empty());
             }
         }
@@ -252,6 +255,7 @@ impl<W: World> Lines<W> {
 
     /// Has the line woken at this time, or earlier.
     fn plan(&self, key: &Key, slot: &mut KeyState<W>, until: Instant, now: Instant) {
+        // A timer that comes early only has the line look once more.
         if slot.alarm.is_some_and(|(at, _)| at <= until) {
             return;
         }
@@ -268,6 +272,7 @@ impl<W: World> Lines<W> {
         let Some(mut slot) = self.slots.get_mut(key) else {
             return;
         };
+        // A timer that was replaced may be on its way already.
         if slot.alarm.take_if(|(_, planned)| *planned == id).is_some() {
             self.run(key, slot, Event::Due);
         }
@@ -304,6 +309,7 @@ impl<W: World> Lines<W> {
                 (Arrival::Queued, slot.line.arrive(waiter))
             }
         };
+        // What the look found lost has to be fired too, without the shard's lock.
         if starts || !slot.found_lost().is_empty() {
             self.run(key, slot, Event::Changed);
         }
@@ -326,6 +332,7 @@ impl<W: World> Lines<W> {
                 same_owner: Vec::new(),
             };
         };
+        // Before the shard is unlocked: a removal must not be counted first.
         self.holds.fetch_add(1, Ordering::Relaxed);
         Admitted {
             waiter: self.counted(waiter),
@@ -344,10 +351,12 @@ impl<W: World> Lines<W> {
     ) -> Admitted<W::RawGuard> {
         let mut slot = self.slots.entry(hold.claim.key.clone()).or_default();
         let (released, waiter) = slot.line.transfer(from, Arc::clone(hold), waiter, now);
+        // Otherwise one hold takes the place of the other, and their number stays.
         if released.is_none() {
             self.holds.fetch_add(1, Ordering::Relaxed);
         }
         let same_owner = self.let_in(slot, hold, now);
+        // Its drop may run a waker, so it waits for the end of the shard's lock.
         drop(released);
         Admitted {
             waiter: self.counted(waiter),
@@ -384,6 +393,7 @@ impl<W: World> Lines<W> {
         }
         match &mut slot {
             Some(slot) => slot.line.begin_release(lease, &moment),
+            // No caller waits here. Lockers elsewhere may, and the release has to wake them.
             None => Line::<Arc<Hold>, LockRequest<W::RawGuard>, W::Release>::default()
                 .begin_release(lease, &moment),
         }
@@ -391,6 +401,7 @@ impl<W: World> Lines<W> {
 
     /// Takes in a server's answer to a release that has notified others.
     pub(crate) fn released(&self, key: &Key, release: &ReleaseAnswer) {
+        // Even without a caller here, it remembers what the answer says of others.
         let mut slot = self.slots.entry(key.clone()).or_default();
         slot.line.released(release, &self.world.moment(key));
         self.run(key, slot, Event::Due);
@@ -435,6 +446,7 @@ impl<W: World> Lines<W> {
             self.holds.fetch_sub(1, Ordering::Relaxed);
         }
         self.run(key, slot, Event::Changed);
+        // As above: after the shard's lock.
         drop(taken);
     }
 

@@ -111,6 +111,7 @@ impl Course {
     /// Records that a waiter has the lock. Its release may come before the next step, which finds
     /// it first.
     pub(super) fn granted(&mut self) {
+        // With nothing under way, no outcome follows that could be taken for another one.
         if self.phase != Phase::Idle {
             self.phase = Phase::Granted;
         }
@@ -157,6 +158,7 @@ impl Course {
         };
         self.outrun = match answer {
             AcquireOutcome::Outrun => self.outrun.or(Some(sent)),
+            // All nodes were asked, so the first one alone decides nothing.
             _ => None,
         };
     }
@@ -180,15 +182,20 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         match (self.hear(event, moment)?, self.course.phase) {
             (Event::Stopped, _) => self.stop(moment),
             (Event::Answered(answer), Phase::Asks { sent }) => self.answered(answer, sent, moment),
+            // The grant came before this, and replaced the phase that knew when it was asked for.
             (Event::Answered(answer), Phase::Granted) => self.answered(answer, now, moment),
+            // Each server confirms by itself, and only a majority counts.
             (Event::Subscribed, Phase::Listens { .. }) if moment.sources.confirmed => {
                 (self.course.deaf, self.course.unsubscribed) = (false, false);
                 self.look(moment)
             }
+            // The subscription takes too long, and the line asks without it. A message that comes
+            // before it is there is missed: `hear` makes up for that.
             (Event::Due, Phase::Listens { until, in_turn }) if until <= now => {
                 (self.course.deaf, self.course.unsubscribed) = (in_turn, true);
                 self.look(moment)
             }
+            // The timer was that of an earlier wait.
             (Event::Due, Phase::Listens { until, .. }) => Some(Effect::WakeAt {
                 until,
                 others: false,
@@ -203,9 +210,12 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
                 Some(next) => self.rest(pause.min(next), false, Then::Look, moment),
                 None => self.look(moment),
             },
+            // No round of this line has failed just now, so only the age of each caller counts.
             (Event::Outage, Phase::Blocked { .. } | Phase::Rests(_)) => {
                 Some(Effect::GiveUp { came_by: None })
             }
+            // Others are not waited for any more, but the pause that keeps lockers apart may still
+            // follow.
             (Event::Changed, Phase::Rests(rest)) if !self.queue.is_empty() => {
                 self.end(rest, moment)
             }
@@ -243,6 +253,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         let is_late =
             self.course.unsubscribed && !matches!(self.course.phase, Phase::Listens { .. });
         match (event, &mut self.wake_state) {
+            // A message may have come after the last answer and before the subscription.
             (Event::Subscribed, Some(_)) if is_late && moment.sources.confirmed => {
                 self.course.unsubscribed = false;
                 self.hear(Event::Missed, moment)
@@ -259,6 +270,8 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
                 self.end_turn(ended, now);
                 Some(Event::Due)
             }
+            // A release has called a locker without callers. If it may be in the list, it goes,
+            // which wakes the next one; otherwise somebody else has sent this.
             (Event::WokenUp(_), None) => {
                 self.passes |= self.listed.begin_pass();
                 None
@@ -270,6 +283,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
                     self.passes = true;
                     None
                 }
+                // The pass may have taken off a locker that waits again: no release would wake it.
                 AfterPass::Ask => self.hear(Event::Missed, moment),
             },
             _ => Some(event),
@@ -280,6 +294,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
     fn look(&mut self, moment: &Moment<'_>) -> Option<Effect<R>> {
         let now = moment.now;
         self.course.phase = Phase::Looks;
+        // First: until the release is sent, nobody can get the lock.
         if let Some(release) = self.passed.take() {
             self.course.phase = Phase::HandsOver;
             return Some(Effect::Release(release, self.successor(now)));
@@ -288,6 +303,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             return self.done(now);
         };
         if self.holds.iter().any(|hold| hold.blocks(now)) {
+            // Release and loss come as changes. This only bounds the wait (invariant 6).
             let until = now + moment.recheck;
             self.course.phase = Phase::Blocked { until };
             return Some(Effect::WakeAt {
@@ -295,10 +311,13 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
                 others: false,
             });
         }
+        // A guard of its owner still lives inside: it must not get the lock as if nothing had
+        // happened.
         if let Some(loss) = self.loss_of(&head.owner, now) {
             return Some(Effect::Lost(head.id, loss));
         }
         let (head, lease) = (head.id, head.call.lease());
+        // The release of this locker has just woken another one, which this ask would get ahead of.
         if self
             .wake_state
             .as_mut()
@@ -324,6 +343,8 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             .map(|wake_state| wake_state.begin(now));
         self.end_turn(begun.and_then(|begun| begun.taken), now);
         let listing = begun
+            // A locker that cannot hear its call must not be in the list: it would cost each
+            // release a wait.
             .zip(lister.filter(|_| confirmed && named))
             .map(|(begun, locker)| Listing {
                 locker: Arc::clone(locker),
@@ -331,6 +352,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
                 lifetime: moment.lifetime(lease),
             });
         self.course.listing = listing.is_some();
+        // Before the answer, which may never come: the server may have put it in all the same.
         if let Some(Listing { lifetime, .. }) = &listing {
             self.listed.enter(now + *lifetime);
         }
@@ -422,6 +444,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
                 self.rest(look, self.wake_state.is_some(), Then::MakeWay, moment)
             }
             AcquireOutcome::Unavailable { ends_in: Some(end) } => {
+                // Not beyond the end of the tolerance, when the callers have to be told.
                 self.rest(moment.retry.min(end), false, Then::Look, moment)
             }
             AcquireOutcome::Unavailable { ends_in: None } => {
@@ -437,6 +460,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
 
     /// Waits for the holder: for a message, the end of its lease, or until it is time to check.
     fn wait(&mut self, ttl: Option<Duration>, moment: &Moment<'_>) -> Option<Effect<R>> {
+        // A change here while it asked: the answer may be older.
         if self.course.changed {
             return self.look(moment);
         }
@@ -506,6 +530,8 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
                 others: false,
             });
         }
+        // Nobody has acted in all of this time. With a place, the ask drops the lockers before this
+        // one.
         if let Some(wake_state) = &mut self.wake_state
             && due.is_none_or(|due| due > now)
             && rest.others
@@ -523,6 +549,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             .is_some_and(|wake_state| wake_state.is_called());
         match rest.then {
             Then::Look => self.look(moment),
+            // A call is for this locker alone, so there is nobody to keep apart from.
             Then::MakeWayUnlessCalled if is_called => self.look(moment),
             Then::MakeWay | Then::MakeWayUnlessCalled => self.make_way(moment),
         }
@@ -549,6 +576,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             return self.look(moment);
         };
         self.course.phase = Phase::HandsOver;
+        // No caller is left to hand the lock to.
         Some(Effect::Release(release, None))
     }
 

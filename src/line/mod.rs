@@ -213,6 +213,7 @@ impl<H, C, R> Line<H, C, R> {
 
     /// Forgets what is too old, and returns for how long the line has to be kept.
     pub(crate) fn stays(&mut self, now: Instant) -> Stays {
+        // A pass has an outcome, which the line has to take in.
         if !self.is_idle() || self.listed.passes() {
             return Stays::InUse;
         }
@@ -288,6 +289,7 @@ impl<H, C, R> Line<H, C, R> {
             return None;
         }
         let waits = self.wake_state.is_some() && !self.queue.is_empty();
+        // What was heard while the lock was held was about this hold, or older.
         self.wake_state
             .iter_mut()
             .for_each(|wake_state| wake_state.release());
@@ -318,6 +320,7 @@ impl<H, C, R> Line<H, C, R> {
                 others,
                 waiting,
             } => {
+                // This locker counts, whether or not the server has it in the list.
                 let lockers = waiting + u64::from(place.is_none());
                 self.passed_on(*place, *turn, *others, lockers, moment.now)
             }
@@ -373,6 +376,7 @@ impl<H, C, R> Line<H, C, R> {
         let WakeSources {
             asked, confirmed, ..
         } = moment.sources;
+        // The message also reached this locker, if it is subscribed.
         let others = told.saturating_sub(asked.into());
         let now = moment.now;
         if others == 0 {
@@ -452,6 +456,7 @@ impl<H: RawHold, C, R> Line<H, C, R> {
         now: Instant,
     ) -> Result<Option<Waiter<C>>, H> {
         self.last_round = LastRound::Answered;
+        // A grant past the line asked for no list.
         if waiter.is_some() {
             self.was_granted(now);
         }

@@ -15,8 +15,7 @@
 //! - While turns are taken, nothing is handed over within a locker, and each client outside of the
 //!   list has as many turns as each locker.
 //! - Each turn that is not taken doubles the pause before the next, up to 512 ms for each locker of
-//!   the list, since each delays those lockers. It lengthens turns up to 40 ms: the client may be
-//!   far away.
+//!   the list, since each delays those lockers. It lengthens turns up to 40 ms.
 //! - If no locker of the list watches, and at undos, the others get the message each time: they
 //!   must not depend on one locker.
 //! - A caller whose time is over during a turn makes one attempt past the line: the lock may be
@@ -149,6 +148,7 @@ impl OutsideWaiters {
         (self.listed, self.changed) = (listed.max(1), now);
         match turn {
             Some(_) => {
+                // Each of the others gets as many turns as each locker of the list.
                 (self.given, self.passes) = (turn, (self.listed / others.max(1)).saturating_sub(1));
                 self.wait(now);
             }
@@ -166,11 +166,13 @@ impl OutsideWaiters {
         (self.given, self.changed) = (None, now);
         match ended {
             Ended::Taken(after) => {
+                // Twice what they took this time, since the next one of them may be slower.
                 self.length = after.map_or(self.length, |after| (after * 2).clamp(SHORT, LONG));
                 (self.gap, self.next) = (Duration::ZERO, None);
             }
             Ended::NotTaken => {
                 self.gap = (self.gap * 2).clamp(SHORTEST, LONGEST);
+                // They may be far away, and a longer turn shows that.
                 self.length = (self.gap / 4).clamp(self.length, LONG);
                 self.wait(now);
             }

@@ -114,6 +114,7 @@ impl Turn {
     pub(super) fn may_go_on(&self, next: u64, now: Instant) -> bool {
         let bound = match self.others {
             WhoElse::Told => return false,
+            // Callers that came after the beginning of the turn wait for the next one.
             WhoElse::Listed { before }
                 if self.last < Some(next) && !self.may_begin_again(before, now) =>
             {
@@ -128,6 +129,8 @@ impl Turn {
     /// Returns whether a caller that was here at the beginning, and has come back, may have the
     /// lock a second time.
     fn may_begin_again(&self, before: u64, now: Instant) -> bool {
+        // Those that waited and the one that acquired the lock, twice each, without that acquire
+        // itself.
         let twice_each = 2 * self.waiting + 1;
         before >= MANY && (self.grants as usize) < twice_each && self.lasted(now) < AGAIN
     }

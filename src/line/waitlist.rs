@@ -57,6 +57,7 @@ impl Waitlisted {
             })
         });
         standing.until = standing.until.max(until);
+        // The server may execute that pass after what puts the locker in.
         if standing.pass != Pass::None {
             standing.pass = Pass::Overtaken;
         }
@@ -69,6 +70,7 @@ impl Waitlisted {
             Some(Membership {
                 pass: Pass::None, ..
             }) => self.0 = None,
+            // The grant took it off: there is nothing left that this pass could overtake.
             Some(standing) => standing.pass = Pass::UnderWay,
             None => {}
         }

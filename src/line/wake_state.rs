@@ -154,6 +154,7 @@ impl WakeState {
         };
         let turn = match self.turn {
             OutsideTurn::Lasts(_) if is_due => OutsideTurn::Over,
+            // It asks for another reason than a call, so the outcome of the turn is yet to come.
             OutsideTurn::Held | OutsideTurn::Given(_) if !self.go => self.turn,
             _ => OutsideTurn::None,
         };
@@ -204,12 +205,14 @@ impl WakeState {
         let Some(heard) = self.released.take() else {
             return;
         };
+        // The first one behind the locker that was woken watches it, without being told.
         (self.place, self.passed_on) = (self.place.or(Some(place)), true);
         if place == 1 {
             self.look.get_or_insert(now + WATCH);
         }
         self.skips |= turn.is_some() && heard == 0;
         self.turn = turn.map_or(self.turn, OutsideTurn::Given);
+        // A release that gives others a turn has sent one of the messages itself.
         if heard > u32::from(turn.is_some()) {
             self.message(now);
         }
@@ -248,6 +251,7 @@ impl WakeState {
 
     /// Returns whether the line has nothing to ask for, since another locker has just been woken.
     pub(super) fn take_passed_on(&mut self) -> bool {
+        // A wake-up that came since is a reason all the same.
         std::mem::take(&mut self.passed_on) && !self.go
     }
 
@@ -309,8 +313,10 @@ impl WakeState {
             _ => {}
         }
         match self.place {
+            // A locker that is in no list, or the first of one, has nobody to leave the lock to.
             None | Some(0) => {
                 self.strangers.told = true;
+                // After messages about other locks, the next ones wait.
                 match self.strangers.quiet.filter(|quiet| *quiet > now) {
                     Some(quiet) => {
                         self.look = Some(self.look.map_or(quiet, |look| look.min(quiet)));

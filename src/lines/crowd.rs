@@ -60,6 +60,7 @@ impl<W: World> Lines<W> {
         let mut from = 0;
         let mut end = None;
         while let Some(mut slot) = self.slots.get_mut(key)
+            // Only those that are in line now: a stream of new callers would keep this going.
             && let Some(last) = end.or(slot.line.waiters().last())
         {
             let chunk: Vec<(u64, bool)> = slot

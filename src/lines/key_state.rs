@@ -87,6 +87,7 @@ impl<W: World> KeyState<W> {
                 }
             }
         }
+        // After a failed renewal the servers may have let another in: only they know.
         let held_here = self
             .line
             .holds()
