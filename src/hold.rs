@@ -303,6 +303,7 @@ impl Hold {
 
     /// Drops a guard: decrements the count before anything is sent.
     pub(crate) fn leave(self: &Arc<Self>, now: Instant) -> Leave {
+        // First: if the lease is over, this is a loss and no release.
         let _: HoldState = self.at(now);
         let mut state = self.state.lock();
         state.guards = state.guards.saturating_sub(1);
@@ -365,6 +366,8 @@ impl Hold {
             self.fire();
             return false;
         }
+        // An answer may be late, and older than what the hold knows: only progress ends the
+        // jeopardy.
         let before = state.votes.majority_until();
         state.votes.add(node, until);
         let renewed = state.votes.majority_until() > before;
@@ -463,6 +466,7 @@ impl Hold {
     }
 
     fn ends(&self, state: &State) -> (Instant, Loss) {
+        // A hold without a majority has ended, however early it is looked at.
         let validity = state.votes.majority_until().unwrap_or(self.since);
         match self.terms.max_hold {
             Some(max_hold) if self.since + max_hold < validity => {

@@ -178,6 +178,7 @@ impl BusyPoll {
     /// Runs on the engine until the engine ends.
     pub(super) async fn keep(&self) {
         loop {
+            // No wake-up is lost: only this task waits, and a note meanwhile leaves a permit.
             self.begun.notified().await;
             while self.window.lock().is_on(Clock::machine().now()) {
                 // The runtime polls the sockets, and runs the tasks that are ready.

@@ -86,6 +86,7 @@ impl Tally {
             if idle && all == 0 && self.late.load(Ordering::Acquire) == 0 {
                 return;
             }
+            // All that is left waits for single nodes, and these are no majority.
             if idle && waiting.iter().sum::<usize>() == all && waiting.len() <= minority {
                 if now.since(*alone_since.get_or_insert(now)) >= STRAGGLERS {
                     return;

@@ -61,6 +61,8 @@ impl OpenWork {
 
     pub(super) fn settle(&self) {
         if self.open.fetch_sub(1, Ordering::SeqCst) == 1 && self.awaited.load(Ordering::SeqCst) {
+            // The waiter checks the count under this mutex. Once this has had it, the waiter either
+            // has seen the zero or sleeps, and hears what follows.
             drop(self.turn.lock());
             self.settled.notify_all();
         }
@@ -144,6 +146,7 @@ impl Here {
             }
             ThreadKind::Other => {
                 let mut awaits = self.awaits.borrow_mut();
+                // In a forked process, the work that was counted here will never end.
                 if awaits.first().is_none_or(|own| own.pid != engine.pid) {
                     *awaits = vec![OpenWork::of(engine.pid)];
                 }

@@ -47,6 +47,7 @@ impl ReplyBatch {
         let is_due = state.ended || state.replies.len() >= MOST;
         drop(state);
         if is_due {
+            // On this thread: the task is behind, or has ended with the engine.
             self.flush(&mut Vec::new());
         } else {
             self.news.notify_one();
@@ -83,6 +84,7 @@ impl Drop for Flusher {
 pub(super) async fn deliver(flusher: Flusher) {
     let mut replies = Vec::new();
     loop {
+        // No wake-up is lost: only this task waits, and a reply meanwhile leaves a permit.
         flusher.0.news.notified().await;
         flusher.0.flush(&mut replies);
     }

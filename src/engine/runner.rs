@@ -79,6 +79,7 @@ impl<J: Job> JobRunner<J> {
         let mut jobs = self.0.jobs.lock();
         let Some(queue) = &mut *jobs else {
             drop(jobs);
+            // Its drop may run foreign code, which must not find the mutex locked.
             return drop(job);
         };
         push(queue, job);
@@ -100,6 +101,7 @@ impl<J> Worker<J> {
         };
         let taken = queue.drain(..queue.len().min(AT_ONCE)).collect();
         if !queue.is_empty() {
+            // The rest has its turn after what these have woken.
             self.0.news.notify_one();
         } else if queue.capacity() > MANY {
             *queue = VecDeque::new();
@@ -110,6 +112,7 @@ impl<J> Worker<J> {
 
 impl<J> Drop for Worker<J> {
     fn drop(&mut self) {
+        // The jobs that come later are dropped by those that submit them.
         let jobs = self.0.jobs.lock().take();
         jobs.into_iter()
             .flatten()
@@ -156,6 +159,7 @@ async fn work<J: Job>(worker: Worker<J>) {
             biased;
             // By then the panic hook has reported a panic.
             Some(left) = under_way.next() => left,
+            // No wake-up is lost: only this task waits, and a job meanwhile leaves a permit.
             () = worker.0.news.notified() => {
                 let jobs = worker.take();
                 begun += jobs.len();

@@ -22,6 +22,7 @@ impl Hold {
 
     /// Records that a node keeps the lock until at least this time.
     pub(crate) fn extended(self: &Arc<Self>, node: NodeIndex, until: Instant, now: Instant) {
+        // A hold whose lease is over cannot be extended.
         let _: HoldState = self.at(now);
         let mut state = self.state.lock();
         if state.phase == HoldPhase::Held {

@@ -90,6 +90,7 @@ impl Hold {
             return true;
         }
         state.listeners = None;
+        // Invariant 10: only the thread that finds no token left reports the loss.
         let newly = !std::mem::replace(&mut state.fired, true);
         drop(state);
         if newly {

@@ -33,6 +33,7 @@ impl Hold {
 /// lock can be deleted.
 pub(crate) fn rest(kept_until: Option<Instant>, now: Instant) -> Option<Duration> {
     let rest = now.until(kept_until?);
+    // Rounded up: the lock must not be free before its time.
     let millis = u64::try_from(rest.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
     (millis > 0).then(|| Duration::from_millis(millis))
 }

@@ -40,6 +40,7 @@ impl Votes {
     /// Records a node's vote, which is valid until at least this time.
     pub(super) fn add(&mut self, node: NodeIndex, until: Instant) {
         let vote = &mut self.until[node];
+        // Answers may come in another order than their commands.
         *vote = (*vote).max(Some(until));
     }
 

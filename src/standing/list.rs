@@ -102,6 +102,7 @@ impl List {
     }
 
     pub(super) fn add(&mut self, mut entry: Entry, now: Instant) {
+        // What may yet come is not over with a lease: its lease begins when it comes.
         if entry.doubt != Doubt::MayCome {
             entry.written(now);
         }
@@ -119,6 +120,7 @@ impl List {
             self.waiting
                 .extend(self.later.pop_front().map(|(_, entry)| entry));
         }
+        // One entry at a time asks a silent server whether it is back.
         let asks = self
             .silent
             .is_none_or(|(_, at)| self.flying == 0 && at <= now);
@@ -127,6 +129,8 @@ impl List {
                 .retain(|entry| entry.until.is_none_or(|until| now < until));
         }
         let again = |waiting: &mut VecDeque<Entry>| if asks { waiting.pop_front() } else { None };
+        // New ones first, to a silent server too: an undo has to be behind its acquire on its
+        // connection.
         let entry = self
             .fresh
             .pop_front()
@@ -140,6 +144,7 @@ impl List {
     pub(super) fn wakes_at(&self) -> Option<Instant> {
         let later = self.later.front().map(|&(due, _)| due);
         match self.silent {
+            // The answer to that one wakes the list.
             Some(_) if self.flying > 0 => None,
             Some((_, at)) if !self.waiting.is_empty() => Some(at),
             Some((_, at)) => later.map(|due| due.max(at)),
@@ -161,6 +166,8 @@ impl List {
         if entry.doubt != Doubt::MayCome {
             return Some(entry);
         }
+        // The acquire may be on a connection that was given up, and this undo may have overtaken it
+        // on another.
         let due = now + self.command_timeout;
         entry.doubt = Doubt::Granted;
         entry.written(due);
@@ -178,6 +185,7 @@ impl List {
         if self.silent.is_none_or(|(_, at)| at <= now) {
             self.silent = Some((pause, now + pause));
         }
+        // From here on, this release may be the reason that the lock is gone.
         if let Doubt::Held { executed, .. } = &mut entry.doubt {
             *executed |= may_be_executed;
         }

@@ -23,9 +23,8 @@
 //!   with the lease.
 //! - An undo of what the server may have granted, or may yet grant, does not end with a lease: an
 //!   acquire in the socket of a stopped server is executed when the server goes on. The undo stays
-//!   until it is answered, and is then sent once more, a command timeout later: the acquire may
-//!   have been on a connection that was given up, and the undo may have overtaken it on another.
-//!   Nothing that takes a lock is sent while a connection is known to be silent
+//!   until it is answered, and is then sent once more, a command timeout later (`list.rs`). Nothing
+//!   that takes a lock is sent while a connection is known to be silent
 //!   ([`Redis::call`](crate::node::Redis::call)), so at most what was in flight when a server fell
 //!   silent has to be undone.
 //! - A release comes into the book when its first sending was not answered. Once a release may have
@@ -122,6 +121,7 @@ impl Book {
     /// when it answers.
     pub(crate) fn undo_hold(&self, hold: &Hold) {
         self.undo_uncertain(hold);
+        // On an uncertain node, the undo of what may come covers the vote too.
         let votes = |node: &NodeIndex| hold.has_vote(*node) && !hold.is_uncertain(*node);
         self.quorum
             .everywhere()
@@ -181,7 +181,9 @@ impl Book {
         let book = Arc::clone(self);
         let in_flight = self.engine.track(Work::Vote(node));
         self.engine.spawn(async move {
+            // Invariant 3.
             let sent = Instant::now();
+            // A hold that has ended since would get a lock for nobody.
             if matches!(hold.mark(sent), HoldState::Safe | HoldState::Jeopardy) {
                 let claim = hold.claim.clone();
                 let lease = hold.terms.lease;
@@ -269,6 +271,7 @@ impl Book {
         let book = Arc::clone(self);
         let name = Arc::clone(self.quorum.nodes()[node].name());
         self.engine.spawn(async move {
+            // Without an answer the entry would be lost, and its list would wait for it forever.
             let panicked = |reason| Outcome::Unknown(NodeFailure { node: name, reason });
             let answer = foreign::survive(release).await.unwrap_or_else(panicked);
             let _: Result<_, _> = book.news[node].send((entry, Some(answer)));
@@ -323,6 +326,7 @@ async fn work_off(
     node: NodeIndex,
     mut inbox: UnboundedReceiver<(Entry, Option<Outcome<ReleaseAnswer>>)>,
 ) {
+    // Outside of what starts again: a panic loses no entry.
     let mut list = List::new(book.command_timeout);
     foreign::restarted(async move |_| {
         list.recount();
@@ -421,8 +425,10 @@ impl Unsettled {
             };
             taken.iter().for_each(|&node| self.book.add(node, undo()));
         }
+        // The channel has to end with the last entry.
         drop(tell);
         let undone = async { while told.recv().await.is_some() {} };
+        // The book goes on with what has no answer by then.
         let _: Result<_, _> = timeout(self.book.command_timeout, undone).await;
     }
 

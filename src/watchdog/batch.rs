@@ -75,6 +75,7 @@ impl Sender {
             .chunk_by(|a, b| alike(a) == alike(b))
             .flat_map(equal_chunks)
         {
+            // No try of the batch lasts beyond the tick of any of its holds.
             let Some(until) = batch.iter().map(|order| order.until).min() else {
                 continue;
             };
@@ -161,8 +162,10 @@ async fn renew(
         let name = sender.quorum.nodes()[node].name();
         sender.counters.batch_failed(node, name, &reason);
         log!(debug, node = %name, keys = batch.len(), reason, "a renewal has no answer");
+        // Several tries fit into what is left of the tick, however short that is.
         let pause = Duration::from_millis(20).min(Instant::now().until(until) / 4);
         sleep(pause.max(Duration::from_millis(1))).await;
+        // Invariant 3: each try counts from its own send.
         sent = Instant::now();
         if sent >= until {
             return;

@@ -124,6 +124,7 @@ impl Watchdog {
 
     /// Forgets a hold that was released, if its entry would otherwise stay: that of a hold that
     /// ends before its watch has begun is not made.
+    // Others leave the wheel at their next tick, which is soon enough.
     pub(crate) fn forget(&self, hold: &Hold, now: Instant) {
         let long = !hold.terms.renewed || hold.terms.lease > Duration::from_secs(60);
         if long || now.since(hold.since) >= self.grid {
@@ -177,6 +178,7 @@ struct Closing(Arc<Watchdog>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
+        // Under the mutex, so that every later `watch` returns false.
         let mut inbox = self.0.inbox.lock();
         inbox.closed = true;
         let orders = std::mem::take(&mut inbox.orders);
@@ -267,6 +269,7 @@ async fn keep_watch(
             Some(batch) = sources.answered.recv() => wheel.answered(&batch, judge),
             () = wheel.expired(&mut renewals, judge) => {}
             () = drain => {
+                // The bell only says that something is due earlier than planned.
                 if watchdog.due().is_some_and(|due| due <= Instant::now()) {
                     wheel.carry_out(watchdog.take_orders());
                 }
@@ -281,6 +284,7 @@ async fn keep_watch(
             () = sleep(Instant::now().until(report_due.unwrap_or(clocks.boot))), if report_due.is_some() => {
                 wheel.tell_due();
             }
+            // Timers stand still during a suspend, so the clocks are compared now and then.
             () = sleep(beat), if may_jump && !wheel.is_empty() => {}
         }
         if Instant::now().since(clocks.boot) >= beat && clocks.jumped() {

@@ -262,6 +262,7 @@ impl Wheel {
         if survey.state == HoldState::Jeopardy {
             self.notes.push((Arc::clone(hold), Note::SafeAgain));
         }
+        // Invariant 3: the next tick counts from the send, as the validity does.
         entry.base = sent;
         entry.tick_until = None;
         entry.extra = false;
@@ -282,6 +283,7 @@ impl Wheel {
             return;
         };
         let now = Instant::now();
+        // Anybody can send messages. They cause at most ten renewals a lease.
         let pause = hold.terms.lease / 10;
         if entry.tick_until.is_some() || entry.hinted.is_some_and(|last| now.since(last) < pause) {
             return;
@@ -307,6 +309,7 @@ impl Wheel {
             };
             let spread = SPREAD.min(self.rhythm.interval(&hold) / 2);
             if let Some(entry) = self.entries.get_mut(&generation) {
+                // A connection that is new says more than a message that came a moment ago.
                 entry.hinted = None;
             }
             self.renew_soon(generation, spread.mul_f64(fastrand::f64()));
@@ -353,6 +356,7 @@ impl Rhythm {
         let Some(hold) = entry.hold.upgrade() else {
             return Tended::Leave;
         };
+        // A look may be late, so the tokens fire a little before the end.
         let survey = hold.survey(now + early());
         if matches!(survey.state, HoldState::Lost(_)) {
             return Tended::Leave;
