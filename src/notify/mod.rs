@@ -192,6 +192,7 @@ impl Channels {
         let batch = table.batch(node);
         let next = table.next_sweep();
         drop(table);
+        // The sweep concerns all nodes, and only the task of this one is awake.
         if asks {
             self.tell();
         }

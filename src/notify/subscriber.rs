@@ -125,11 +125,14 @@ impl NodeSubscriber {
                 return self.pause(events).await;
             }
             Outcome::Unknown(_) => {
+                // The replies of a batch that is half executed would be taken for those of the
+                // next.
                 self.node.reset_subscriber().await;
                 self.forget();
                 return self.pause(events).await;
             }
         }
+        // First: what lines ask next relies on the subscription.
         self.channels.confirm(self.index, &batch);
         if woken {
             self.channels.miss_all();

@@ -156,6 +156,7 @@ impl Acquire {
                         .for_each(|(&at, fence)| fences[at] = Some(fence));
                     taken.extend(members);
                 }
+                // The caller undoes all of it, what the slots before have granted too.
                 unknown @ Outcome::Unknown(_) => return unknown,
                 refused => {
                     return match self.give_back(&taken, route).await {

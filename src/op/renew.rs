@@ -157,6 +157,7 @@ fn answers(reply: &Reply, locks: usize) -> Option<Vec<RenewAnswer>> {
             _ => return None,
         };
     }
+    // A reply that does not account for every lock may be about others, and counts as none.
     let counted = answers
         .iter()
         .filter(|answer| **answer == RenewAnswer::Renewed)

@@ -75,6 +75,7 @@ pub(crate) async fn connect(
             patience = Some(Instant::now() + if is_over { Duration::ZERO } else { STRAGGLERS });
         }
     }
+    // Servers that are still connecting begin anew in the background.
     drop(connecting);
     if slots.iter().flatten().count() < majority(targets.len()) {
         return Err(Error::Unavailable {
@@ -104,6 +105,7 @@ pub(crate) async fn connect(
         slot.unwrap_or_else(|| Node::await_server(target, &wiring()))
     };
     let nodes: Vec<(Arc<Node>, Events)> = targets.iter().zip(slots).map(awaited).collect();
+    // That these are away is logged already.
     let absent = nodes.iter().zip(&present).filter(|(_, present)| !**present);
     absent
         .filter_map(|((node, _), _)| node.presence())

@@ -156,6 +156,7 @@ impl Eligibility {
                 .map(|node| node.patience())
                 .max()
                 .unwrap_or_default();
+        // One that has waited is looked at once more, and not once for each piece of news.
         let looks: Vec<u64> = self.places.lock().iter().map(|at| at.looks).collect();
         let may_come = |(place, known): (NodeIndex, &Result<_, Missing>)| match known {
             Err(Missing::News(_)) => true,
@@ -163,6 +164,7 @@ impl Eligibility {
             Err(Missing::Unfit(_)) | Ok(_) => false,
         };
         loop {
+            // Created before the look, as in `ticket`.
             let news = self.news.notified();
             let look = |(place, node): (NodeIndex, &Arc<Node>)| {
                 self.look(place, node, Lane::Grants, Ask::Vote)
@@ -176,6 +178,8 @@ impl Eligibility {
                 .collect();
             let enough =
                 known.iter().filter(|known| known.is_ok()).count() >= majority(nodes.len());
+            // Also with enough others: a server that is not vetted yet should have a vote the next
+            // time.
             for &place in awaited
                 .iter()
                 .filter(|&&place| !enough || matches!(known[place], Err(Missing::News(_))))
@@ -289,6 +293,7 @@ impl Eligibility {
     /// it is asked again.
     pub(super) fn forgot(&self, place: NodeIndex, ticket: &Ticket) {
         let at = &mut self.places.lock()[place];
+        // It may have been vetted again since the request was sent.
         if at.memory.as_ref().map(|memory| &memory.id) == ticket.vote.as_ref() {
             at.grants = None;
         }
@@ -301,6 +306,7 @@ impl Eligibility {
     }
 
     pub(super) async fn doubted(&self, place: NodeIndex) {
+        // No wake-up is lost: only the server's task waits, and a doubt meanwhile leaves a permit.
         self.doubts[place].notified().await;
     }
 

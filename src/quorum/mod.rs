@@ -264,16 +264,14 @@ impl Quorum {
     /// Asks all nodes for a lock, or for several locks of which each node grants all or none.
     /// Decides as soon as the answers that are missing cannot change the outcome. If the nodes that
     /// granted it gave different fences, the highest one is written to a majority *of them* before
-    /// this returns. A later majority shares a node with that majority, and that node granted the
-    /// later lock after ours: so the later fence is higher. For a node that has not granted our
-    /// lock this would not hold: it may have granted the next one before our fence was written. A
-    /// yes with a fence that another node does not accept does not count.
+    /// this returns. A yes with a fence that another node does not accept does not count.
     pub(crate) async fn acquire(
         &self,
         claims: &Arc<[Claim]>,
         terms: AcquireTerms,
         order: Order,
     ) -> Round {
+        // All before the first send: at that moment, a majority knows the lease of this locker.
         let tickets = self.eligibility.tickets(&self.nodes).await;
         let ask = |at: NodeIndex| {
             let voter = self.voter(at);
@@ -305,6 +303,7 @@ impl Quorum {
                         forgot: false,
                     };
                 }
+                // Silence, or a refusal, is no reason to leave the lock to others.
                 round.add(node, answer);
             }
         }
@@ -333,6 +332,7 @@ impl Quorum {
             };
             match self.agree_on_all(claims, &majority.fences, &round).await {
                 Ok(()) => break Acquired::Granted(majority),
+                // Without these nodes, there may still be a majority.
                 Err(Disagreement::Unbelieved(nodes, reason)) => {
                     round.disregard(&nodes, &reason);
                     verdict = round.verdict();
@@ -394,6 +394,9 @@ impl Quorum {
         if agreed >= self.majority() {
             return Ok(());
         }
+        // Only nodes that granted the lock. A later majority shares a node with this one, and that
+        // node granted the later lock after ours, so the later fence is higher. A node that has not
+        // granted ours may have granted the next one before our fence was written.
         let mut raising = Calls::new(behind.into_iter().map(|(index, _)| {
             let voter = self.voter(index);
             let claim = claim.clone();
@@ -433,12 +436,13 @@ impl Quorum {
         Err(Disagreement::Unheard(failures))
     }
 
-    /// Re-acquires a held lock on one node that lost it; true if that succeeded. A node that forgot
-    /// the lock may have forgotten its fence too, and one by one all nodes may, so this raises the
-    /// mark as well.
+    /// Re-acquires a held lock on one node that lost it; true if that succeeded. Raises the mark as
+    /// well.
     pub(crate) async fn retake(&self, node: NodeIndex, vote: Vote) -> Outcome<bool> {
         let answer = self.voter(node).retake(&vote).await;
         let node = &self.nodes[node];
+        // A node that forgot the lock may have forgotten its fence too, and one by one all nodes
+        // may.
         if let Outcome::Done(true) = answer {
             let Vote { claim, fence, .. } = vote;
             let raise = Raise {
@@ -467,6 +471,7 @@ impl Quorum {
                 return settled;
             }
         }
+        // Never reached: with the last answer there is a verdict.
         Settled::Unanswered(Vec::new())
     }
 

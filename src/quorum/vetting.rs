@@ -18,10 +18,10 @@
 //!    another one. Renewals name nothing: a lock on a shut server was there before. So failovers
 //!    that lose no data lose no lock.
 //! 3. Once the longest lease and the drift are over, `ask.lua` asks the others by their ids for
-//!    their longest lease and their highest mark. They are asked after the loss and after the wait:
-//!    what they said earlier proves nothing. Marks more than 30 days ahead of a clock are skipped.
+//!    their longest lease and their highest mark. Marks more than 30 days ahead of a clock are
+//!    skipped.
 //! 4. `open.lua` raises the marks and gives the server another id, or only raises the lease if
-//!    another server knows a longer one. The grounds (`Answered::grounds`):
+//!    another server knows a longer one. The grounds (`PeerAnswers::grounds`):
 //!    - `servers - majority + 1` others vote and have answered: each majority that the server ever
 //!      voted with contains one of them;
 //!    - or so many others are shut too that no majority can vote. They begin together, and the
@@ -31,7 +31,7 @@
 //!      one longest lease, no two holders are in even so; but a fence may repeat, which a WARN
 //!      says.
 //! 5. Without the first grounds a locker waits for `connect_timeout` after its start, unless all
-//!    others have answered: a server that is slow to connect is not away.
+//!    others have answered.
 //!
 //! # Not covered
 //! A second loss before the first server votes again; clocks of servers that jump; single keys that
@@ -66,6 +66,7 @@ pub(super) async fn vet(eligibility: &Eligibility, place: NodeIndex, node: &Node
 }
 
 async fn vet_on(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: Lane) {
+    // Before the request: an answer on another connection is no proof.
     let epoch = node.epoch(lane);
     let lease = eligibility.quarantine();
     let servers = eligibility.servers();
@@ -81,6 +82,7 @@ async fn vet_on(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: 
     let reason = match op::ask(node, lane, &vet).await {
         Outcome::Done(identity) if node.epoch(lane) == epoch => {
             eligibility.saw(place, lane, epoch, &identity, Instant::now());
+            // Only a memory that this request has begun has its id.
             if identity.memory.is_some_and(|memory| *memory.id == *id) {
                 eligibility.began(place);
             }
@@ -243,9 +245,11 @@ impl PeerAnswers {
         if self.open > minority {
             return Some(Grounds::Told);
         }
+        // A server that is slow to connect is not away.
         if self.connecting && answers + 1 < self.servers {
             return None;
         }
+        // A server that this locker has seen voting may still vote, and know more.
         let together = self.shut >= minority && !self.misses;
         let late = self.late && answers + 1 >= majority;
         if together {
@@ -266,6 +270,7 @@ async fn open(eligibility: &Eligibility, place: NodeIndex, nodes: &[Arc<Node>]) 
         return;
     };
     let node = &nodes[place];
+    // Only after the wait: what they said earlier proves nothing.
     let others = || nodes.iter().enumerate().filter(|&(at, _)| at != place);
     let told = join_all(others().map(|(at, other)| ask(eligibility, at, other, &memory.id))).await;
     let silent: Vec<_> = others()
@@ -323,6 +328,7 @@ async fn open(eligibility: &Eligibility, place: NodeIndex, nodes: &[Arc<Node>]) 
         Outcome::Done(false) => {}
         why => log!(debug, node = %node.name(), ?why, "a server could not be opened"),
     }
+    // It votes only with the new id, which this look finds out.
     vet(eligibility, place, node).await;
 }
 

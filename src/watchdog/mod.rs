@@ -12,9 +12,8 @@
 //!    validity, and its hold goes into a batch.
 //! 4. `batch.rs` sends up to a hundred keys to each node (`renew.lua`), and repeats that until the
 //!    tick is over. A batch that a server refuses as a whole is sent key by key.
-//! 5. The reply names only the keys that were not renewed, and counts the others. A reply that does
-//!    not account for every key counts as none. Validity counts from before the send, and the next
-//!    tick begins a third of the lease after that.
+//! 5. The reply names only the keys that were not renewed, and counts the others. Validity counts
+//!    from before the send, and the next tick begins a third of the lease after that.
 //!
 //! A reconnect of the connection for renewals renews everything, spread over a second. A message
 //! for a held key renews that key immediately: another client may have deleted it.
