@@ -212,6 +212,7 @@ impl Desk {
         self.leave(
             (now + lease::grid(hold.terms.lease)).min(end),
             |Orders { look, .. }| {
+                // Only before the list would grow, so that it costs next to nothing.
                 if look.len() >= MANY && look.len() == look.capacity() {
                     look.retain(|order| order.strong_count() > 0);
                 }
@@ -230,6 +231,7 @@ impl Desk {
         inbox.due = Some(due);
         let sleeps_longer = inbox.asleep_until.is_none_or(|until| due < until);
         if sleeps_longer {
+            // Orders that come until it wakes ring the bell only for an earlier time.
             inbox.asleep_until = Some(due);
         }
         drop(inbox);
@@ -248,6 +250,7 @@ impl Desk {
             inbox = match inbox.turn(until, now) {
                 NextStep::Work(orders) => return Some(orders),
                 NextStep::Sleep(Some(until)) => {
+                    // Timers stand still during a suspend, so it reads the clock with every beat.
                     let nap = now.until(until).min(beat);
                     self.bell
                         .wait_timeout(inbox, nap)
@@ -315,6 +318,7 @@ async fn keep_as_task(desk: Arc<Desk>) {
         let Some(orders) = desk.pause(until).await else {
             return;
         };
+        // Time may have been paused or resumed meanwhile.
         schedule.punctual = clock::is_paused();
         let lost = schedule.ring(&orders, Instant::now());
         lost.iter().for_each(Hold::fire);
@@ -374,6 +378,7 @@ impl AlarmSchedule {
         for at in &orders.over {
             self.forget(*at);
         }
+        // Firing the tokens of those before it takes a while, in which this one may end.
         for order in &orders.look {
             self.look(order, None, now + self.early(lost.len()), &mut lost);
         }

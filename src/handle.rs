@@ -262,6 +262,7 @@ impl Handle {
         &self,
         section: impl FnOnce(Views, Scope) -> T,
     ) -> Result<T, Error> {
+        // `None` comes only after a deadline, and this call has none.
         let taken = self.take_blocking(Wait::Always)?.ok_or(Error::Closed)?;
         let scope = Scope {
             owner: taken.guards.owner(),

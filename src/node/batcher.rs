@@ -9,7 +9,7 @@
 //! with NOSCRIPT while the next one, which it may know, is already under way. So once a script has
 //! to be sent again, nothing new is sent until everything under way has been answered. Then the
 //! script is sent again, and behind it every step that the server ran meanwhile and that found
-//! nothing to do: an acquire was told "held" because the release before it had not been executed.
+//! nothing to do.
 //!
 //! # When a script is sent
 //! - With fewer than [`FLIGHTS`] scripts in flight, or for a cluster, immediately. Otherwise once
@@ -249,6 +249,7 @@ impl Batcher {
             .take(MOST)
             .take_while(|entry| entry.shares() && agrees(&entry.step));
         let sharing = shared.count();
+        // A step that can share with none goes alone, in its place.
         let count = sharing.max(1).min(waiting.len());
         waiting.drain(..count).collect()
     }
@@ -372,6 +373,9 @@ impl Batcher {
                 for (entry, (outcome, ack)) in landed.entries.into_iter().zip(answers) {
                     self.runner.suspect(&outcome);
                     match &outcome {
+                        // A step before it has to be sent again, which may be why there was nothing
+                        // to do: an acquire is told "held" if the release before it was not
+                        // executed.
                         Outcome::Done(reply) if !again.is_empty() && (entry.step.idle)(reply) => {
                             again.push(entry.again(Way::Text));
                         }
@@ -399,6 +403,7 @@ impl Batcher {
                 .into_iter()
                 .map(|item| item.into_outcome(node))
                 .collect(),
+            // What the server says to the script as a whole is the answer to each of its steps.
             all => vec![all.and_then(node, |_| None); count],
         }
     }
@@ -433,6 +438,7 @@ async fn empty(batcher: &Batcher) {
             biased;
             Some(landed) = flights.next() => batcher.land(landed, &mut again, flights.is_empty()),
             () = batcher.ended.cancelled() => return,
+            // No wake-up is lost: only this task waits, and a step meanwhile leaves a permit.
             () = batcher.news.notified() => {}
             () = &mut patience, if collecting => over = true,
         }

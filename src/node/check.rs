@@ -220,6 +220,8 @@ pub(super) async fn get_to_know(link: &Arc<Link>) {
                 continue;
             }
             Err(Obstacle::Passing(failure)) if failure.reason == NAMED_REPLICA => {
+                // Scripts fail at once and need not wait: the Sentinels may take a while to name
+                // another one.
                 link.set_fitness(Fitness::Unfit(failure.reason));
                 None
             }

@@ -1,11 +1,7 @@
 //! Configures fred's clients.
 //!
-//! The settings and their reasons. Each line is a fault that was reproduced with fred's defaults:
-//! - `max_command_attempts = 1`, `max_redirections = 0`: with more, fred executes a script again
-//!   when its reply is lost.
-//! - `reconnect_errors` is not enabled: it would hand one command's `LOADING` to all commands in
-//!   flight.
-//! - `tcp.nodelay` is off by default.
+//! `reconnect_errors` is not enabled: it would hand one command's `LOADING` to all commands in
+//! flight. That was reproduced.
 
 use std::time::Duration;
 
@@ -151,10 +147,13 @@ fn connection(settings: &Settings) -> ConnectionConfig {
     ConnectionConfig {
         connection_timeout: attempt_timeout(settings),
         internal_command_timeout: attempt_timeout(settings),
+        // With more of either, fred executes a script again when its reply is lost. That was
+        // reproduced.
         max_command_attempts: 1,
         max_redirections: 0,
         max_command_buffer_len: 0,
         tcp: TcpConfig {
+            // fred leaves it off: a script would wait until the one before it is acknowledged.
             nodelay: Some(true),
             keepalive: Some(
                 socket2::TcpKeepalive::new()
@@ -162,6 +161,7 @@ fn connection(settings: &Settings) -> ConnectionConfig {
                     .with_interval(Duration::from_secs(5)),
             ),
             #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+            // Otherwise the kernel keeps a connection for minutes whose peer acknowledges nothing.
             user_timeout: Some((settings.command_timeout * 2).max(Duration::from_secs(1))),
             ..TcpConfig::default()
         },

@@ -109,6 +109,7 @@ impl Cluster {
         let wiring = masters.wiring();
         let connecting = told.map.masters().into_iter().map(|place| async {
             let address = masters.address(&place);
+            // The caller waits for `connect_timeout` in all, and the map has taken some of it.
             let connected = timeout(
                 wiring.settings.connect_timeout / 2,
                 Redis::connect(&address, &wiring),
@@ -152,6 +153,7 @@ impl Cluster {
         for (place, (redis, events)) in connected {
             masters.enlist(place, redis, events);
         }
+        // Last: those that it does not find among the masters are connected in the background.
         masters.apply(told);
         masters.are_known_to_be_away(&failures);
         masters.begin();
@@ -253,6 +255,7 @@ impl Cluster {
     /// No master is known to have the slot by `until`.
     async fn master(&self, slot: Slot, until: Instant) -> Result<Arc<Master>, NodeFailure> {
         loop {
+            // Before the look: a map that comes after it is not missed.
             let mut refreshed = self.0.refreshed.subscribe();
             if let Some(master) = self.0.state().master(slot) {
                 return Ok(Arc::clone(master));
@@ -286,6 +289,7 @@ impl Cluster {
     /// Notes that another master has this slot now. If that master is not known yet, waits for a
     /// new map until then.
     async fn follow(&self, slot: Slot, to: &str, told_by: &HostPort, until: Instant) {
+        // As in `master`.
         let mut refreshed = self.0.refreshed.subscribe();
         if let Some(master) = self.at(to, told_by) {
             let mut state = self.0.state();

@@ -221,6 +221,7 @@ impl Link {
         if self.is_connected() {
             return Ok(());
         }
+        // Before the first check: a client that is replaced after it is not missed.
         let mut replaced = self.replaced.subscribe();
         let mut verdict = self.address.naming().map(Naming::verdict);
         let connected = async {
@@ -299,6 +300,7 @@ impl Link {
         match foreign::survive(answer).await {
             Ok(answer) => {
                 match &answer {
+                    // A paused server answers PINGs, so only a script ends the silence.
                     Ok(_) if is_script || self.role.listens() => self.set_silent(false),
                     Err(error) if is_script || *error.kind() == ErrorKind::Timeout => {
                         self.set_silent(true);
@@ -325,6 +327,7 @@ impl Link {
         if !client.is_connected() {
             return;
         }
+        // fred would connect to the same address again.
         if self.found() == Found::ByName {
             self.look_up.notify_one();
         } else {
@@ -394,6 +397,7 @@ async fn tend(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
             biased;
             () = link.stopped.cancelled() => return,
             () = link.has_another_master() => {}
+            // No wake-up is lost: only this task waits, and a request meanwhile leaves a permit.
             () = link.look_up.notified() => {}
             () = listen(link, events) => {}
             () = heartbeat(link) => {}
@@ -446,6 +450,7 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
             }
             up = ups.recv() => match up {
                 Ok(_) | Err(RecvError::Lagged(_)) => {
+                    // First: whoever hears of the event finds the new number.
                     link.renewed();
                     link.failures.store(0, Ordering::Relaxed);
                     link.address.admission.connected(link.role as u8);

@@ -236,6 +236,7 @@ impl State {
                 .iter_mut()
                 .find(|other| other.id.is_some() && other.id == sentinel.id)
             {
+                // The address that answers speaks for the others of the same Sentinel.
                 Some(twin) if matches!(sentinel.said, Said::Names { .. }) => *twin = sentinel,
                 Some(_) => {}
                 None => voters.push(sentinel),
@@ -275,6 +276,7 @@ impl State {
             .filter(|(master, _)| master == place)
             .filter_map(|named| named.1)
             .max();
+        // An address that was only told may lead nowhere, and must make no majority impossible.
         let known = voters
             .iter()
             .filter(|voter| voter.configured || voter.heard)
@@ -328,6 +330,7 @@ impl State {
             }
         }
         self.going_back = goes_back;
+        // Without an agreement the last master stays, unless somebody knows of a later failover.
         (!self.is_deposed(&last, last_epoch)).then_some(last)
     }
 

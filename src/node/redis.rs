@@ -173,6 +173,7 @@ impl Redis {
                 .map_err(Obstacle::Lasting)?;
         }
         check::eviction(&address.name, &commands).await;
+        // From here on the node ends the connections.
         begun.0.clear();
         let links = Links {
             commands,
@@ -334,6 +335,7 @@ impl Redis {
         {
             return unknown(e);
         }
+        // SUBSCRIBE returns before the server has processed it.
         self.links.subscriber.barrier().await
     }
 

@@ -136,6 +136,7 @@ impl ReplicaAcks {
         if let Err(failure) = self.link.ready().await {
             return (Outcome::NotExecuted(failure), Vec::new());
         }
+        // Before the script: a reconnect in between is noticed.
         let epoch = self.link.epoch();
         let mut sending = pin!(self.link.run(command, words, number));
         // From here on, the script is before every WAIT that is sent.

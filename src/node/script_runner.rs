@@ -43,6 +43,7 @@ impl ScriptRunner {
         subscriber: Arc<Link>,
         replica_acks: Option<Arc<ReplicaAcks>>,
     ) -> Arc<Self> {
+        // Long ago, so that the first suspicion counts, however early it comes.
         let origin = Instant::now().before(Duration::from_secs(60));
         Arc::new(Self {
             link,
@@ -113,6 +114,7 @@ impl ScriptRunner {
         }
         let now = u64::try_from(Instant::now().since(self.origin).as_millis()).unwrap_or(u64::MAX);
         let last = self.last_suspicion.load(Ordering::Relaxed);
+        // Many answers may say so at once: one of them reconnects.
         let once = |last| {
             self.last_suspicion
                 .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)

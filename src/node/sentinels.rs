@@ -108,6 +108,7 @@ impl Sentinels {
             return;
         };
         let mut verdict = naming.verdict();
+        // Time alone may decide, when the grace is over.
         while timeout(GRACE / 8, verdict.wait_for(Verdict::is_a_master))
             .await
             .is_err()
@@ -289,6 +290,8 @@ impl Watch {
             };
             // After a reconnect it may be another Sentinel, of which nothing is known yet.
             if self.link.epoch() == epoch {
+                // Its details are asked for with its first answer, and only a reconnect may lead to
+                // another one.
                 let is_stranger = turn == 0 && self.told_id.is_some() && self.told_id != details.id;
                 if is_stranger && matches!(said, Said::Names { .. }) {
                     said = Said::Fails("is not the Sentinel that another one told of".to_owned());

@@ -353,6 +353,7 @@ impl Masters {
             .for_each(|place| self.shut_out(place));
         let (told, any) = self.ask_masters().await;
         let told = match told {
+            // Only then: the servers of the address may be those of another cluster by now.
             None if !any => self.ask_seeds().await,
             told => told,
         };
@@ -393,6 +394,7 @@ impl Masters {
                 continue;
             }
             self.state().strangers.remove(&told.by);
+            // An older map does not end the wait for a newer one.
             if told.epoch >= epoch {
                 patience.get_or_insert_with(|| Instant::now() + PAUSE);
             }
@@ -449,6 +451,7 @@ async fn keep(masters: &Arc<Masters>) {
         tokio::select! {
             biased;
             () = masters.stopped.cancelled() => return,
+            // No wake-up is lost: only this task waits, and each of the bells keeps a permit.
             () = masters.in_doubt.notified() => {}
             () = masters.known.found.notified() => {}
             () = sleep(REFRESH) => pause = PAUSE,

@@ -192,6 +192,7 @@ impl Drop for Passing {
 
 /// Asks a server for the map of slots. Returns `None` if it does not tell it.
 pub(super) async fn ask(link: &Arc<Link>, place: &HostPort) -> Option<ClusterView> {
+    // The epoch first: the map that is told after it is no older.
     let info = link.call_in_step("CLUSTER", vec!["INFO".into()]).await;
     let slots = link.call_in_step("CLUSTER", vec!["SLOTS".into()]).await;
     let Outcome::Done(slots) = slots else {

@@ -76,6 +76,7 @@ pub(super) async fn heartbeat(link: &Arc<Link>) {
             silent = 0;
             continue;
         }
+        // A paused server answers PINGs, and runs no script.
         let answer = if *link.silent.borrow() {
             link.run_nothing().await
         } else {

@@ -89,6 +89,7 @@ impl Link {
         self.address
             .admission
             .heard(self.role as u8, &self.address.name, true, &outcome);
+        // Named before, and not any more: its successor may know nothing of what it has granted.
         if !self.leads_to_master(&peer) {
             return self.unknown(
                 "answered, but the Sentinels do not name this server as the master any more",
@@ -106,6 +107,7 @@ impl Link {
         } else {
             self.unknown(CLOSED)
         };
+        // An echo on another connection is no proof.
         if self.epoch() == epoch {
             self.believe(error, echo, slips)
         } else {
