@@ -5,8 +5,7 @@
 //! A hold comes through an inbox, as a weak reference, and gets a place in a line of time a tenth
 //! of a second before its end. When that line is due, most holds have been renewed and get a later
 //! place. One that has not goes into a line of its own millisecond. If many end together, firing
-//! begins 5 us earlier for each. The thread reads the clock every tenth of the shortest lease,
-//! since its timers stand still while the machine is suspended.
+//! begins 5 us earlier for each. The thread reads the clock every tenth of the shortest lease.
 //!
 //! # Invariants
 //! - Only its own sleep and the wakers of tokens make this thread wait: no I/O, log, recorder, line
@@ -189,6 +188,7 @@ impl Alarm {
     pub(crate) fn forget(&self, hold: &Hold, now: Instant) {
         // Otherwise it is in no bucket, and will not be.
         if let Some(at) = hold.alarm_at() {
+            // Orders wait for the width of the grid, so that many are handled together.
             self.desk
                 .leave(now + lease::grid(hold.terms.lease), |orders| {
                     orders.over.push(at);
@@ -199,6 +199,7 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
+        // A forked copy has no such thread, and may find the mutex locked forever.
         if self.process == process::id() {
             self.desk.inbox.lock().ended = true;
             self.desk.ring();
@@ -209,6 +210,7 @@ impl Drop for Alarm {
 impl Desk {
     fn order(&self, hold: &Arc<Hold>, now: Instant) {
         let end = hold.valid_until().before(early(1));
+        // A hold may end before that.
         self.leave(
             (now + lease::grid(hold.terms.lease)).min(end),
             |Orders { look, .. }| {
@@ -382,6 +384,7 @@ impl AlarmSchedule {
         for order in &orders.look {
             self.look(order, None, now + self.early(lost.len()), &mut lost);
         }
+        // All up to the last one that has to begin: those before it end sooner.
         let begun = self.begins().filter(|(_, begin)| *begin <= now).last();
         let Some((last, _)) = begun else { return lost };
         while let Some(bucket) = self
@@ -442,6 +445,7 @@ impl AlarmSchedule {
         let at = if ahead > now {
             ahead
         } else {
+            // Rounded down, so that no token is late.
             end.round_down(STEP)
         };
         hold.set_alarm(at);

@@ -415,10 +415,10 @@ fn names(keys: &[Key]) -> impl Display {
     })
 }
 
-/// Runs a critical section to its end, or returns `None` at the loss. Each poll checks for the loss
-/// first.
+/// Runs a critical section to its end, or returns `None` at the loss.
 async fn until_lost<T>(lost: CancellationToken, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
+        // Each poll checks for the loss first.
         biased;
         () = lost.cancelled() => None,
         value = work => Some(value),

@@ -54,6 +54,7 @@ impl Habit {
             self.skipped += 1;
             return false;
         }
+        // From here, one more miss is enough to sleep again, and a hit to stay.
         self.score = self.score.max(Self::ENOUGH);
         self.skipped = 0;
         true

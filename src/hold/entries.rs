@@ -37,6 +37,7 @@ impl Entries {
     fn leaves(&mut self, number: u32, elsewhere: bool, now: Instant) -> bool {
         self.there.remove(&number);
         let newest = self.there.last().copied();
+        // The newer guard stayed for longer than a moment, so the two were not dropped together.
         let outlived = self
             .early
             .take_if(|(early, went)| number > *early && now.since(*went) > TOGETHER);
@@ -60,6 +61,7 @@ impl Hold {
         if !self.origin.context.is_left(origin.context) {
             state.at_home += 1;
         }
+        // Most holds have one guard, and need no list of them.
         if number > 0 {
             let outermost = self.origin.known == Known::Calling;
             let entries = state.entries.get_or_insert_with(|| {

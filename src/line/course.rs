@@ -163,10 +163,10 @@ impl Course {
         };
     }
 
-    /// Returns whether the first node is asked alone. If several lockers are woken by one message
-    /// and ask all nodes at once, each may get the nodes near it, and then none has a majority. So
-    /// a locker that has met others asks the first node alone.
+    /// Returns whether the first node is asked alone.
     fn is_first_alone(&self, now: Instant) -> bool {
+        // If several lockers are woken by one message and ask all nodes at once, each may get the
+        // nodes near it, and none a majority. So one that has met others asks the first node alone.
         let outrun = self.outrun.is_some_and(|since| now.since(since) >= OUTRUN);
         self.collisions > 0 && !outrun
     }
@@ -555,9 +555,9 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         }
     }
 
-    /// Pauses after a wake-up if this locker has met others. All are woken at once: random pauses,
-    /// as long as the nodes are far away, keep them apart.
+    /// Pauses after a wake-up if this locker has met others.
     fn make_way(&mut self, moment: &Moment<'_>) -> Option<Effect<R>> {
+        // All are woken at once. Random pauses, as long as the nodes are far away, keep them apart.
         let most = (moment.round_trip * self.course.collisions).min(OUTRUN);
         if most.is_zero() {
             return self.look(moment);

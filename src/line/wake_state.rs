@@ -277,11 +277,11 @@ impl WakeState {
         ended
     }
 
-    /// Records a server's message of the channel. Returns whether a majority has sent one. The
-    /// release of a lock sends one on each server of a majority; what is undone on a minority is no
-    /// reason to ask.
+    /// Records a server's message of the channel. Returns whether a majority has sent one.
     pub(super) fn hear(&mut self, node: NodeIndex, majority: usize, now: Instant) -> bool {
         self.heard.insert(node);
+        // A release sends one on each server of a majority. What is undone on a minority is no
+        // reason to ask.
         let is_heard = self.heard.len() >= majority;
         if is_heard {
             self.heard.clear();

@@ -57,9 +57,10 @@ impl Timers {
         }
     }
 
-    /// Removes a time that is not wanted any more. One that is due is left to the task, so that
-    /// very many callers whose time ends together do not contend for the mutex.
+    /// Removes a time that is not wanted any more.
     pub(crate) fn remove(&self, at: Instant, number: u64, now: Instant) {
+        // One that is due is left to the task: very many callers whose time ends together would
+        // contend for the mutex.
         if now < at {
             self.table.lock().times.remove(&(at, number));
         }

@@ -58,6 +58,7 @@ impl Admission {
             Outcome::NotExecuted(failure) if reply::is_about_credentials(&failure.reason) => {
                 self.shut_out(connection, node, &failure.reason);
             }
+            // Silence says nothing about the credentials.
             Outcome::Unknown(_) => {}
             _ => self.let_in(connection, node),
         }

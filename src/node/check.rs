@@ -123,14 +123,14 @@ impl Mode {
     }
 }
 
-/// Asks a server for its version and mode by HELLO, which nearly every user may call; INFO is often
-/// not allowed. Returns the version, if it can be read.
+/// Asks a server for its version and mode. Returns the version, if it can be read.
 pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32, u32)>, Obstacle> {
     let too_old = |version: &str| {
         Obstacle::Unfit(format!(
             "is a server of version {version}; lockhound needs 6.2 or newer"
         ))
     };
+    // By HELLO, which nearly every user may call: INFO is often not allowed.
     match link.call("HELLO", Vec::new()).await {
         Outcome::Done(reply) => {
             let [version, mode, role] = ["version", "mode", "role"].map(|name| value(&reply, name));

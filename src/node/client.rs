@@ -109,9 +109,9 @@ fn policy(settings: &Settings) -> ReconnectPolicy {
     policy
 }
 
-/// Returns how long a reply may take. A reply behind a WAIT comes only after the WAIT ends, also
-/// that of a heartbeat.
+/// Returns how long a reply may take.
 pub(super) fn reply_timeout(role: Role, settings: &Settings) -> Duration {
+    // A reply behind a WAIT comes only when that has ended, also the reply to a heartbeat.
     let blocked = match role {
         Role::Renewals | Role::Acknowledged | Role::Visitor => settings
             .replicas

@@ -105,6 +105,7 @@ impl Cluster {
         let masters = &cluster.0;
         let (told, subscribing) = ask_seeds(seeds, wiring, &masters.known).await?;
         masters.state().subscribing = subscribing;
+        // Before the connections: each asks whether its server knows one of these nodes.
         masters.known.replace(told.nodes.clone());
         let wiring = masters.wiring();
         let connecting = told.map.masters().into_iter().map(|place| async {
@@ -163,6 +164,7 @@ impl Cluster {
     /// Connects in the background to a cluster none of whose servers answers.
     pub(super) fn await_server(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> (Self, Events) {
         let (cluster, events) = Self::new(seeds, wiring);
+        // The task asks for the map at once.
         cluster.0.doubt();
         cluster.0.begin();
         (cluster, events)

@@ -118,6 +118,7 @@ impl Link {
         // From here on the link closes the connection if this future is dropped or fails.
         let link = Self::new(address, role, locker, settings, current);
         client.wait_for_connect().await?;
+        // The caller checks the server itself before it sends a script.
         link.set_fitness(Fitness::Fit);
         link.introduce().await;
         link.ask_for_cluster().await;
@@ -456,6 +457,7 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
                     link.address.admission.connected(link.role as u8);
                     tokio::spawn(Arc::clone(link).get_to_know_cluster());
                     let link = Arc::clone(link);
+                    // In a task: the answer may be late, and further events must not wait for it.
                     tokio::spawn(async move { link.introduce().await });
                     LinkEvent::Up
                 }

@@ -297,6 +297,7 @@ impl State {
     fn judge(&mut self, now: Instant) -> Option<HostPort> {
         let candidate = self.candidate();
         let Some((last, last_epoch)) = self.last.clone() else {
+            // Otherwise a Sentinel that lags behind would be believed because it is the nearest.
             let all_asked = self
                 .sentinels
                 .values()
@@ -320,6 +321,7 @@ impl State {
             goes_back = is_of_all
                 .then(|| self.since(&place, now))
                 .filter(|_| place != last && !is_later);
+            // A Sentinel that merely lags behind does not name an earlier master for so long.
             let is_over = goes_back
                 .as_ref()
                 .is_some_and(|(_, since)| now.since(*since) >= GOING_BACK);

@@ -256,7 +256,7 @@ impl Redis {
     ///
     /// A step is sent together with others that are asked for at the same moment, behind the steps
     /// and scripts that were polled before it. While the connection is silent, no step is sent that
-    /// may take something: it would have to be undone for as long as the server is stopped.
+    /// may take something.
     pub(crate) fn call(
         &self,
         lane: Lane,
@@ -270,6 +270,7 @@ impl Redis {
             // Boxed: it is larger than the usual way of a lock and its release.
             call => Either::Right(Box::pin(async move {
                 match call {
+                    // It would have to be undone for as long as the server is stopped.
                     Call::Step(step) => match batcher.runner().link().heard().await {
                         Ok(()) => batcher.send(step).await,
                         Err(failure) => (Outcome::NotExecuted(failure), ReplicaAck::moot()),

@@ -59,9 +59,7 @@ impl ScriptRunner {
     }
 
     /// Runs a script once. A server that does not know it yet says so without running anything. It
-    /// is then sent the text, behind whatever was sent in the meantime. No script is loaded after a
-    /// reconnect: a server may forget its scripts at any time, so loading would save a round trip
-    /// and nothing else.
+    /// is then sent the text, behind whatever was sent in the meantime.
     pub(super) async fn run(
         &self,
         acks: usize,
@@ -70,6 +68,8 @@ impl ScriptRunner {
         args: &[&str],
     ) -> (Outcome<Reply>, Vec<ReplicaAck>) {
         let mut answer = self.run_by(By::Digest, acks, lua, keys, args).await;
+        // Loading all scripts after a reconnect would save this round trip and nothing else: a
+        // server may forget its scripts at any time.
         if is_not_known(&answer.0) {
             answer = self.run_by(By::Text, acks, lua, keys, args).await;
         }

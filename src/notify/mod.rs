@@ -196,6 +196,7 @@ impl Channels {
         if asks {
             self.tell();
         }
+        // Channels that are due one after the other are unsubscribed together.
         (batch, next.map(|next| now.until(next).max(SWEEP)))
     }
 }

@@ -59,6 +59,7 @@ async fn keep_listening(
             continue;
         }
         let (batch, next) = subscriber.channels.batch(subscriber.index, Instant::now());
+        // Also an empty batch: its barrier is behind all messages that were missed.
         if !batch.is_empty() || subscriber.wake {
             if !subscriber.send(batch, events).await {
                 return;
@@ -105,6 +106,7 @@ impl NodeSubscriber {
         batch: SubscriptionChanges,
         events: &mut UnboundedReceiver<LinkEvent>,
     ) -> bool {
+        // What is missed from here on may come behind this batch, and needs another one.
         let woken = std::mem::take(&mut self.wake);
         let Some((outcome, reconnected)) = self.resubscribe(&batch, events).await else {
             return false;

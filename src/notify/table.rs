@@ -200,10 +200,10 @@ impl Table {
         confirmed.count() >= majority(self.nodes.len())
     }
 
-    /// Returns all listeners in the order of their channels' names, since a simulation has to tell
-    /// them in the same order each time.
+    /// Returns all listeners in the order of their channels' names.
     pub(super) fn keys(&self) -> Vec<Key> {
         let mut channels: Vec<_> = self.channels.iter().collect();
+        // A simulation has to tell them in the same order each time.
         channels.sort_unstable_by_key(|(name, _)| *name);
         channels
             .into_iter()

@@ -128,10 +128,8 @@ impl Op for Acquire {
 }
 
 impl Acquire {
-    /// Takes the locks of one slot after the other: of two callers that want the same locks, the
-    /// one that gets the first slot gets the others. If a slot is refused, the locks taken before
-    /// are released before the refusal is returned. If they cannot be released, the outcome is
-    /// unknown, and the caller undoes all of it.
+    /// Takes the locks of one slot after the other. If a slot is refused, the locks taken before
+    /// are released before the refusal is returned.
     async fn acquire_slots(
         &self,
         slots: &[Vec<usize>],
@@ -139,6 +137,8 @@ impl Acquire {
     ) -> Outcome<Option<AcquireAnswer>> {
         let mut fences = vec![None; self.claims.len()];
         let mut taken: Vec<usize> = Vec::new();
+        // In the order of the slots: of two callers that want the same locks, the one that gets the
+        // first slot gets the others.
         for members in slots {
             let acquire = Self {
                 claims: chosen(&self.claims, members),
@@ -161,6 +161,7 @@ impl Acquire {
                 refused => {
                     return match self.give_back(&taken, route).await {
                         Ok(()) => refused,
+                        // They may still be held, and the caller undoes all of them.
                         Err(failure) => Outcome::Unknown(failure),
                     };
                 }

@@ -77,9 +77,7 @@ impl Op for Renew {
 }
 
 impl Renew {
-    /// Renews all slots at once, each in a script of its own: a slot without an answer delays no
-    /// other. While a slot is moving, a script with several of its keys is refused, and each key is
-    /// renewed by itself.
+    /// Renews all slots, each in a script of its own.
     async fn renew_slots(&self, route: &ClusterRoute<'_>) -> Outcome<Vec<RenewAnswer>> {
         let renew = |members: &[usize]| {
             let part = Self {
@@ -89,10 +87,13 @@ impl Renew {
             async move { route.ask(&part).await }
         };
         let slots = by_slot(&self.claims);
+        // At once: a slot without an answer delays no other.
         let asked = join_all(slots.iter().map(|members| renew(members))).await;
         let mut answers = vec![None; self.claims.len()];
         let mut alone: Vec<usize> = Vec::new();
         for (members, outcome) in slots.iter().zip(asked) {
+            // While a slot is moving, a script with several of its keys is refused, and each is
+            // renewed alone.
             let is_cut = members.len() > 1
                 && (is_moving(&outcome) || matches!(outcome, Outcome::Refused(_)));
             match said(outcome, members.len()) {

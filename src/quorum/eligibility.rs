@@ -136,6 +136,7 @@ impl Eligibility {
             let news = self.news.notified();
             match self.look(place, node, lane, ask) {
                 Err(Missing::News(reason)) => {
+                    // Perhaps nobody is looking: the look that this asks for is the next news.
                     self.doubt(place);
                     if timeout(Instant::now().until(deadline), news).await.is_err() {
                         return Err(reason);
@@ -147,8 +148,7 @@ impl Eligibility {
     }
 
     /// Waits until a majority can be asked for its vote. Returns by node the ticket, or why there
-    /// is none. If there are too few, a server that has waited is vetted once more: another locker
-    /// may have opened it by now.
+    /// is none.
     pub(super) async fn tickets(&self, nodes: &[Arc<Node>]) -> Vec<Result<Ticket, NodeFailure>> {
         let deadline = Instant::now()
             + nodes
@@ -156,7 +156,8 @@ impl Eligibility {
                 .map(|node| node.patience())
                 .max()
                 .unwrap_or_default();
-        // One that has waited is looked at once more, and not once for each piece of news.
+        // One that has waited is looked at once more, since another locker may have opened it by
+        // now, and not once for each piece of news.
         let looks: Vec<u64> = self.places.lock().iter().map(|at| at.looks).collect();
         let may_come = |(place, known): (NodeIndex, &Result<_, Missing>)| match known {
             Err(Missing::News(_)) => true,
@@ -260,6 +261,7 @@ impl Eligibility {
         let until = if !rest.is_zero() {
             format!("for another {rest:.1?}")
         } else if !at_most.is_zero() {
+            // So many that each majority that the server was ever in has one of them.
             let asked = servers - majority(servers) + 1;
             format!(
                 "until {asked} others that vote can be asked what it may have forgotten, at most for {at_most:.1?}"
@@ -338,6 +340,7 @@ impl Eligibility {
                 .memory
                 .as_ref()
                 .is_some_and(|memory| memory.shut.is_none());
+            // What a server that is shut names does not count. What it named before still does.
             at.is_of = other_number(servers, identity.memory.as_ref()).or(at.is_of);
             at.looks += 1;
             (at.grants, at.unknown, at.unfit) = (vetted, None, unfit);
@@ -372,6 +375,7 @@ impl Eligibility {
         if lane == Lane::Renewals {
             at.renewals = None;
         } else {
+            // A look that failed is one too: nobody waits for another.
             (at.grants, at.memory, at.looks) = (None, None, at.looks + 1);
             at.unfit = unfit.then(|| reason.to_owned());
             at.unknown = Some(reason.to_owned());

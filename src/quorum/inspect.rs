@@ -12,8 +12,7 @@ use crate::node::Lane;
 use crate::op::{self, Force, Inspect, KeyHolder, NameHolders};
 
 impl Quorum {
-    /// Returns who is in the key, unless a majority of the nodes says that it is free: a holder is
-    /// on a majority, and so are, together, several owners that keep each other out.
+    /// Returns who is in the key, unless a majority of the nodes says that it is free.
     ///
     /// # Errors
     /// [`Error::Unavailable`], or the refusal of a server.
@@ -24,6 +23,7 @@ impl Quorum {
             (at, async move { found.await.map(|found| (at, found)) })
         }));
         let majority = self.majority();
+        // A holder is on a majority, and so are, together, several owners that keep each other out.
         let free = |found: &[(NodeIndex, Option<KeyHolder>)]| {
             found.iter().filter(|(_, holder)| holder.is_none()).count() >= majority
         };
@@ -60,8 +60,8 @@ impl Quorum {
     }
 
     /// Releases the key from the owners that the nodes name as its holders now. Returns whether any
-    /// node did. The command names them, so one that comes late deletes no later holder. `depose`
-    /// is called before it is sent, with these names, or with `None` if the nodes did not answer.
+    /// node did. `depose` is called before the command is sent, with these names, or with `None` if
+    /// the nodes did not answer.
     ///
     /// # Errors
     /// [`Error::Unavailable`], or the refusal of a server.
@@ -86,6 +86,7 @@ impl Quorum {
             return Ok(false);
         }
         let holders: Arc<[String]> = seen.into_iter().collect();
+        // It names the holders, so a copy that comes late deletes no later one.
         let forcing = self.ask(|node| {
             let force = Force {
                 key: key.clone(),

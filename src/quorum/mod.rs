@@ -317,6 +317,8 @@ impl Quorum {
                 None => match late.next_by(patience).await {
                     Some((node, answer)) => {
                         round.add(node, answer);
+                        // Only nodes that are slower than a majority are missing, and these are not
+                        // waited for forever.
                         if round.is_heard() && patience.is_none() {
                             patience = Some(patience_of(started));
                             self.note_round_trip(order, started);
@@ -365,6 +367,7 @@ impl Quorum {
                 .count()
                 >= majority
         };
+        // Usually all gave the same fence, and nothing has to be sent.
         if (0..fences.len()).all(agree) {
             return Ok(());
         }

@@ -146,6 +146,7 @@ pub(super) fn unfitness(
             "is a replica (role {role}) of {master}; a replica has no vote of its own"
         ));
     }
+    // A renewal there would keep a vote alive that another server has given.
     if lane == Lane::Renewals && places[place].run_id.as_ref() != Some(run_id) {
         return Some("leads to another server than its other connections do".to_owned());
     }

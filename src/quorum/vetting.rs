@@ -61,6 +61,7 @@ const VET_AGAIN: Duration = Duration::from_millis(100);
 
 /// Asks a server who it is, on each connection whose answers may be votes.
 pub(super) async fn vet(eligibility: &Eligibility, place: NodeIndex, node: &Node) {
+    // In this order: the second look compares its server with that of the first.
     vet_on(eligibility, place, node, Lane::Grants).await;
     vet_on(eligibility, place, node, Lane::Renewals).await;
 }
@@ -359,6 +360,7 @@ async fn ask(
     other: &Node,
     about: &Arc<str>,
 ) -> Option<(Arc<str>, Testimony)> {
+    // Servers that are shut are asked as well.
     let ticket = eligibility.look(at, other, Lane::Grants, Ask::Keep).ok()?;
     let ask = AskAbout {
         about: Arc::clone(about),
@@ -369,6 +371,7 @@ async fn ask(
             Some((ticket.vote?, told))
         }
         Outcome::Done(_) => {
+            // It is another server, or has another memory, than the one that was vetted.
             eligibility.doubt(at);
             None
         }

@@ -69,6 +69,7 @@ impl Voter {
 
     /// Makes a held lock last for at least this long. If the answer is no vote, it does not count.
     pub(super) async fn extend(&self, claim: Claim, lease: Duration) -> Outcome<bool> {
+        // The lock is there already, so a server that is shut may keep it.
         let ticket = match self.ticket(Lane::Renewals, Ask::Keep).await {
             Ok(ticket) => ticket,
             Err(failure) => return Outcome::NotExecuted(failure),
@@ -77,10 +78,10 @@ impl Voter {
         self.vouch(&ticket, answer.map(Some))
     }
 
-    /// Raises the mark of a lock that was granted there to this fence. If the address led to
-    /// another of the servers by now, which has the lock too, one server would be counted twice: so
-    /// the connection has to be the same.
+    /// Raises the mark of a lock that was granted there to this fence.
     pub(super) async fn raise(&self, claim: Claim, fence: Fence) -> Outcome<RaiseAnswer> {
+        // The connection has to be the same. If the address led to another of the servers by now,
+        // which has the lock too, that one would be counted twice.
         let ticket = match self.ticket(Lane::Grants, Ask::Keep).await {
             Ok(ticket) => ticket,
             Err(failure) => return Outcome::NotExecuted(failure),

@@ -123,6 +123,7 @@ impl RoundVotes {
         if self.granted.len() + self.held.len() + missing >= majority {
             return None;
         }
+        // A refusal says more than silence: somebody has to act.
         Some(match &self.refusal {
             Some(error) => Acquired::Refused(error.clone()),
             None => Acquired::Unavailable(self.failures.clone()),

@@ -122,8 +122,7 @@ impl Session {
     }
 }
 
-/// Makes one attempt for a caller whose time is over while others have a turn. Its outcome is that
-/// of the turn: the line may be empty by now, and others would have the same turn again and again.
+/// Makes one attempt for a caller whose time is over while others have a turn.
 async fn try_after_turn(
     session: &Arc<Session>,
     key: &Key,
@@ -131,6 +130,8 @@ async fn try_after_turn(
     terms: Terms,
 ) -> Result<Option<RawGuard>, Error> {
     let guard = session.try_lock(key, caller, terms).await?;
+    // This is the outcome of the turn: the line may be empty by now, and would give the others the
+    // same turn again and again.
     if guard.is_some() {
         session.lines.end_given_turn(key, session.now());
     }

@@ -25,6 +25,7 @@ impl Session {
         let session = Arc::clone(self);
         self.engine.spawn(async move {
             wind_down(&session).await;
+            // Before the engine ends, which would drop the answer.
             foreign::answer(reply, ());
             session.engine.stop();
         });

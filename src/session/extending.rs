@@ -1,7 +1,7 @@
 //! Extends a fixed lease, when its holder asks for it.
 //!
-//! A server never shortens a lease for it. So a copy that arrives late or twice does no harm, and two
-//! calls at a time may arrive in any order.
+//! A server never shortens a lease for it. So a copy that arrives late or twice does no harm, and
+//! two calls at a time may arrive in any order.
 
 use std::sync::Arc;
 use std::time::Duration;

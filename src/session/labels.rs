@@ -63,14 +63,13 @@ pub(super) fn need_label(session: &Session) {
     }
 }
 
-/// Deletes the label, and ends all connections. The deletion is sent before the QUIT. A server that
-/// does not answer it would not answer the QUIT behind it either, for as long as a command may
-/// take: nobody waits for that.
+/// Deletes the label, and ends all connections. The deletion is sent before the QUIT.
 pub(super) async fn leave_servers(session: &Session) {
     let unlabelled = async {
         if has_labels(session) && session.labelling.is_needed.load(Ordering::Relaxed) {
             let deleting = session.quorum.label(session.id.to_string().into(), None);
             if timeout(STRAGGLERS, deleting).await.is_err() {
+                // It would not answer the QUIT behind the deletion either: nobody waits for that.
                 return;
             }
         }

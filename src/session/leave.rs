@@ -67,8 +67,7 @@ fn count_down(
     Ok(answer)
 }
 
-/// Writes the count. Counts on the servers only inform, and the true one is local: a failed write
-/// is no error, unless the server turns out to have lost the lock.
+/// Writes the count. A failed write is no error, unless the server turns out to have lost the lock.
 fn send_count(
     session: &Arc<Session>,
     hold: &Arc<Hold>,
@@ -87,6 +86,7 @@ fn send_count(
             // A release that came in between deletes it too, and then nothing is lost.
             Settled::Gone if hold.lose(Loss::NotOwner) => Err(Error::lost(key, Loss::NotOwner)),
             Settled::Done | Settled::Gone => Ok(()),
+            // The true count is local, and that on the servers only informs.
             Settled::Refused(_) | Settled::Unanswered(_) => {
                 if hold.is_held() {
                     log!(warn, key = %key.shown(), count, ?settled, "the hold count could not be written");

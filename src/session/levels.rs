@@ -11,11 +11,12 @@ const NAMES: [&str; 4] = [
     "lockhound_pending_undos",
 ];
 
-/// Reports them now, and with the heartbeats of the connections from now on. Each change would be
-/// too often: a recorder may be slow, and the table's shards are locked then.
+/// Reports them now, and with the heartbeats of the connections from now on.
 pub(super) fn report_levels(session: &Arc<Session>) {
     tell_levels(session);
     let weak = Arc::downgrade(session);
+    // At each change would be too often: a recorder may be slow, and a shard of the table is locked
+    // then.
     session.quorum.roll().on_beat(move || {
         if let Some(session) = weak.upgrade() {
             tell_levels(&session);

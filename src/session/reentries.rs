@@ -72,9 +72,8 @@ pub(super) fn fail_test(session: &Session, key: &Key) {
     );
 }
 
-/// Warns, after a while, if a caller that begins to wait may wait for itself. Not at once: branches
-/// that name owners wait for each other for a moment, which is fine. Dropping the returned value
-/// cancels the warning.
+/// Warns, after a while, if a caller that begins to wait may wait for itself. Dropping the returned
+/// value cancels the warning.
 pub(super) fn warn_of_itself(session: &Arc<Session>, key: &Key, caller: &Caller) -> Option<Stop> {
     let place = caller.origin.context;
     // The sections of runs know what they are inside of. For other holds, and for guards that
@@ -89,6 +88,7 @@ pub(super) fn warn_of_itself(session: &Arc<Session>, key: &Key, caller: &Caller)
     let key = key.clone();
     let owner = caller.owner.clone();
     Some(Stop(session.engine.spawn(async move {
+        // Branches that name owners wait for each other for a moment, which is fine.
         sleep(lease::recheck_interval(owned.settings.lease)).await;
         if owned.warned.is_due(&key, Warning::Itself, Instant::now()) {
             log!(

@@ -127,8 +127,7 @@ pub(super) fn count_behind(session: &Arc<Session>, hold: &Arc<Hold>, count: u32)
     });
 }
 
-/// Writes the hold count of a re-entry. A missing answer does not fail the re-entry while the hold
-/// is safe: the count was kept here before it was sent.
+/// Writes the hold count of a re-entry.
 ///
 /// # Errors
 /// [`Error::Lost`] if the lock turns out not to be ours; the failure of the write, if the hold is
@@ -154,6 +153,7 @@ pub(super) async fn write_count(
         Settled::Unanswered(nodes) => session.quorum.unavailable(nodes, Duration::ZERO),
     };
     match hold.at(session.now()) {
+        // The count was kept here before it was sent, so a missing answer fails nothing.
         HoldState::Safe => {
             log!(
                 warn, key = %hold.claim.key.shown(), count, %error,

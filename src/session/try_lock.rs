@@ -70,12 +70,16 @@ impl Session {
                     continue;
                 };
                 for guard in granted {
+                    // A grant that was lost before it was claimed makes the others useless: they
+                    // are given back.
                     let Some(guard) = take(self, guard)? else {
                         return Ok(None);
                     };
                     guards.push(guard);
                 }
             }
+            // These are the re-entries, which the script did not touch: their counts are yet to be
+            // written.
             for guard in &guards[..entered] {
                 release::write_count(self, guard.hold(), guard.hold().guards()).await?;
             }

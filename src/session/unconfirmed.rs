@@ -45,15 +45,17 @@ impl Unconfirmed {
         if let Some((reply, pending)) = self.awaited.take() {
             self.tell(settled, reply, pending);
         }
+        // After the caller: a recorder may block.
         if is_lost {
             self.session.counters.tell_lost(Loss::NotOwner);
         }
     }
 
     /// Counts the loss of a lock that the server no longer has, once: before the caller is told,
-    /// who may read the counters. Once the caller was told that there is no answer, the lease may
-    /// have ended in the meantime, and that is no loss. Returns whether it is one.
+    /// who may read the counters. Returns whether it is one.
     fn note_lost(&mut self) -> bool {
+        // Once the caller was told that there is no answer, the lease may end meanwhile, which is
+        // no loss.
         let is_lost = self.is_awaited() || self.session.now() < self.hold.valid_until();
         if !is_lost || std::mem::replace(&mut self.lost, true) {
             return false;

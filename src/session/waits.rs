@@ -44,8 +44,7 @@ impl Session {
 /// Ends the wait of a caller that came then, might wait until this deadline, and has had no answer.
 ///
 /// # Errors
-/// The servers are away, or have had the time for an answer. If they had not, that says nothing
-/// about them.
+/// The servers are away, or have had the time for an answer.
 pub(super) fn gave_up(session: &Session, since: Instant, deadline: Instant) -> Result<(), Error> {
     let now = session.now();
     if let Some(OutageReport { nodes, lasts }) = session.outage.failure_since(since, now) {

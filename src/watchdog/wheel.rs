@@ -247,6 +247,7 @@ impl Wheel {
 
     /// Records a node's renewal. Returns whether it completed a majority for this hold.
     fn renewed(&mut self, hold: &Arc<Hold>, node: usize, sent: Instant, now: Instant) -> bool {
+        // It was released or lost while its renewal was under way.
         let Some(entry) = self.entries.get_mut(&hold.generation) else {
             return false;
         };
@@ -279,6 +280,7 @@ impl Wheel {
         let Some(entry) = self.entries.get_mut(&generation) else {
             return;
         };
+        // A fixed lease is renewed by nothing, whatever is heard about its key.
         let Some(hold) = entry.hold.upgrade().filter(|hold| hold.terms.renewed) else {
             return;
         };
@@ -307,6 +309,7 @@ impl Wheel {
             else {
                 continue;
             };
+            // At most half of an interval: a short lease must not run out meanwhile.
             let spread = SPREAD.min(self.rhythm.interval(&hold) / 2);
             if let Some(entry) = self.entries.get_mut(&generation) {
                 // A connection that is new says more than a message that came a moment ago.
@@ -418,6 +421,7 @@ impl Rhythm {
     /// and never in the past.
     fn tick_at(self, hold: &Hold, base: Instant, failed: u32, now: Instant) -> Instant {
         let interval = self.interval(hold);
+        // A coarse grid must not bring the ticks of a short lease forward by much.
         (base + interval * (failed + 1))
             .round_down(self.grid.min(interval / 10))
             .max(now)

@@ -145,8 +145,7 @@ impl State {
         }
     }
 
-    /// Removes the masters that the map has not named for a while: the servers' maps differ for a
-    /// moment after each change.
+    /// Removes the masters that the map has not named for a while.
     fn take_absent(&mut self, now: Instant) -> Vec<Arc<Master>> {
         let named = self.map.masters();
         self.absent
@@ -160,6 +159,7 @@ impl State {
         let mut over = Vec::new();
         for place in absent {
             let since = *self.absent.entry(place.clone()).or_insert(now);
+            // The servers' maps differ for a moment after each change.
             if now.since(since) >= 2 * REFRESH {
                 self.absent.remove(&place);
                 over.extend(self.masters.remove(&place));
@@ -300,9 +300,9 @@ impl Masters {
         away.for_each(|redis| redis.presence().is_known_to_be_away());
     }
 
-    /// Notes that the cluster said that it is down. fred closes the connection on that answer, so
-    /// nothing is sent for a while.
+    /// Notes that the cluster said that it is down: nothing is sent for a while.
     pub(super) fn went_down(&self, failure: &NodeFailure) {
+        // fred closes the connection on that answer: asking again at once would cost another one.
         let pause =
             (self.settings.lease / 30).clamp(Duration::from_millis(50), Duration::from_secs(1));
         self.state().down = Some((Instant::now() + pause, failure.clone()));

@@ -13,13 +13,14 @@ impl Link {
         let _: Result<_, _> = self.presence.set(Arc::downgrade(presence));
     }
 
-    /// Reports whether the server answers. An absence that a reconnect ends is not logged: it takes
-    /// a heartbeat to notice that a server is silent, and another one until it is reconnected.
+    /// Reports whether the server answers.
     pub(super) fn report(&self) {
         let Some(presence) = self.presence.get().and_then(std::sync::Weak::upgrade) else {
             return;
         };
         let is_up = self.is_connected() && !self.is_silent();
+        // An absence that a reconnect ends is not logged: it takes a heartbeat to notice that a
+        // server is silent, and another one until it is reconnected.
         presence.seen(
             is_up,
             Instant::now(),

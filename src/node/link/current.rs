@@ -145,6 +145,7 @@ impl Link {
             },
         };
         let old = std::mem::replace(&mut *lock(&self.current), current);
+        // Only now, when nobody gets the old client any more.
         old.task.abort();
         self.renewed();
         self.replaced.send_modify(|count| *count += 1);
@@ -205,8 +206,7 @@ pub(super) fn place_of(address: &Address) -> Result<Option<HostPort>, fred::erro
     }
 }
 
-/// Looks this server up. A lookup that is given up goes on in a thread, so it has more time than an
-/// attempt to connect.
+/// Looks this server up.
 ///
 /// # Errors
 /// Why its address is not found.
@@ -216,6 +216,8 @@ pub(super) async fn find(
 ) -> Result<Option<(HostPort, SocketAddr)>, fred::error::Error> {
     let Some(place) = place else { return Ok(None) };
     let attempt = attempt_timeout(settings);
+    // A lookup that is given up goes on in a thread, so it has more time than an attempt to
+    // connect.
     match timeout(
         settings.connect_timeout + attempt,
         dial::find(&place, attempt),

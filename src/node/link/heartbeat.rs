@@ -87,6 +87,7 @@ pub(super) async fn heartbeat(link: &Arc<Link>) {
                 *lock(&link.last_error) = failure.reason;
                 silent + 1
             }
+            // Every other outcome is an answer, or nothing was sent.
             _ => 0,
         };
         link.report();

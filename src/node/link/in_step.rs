@@ -48,6 +48,7 @@ impl Link {
         if let Err(failure) = self.connected_for(self.patience()).await {
             return Outcome::NotExecuted(failure);
         }
+        // Before the send: a slip between here and the echo puts the answer in doubt.
         let slips = self.slips.get();
         // They are polled, and so sent, in this order.
         let (outcome, echo) = join(self.send(command, args), self.echo()).await;
