@@ -43,6 +43,7 @@ impl Listeners {
 impl Listener {
     /// Reports the loss: runs the wakers of tasks that wait for it.
     pub(super) fn tell(self, loss: Loss) {
+        // A waker may panic, and the listeners behind it have to be told all the same.
         match self {
             Self::Token(token) => contained(|| token.cancel()),
             Self::Joint(joint) => _ = joint.upgrade().map(|joint| joint.fire(loss)),

@@ -283,6 +283,7 @@ impl Batcher {
         let rest = !waiting.is_empty();
         drop(waiting);
         given_up.into_iter().for_each(|entry| entry.fail(failure));
+        // Their notifications may have been consumed already.
         if rest {
             self.news.notify_one();
         }

@@ -295,6 +295,7 @@ impl Cluster {
         let mut refreshed = self.0.refreshed.subscribe();
         if let Some(master) = self.at(to, told_by) {
             let mut state = self.0.state();
+            // Of many scripts that are redirected at once, only the first changes the map.
             if state.map.master(slot) != Some(&master.place) {
                 state.map = state.map.moved(slot, &master.place);
                 state.listen(false);

@@ -174,6 +174,7 @@ impl Watches {
         let (Some(naming), Some(place)) = (self.address.naming(), sentinel.place()) else {
             return;
         };
+        // Held to the end, so that an address gets one connection and one task.
         let mut links = self.links.lock();
         if links.contains_key(&place) {
             return;

@@ -192,7 +192,7 @@ pub(super) async fn attempt(
         .quorum
         .acquire(&pending.claims, with(pending.fences), order)
         .await;
-    // A server has a new memory. It is vetted by now, but has no vote in the round that found that.
+    // A server has a new memory. It is vetted again, but has no vote in the round that found that.
     if round.is_outdated() {
         // The second acquire would find the first one's field there, so it waits for the undo.
         unsettled.give_back(&round.taken).await;

@@ -120,6 +120,8 @@ impl Drop for Run {
         let (Some(heir), Some(_turn)) = (&self.heir, turn.and_then(Arc::into_inner)) else {
             return;
         };
+        // The turn lasts until the guards are passed on: the next run of this owner has to find
+        // that done.
         let owner = &self.caller.owner;
         let place = self.caller.origin.context;
         for key in owner.noted() {

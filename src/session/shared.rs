@@ -184,6 +184,7 @@ impl Drop for SharedSession {
             std::mem::forget(session);
             return;
         }
+        // On the engine, since no drop waits for anything.
         let engine = session.engine.clone();
         engine.spawn(async move {
             closing::wind_down(&session).await;

@@ -150,6 +150,7 @@ impl Gathered {
             return None;
         }
         let summary = self.take();
+        // After a second in which nothing happened, the next event is told at once again.
         self.due = summary.as_ref().map(|_| now + GATHERED);
         summary
     }
