@@ -316,7 +316,8 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         if let Some(loss) = self.loss_of(&head.owner, now) {
             return Some(Effect::Lost(head.id, loss));
         }
-        let (head, lease) = (head.id, head.call.lease());
+        let lease = head.call.lease();
+        let head = head.id;
         // The release of this locker has just woken another one, which this ask would get ahead of.
         if self
             .wake_state

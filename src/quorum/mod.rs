@@ -294,11 +294,10 @@ impl Quorum {
             let patience = Instant::now() + self.answers_within();
             if let Some((node, answer)) = late.next_by(Some(patience)).await {
                 if matches!(answer, Outcome::Done(AcquireAnswer::Held(_))) {
-                    let (acquired, taken, uncertain) = (Acquired::Outrun, Vec::new(), Vec::new());
                     return Round {
-                        acquired,
-                        taken,
-                        uncertain,
+                        acquired: Acquired::Outrun,
+                        taken: Vec::new(),
+                        uncertain: Vec::new(),
                         late,
                         forgot: false,
                     };

@@ -29,7 +29,8 @@ impl World for Around {
     }
 
     fn moment(&self, key: &Key) -> Moment<'_> {
-        let (settings, quorum) = (&self.settings, &self.quorum);
+        let settings = &self.settings;
+        let quorum = &self.quorum;
         let is_told = settings.kind.announced;
         // All waiters listen, and this server, the only one, counts all of them.
         let counts = is_told

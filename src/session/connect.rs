@@ -166,7 +166,8 @@ pub(super) fn over(
 
 /// Returns the calls for what is heard, while the session exists.
 fn hooks(session: &Weak<Session>) -> Hooks {
-    let (lines, holds) = (Weak::clone(session), Weak::clone(session));
+    let lines = Weak::clone(session);
+    let holds = Weak::clone(session);
     let line = move |key: &Key, event| {
         if let Some(session) = lines.upgrade() {
             session.lines.step(key, event);

@@ -280,11 +280,9 @@ impl Book {
 
     /// Handles the answer to an entry.
     fn settle(&self, list: &mut List, entry: Entry, answer: Outcome<ReleaseAnswer>) {
-        let (now, key, field) = (
-            Instant::now(),
-            entry.claim.key.clone(),
-            Arc::clone(&entry.claim.field),
-        );
+        let now = Instant::now();
+        let key = entry.claim.key.clone();
+        let field = Arc::clone(&entry.claim.field);
         // The caller of a release is told, and logs what it was told.
         let is_undo = entry.is_undo();
         let ended = match &answer {
@@ -383,7 +381,8 @@ impl Unsettled {
         uncertain: &[NodeIndex],
         late: Calls<AcquireAnswer>,
     ) {
-        let (book, holds) = (Arc::clone(&self.book), holds.to_vec());
+        let book = Arc::clone(&self.book);
+        let holds = holds.to_vec();
         let settle = move |node, doubt| {
             holds
                 .iter()
