@@ -250,6 +250,13 @@ pub struct NodeFailure {
 }
 
 impl NodeFailure {
+    pub(crate) fn new(node: &Arc<str>, reason: impl Into<String>) -> Self {
+        Self {
+            node: Arc::clone(node),
+            reason: reason.into(),
+        }
+    }
+
     /// Returns the address of the server, its password as `***`.
     pub fn node(&self) -> &str {
         &self.node
@@ -384,10 +391,7 @@ mod tests {
         let away = |servers| Error::Unavailable {
             keys: Vec::new(),
             servers,
-            nodes: vec![NodeFailure {
-                node: "redis://127.0.0.1:1".into(),
-                reason: "timed out".into(),
-            }],
+            nodes: vec![NodeFailure::new(&"redis://127.0.0.1:1".into(), "timed out")],
             waited: Duration::from_millis(1500),
         };
         let behind = " for 1.5s: redis://127.0.0.1:1: timed out";
@@ -512,10 +516,7 @@ mod tests {
     #[test]
     fn foreign_text_in_an_error_cannot_start_a_new_line() {
         let text = "x\n2026-01-01 ERROR forged\r\u{1b}[2K";
-        let node = NodeFailure {
-            node: "redis://h".into(),
-            reason: text.into(),
-        };
+        let node = NodeFailure::new(&"redis://h".into(), text);
         let panicked = Error::WatchdogPanicked {
             message: text.into(),
         };

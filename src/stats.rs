@@ -275,10 +275,7 @@ impl Counters {
 
     /// Notes that this node did not renew a batch, or a part of it.
     pub(crate) fn batch_failed(&self, node: usize, name: &Arc<str>, reason: &str) {
-        let failure = NodeFailure {
-            node: Arc::clone(name),
-            reason: reason.to_owned(),
-        };
+        let failure = NodeFailure::new(name, reason);
         lock(&self.unrenewed).insert(node, failure);
     }
 

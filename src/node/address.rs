@@ -256,10 +256,7 @@ impl Address {
     /// Returns why the last attempt to connect failed.
     pub(super) fn last_failure(&self) -> Option<NodeFailure> {
         if let Some(Err(reason)) = self.naming.as_ref().map(Naming::master) {
-            return Some(NodeFailure {
-                node: Arc::clone(&self.name),
-                reason,
-            });
+            return Some(NodeFailure::new(&self.name, reason));
         }
         self.last_failure.lock().clone()
     }
@@ -268,10 +265,7 @@ impl Address {
     pub(super) fn away(&self, bound: Duration) -> NodeFailure {
         self.last_failure().unwrap_or_else(|| {
             let reason = format!("did not answer within connect_timeout = {bound:?}");
-            NodeFailure {
-                node: Arc::clone(&self.name),
-                reason: self.with_remedy(reason),
-            }
+            NodeFailure::new(&self.name, self.with_remedy(reason))
         })
     }
 

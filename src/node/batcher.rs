@@ -214,12 +214,8 @@ impl Batcher {
         });
         self.news.notify_one();
         let ended = |_| {
-            let node = Arc::clone(self.runner.link().server());
-            let reason = "its connection was ended".to_owned();
-            (
-                Outcome::Unknown(NodeFailure { node, reason }),
-                ReplicaAck::moot(),
-            )
+            let failure = self.runner.link().failure("its connection was ended");
+            (Outcome::Unknown(failure), ReplicaAck::moot())
         };
         answer.map(move |answer| answer.unwrap_or_else(ended))
     }

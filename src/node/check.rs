@@ -61,7 +61,8 @@ impl Obstacle {
     }
 }
 
-fn unavailable(failure: NodeFailure) -> Error {
+/// Returns the error of a connect to one server.
+pub(super) fn unavailable(failure: NodeFailure) -> Error {
     Error::Unavailable {
         keys: Vec::new(),
         servers: 1,
@@ -88,10 +89,7 @@ pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Durati
         return Obstacle::Lasting(Error::config("node", problem));
     }
     let reason = format!("cannot connect: {}", reply::words(error, Some(bound)));
-    let failure = NodeFailure {
-        node: Arc::clone(node),
-        reason,
-    };
+    let failure = NodeFailure::new(node, reason);
     // Protected mode and bad certificates do not go away by themselves.
     if code == "DENIED" || reply::is_about_encryption(error) {
         return Obstacle::Lasting(unavailable(failure));
@@ -135,11 +133,7 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32
         Outcome::Done(reply) => {
             let [version, mode, role] = ["version", "mode", "role"].map(|name| value(&reply, name));
             if link.is_named() && role.is_some_and(|role| role != "master") {
-                let reason = NAMED_REPLICA.to_owned();
-                return Err(Obstacle::Passing(NodeFailure {
-                    node: Arc::clone(node),
-                    reason,
-                }));
+                return Err(Obstacle::Passing(NodeFailure::new(node, NAMED_REPLICA)));
             }
             if let Some(complaint) = link.mode().complaint(mode.as_deref()) {
                 return Err(Obstacle::Unfit(complaint.to_owned()));

@@ -129,10 +129,10 @@ impl Cluster {
                         "did not answer within {:?}",
                         wiring.settings.connect_timeout / 2
                     );
-                    failures.push(NodeFailure {
-                        node: seeds.addresses[0].at(&place).name,
+                    failures.push(NodeFailure::new(
+                        &seeds.addresses[0].at(&place).name,
                         reason,
-                    });
+                    ));
                 }
             }
         }
@@ -271,10 +271,7 @@ impl Cluster {
                     Some(place) => format!("{place} has slot {slot}, and {STRANGER}"),
                     None => format!("no server of the cluster is known to have slot {slot}"),
                 };
-                return Err(NodeFailure {
-                    node: Arc::clone(&self.0.seeds.name),
-                    reason,
-                });
+                return Err(NodeFailure::new(&self.0.seeds.name, reason));
             }
         }
     }

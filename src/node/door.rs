@@ -169,10 +169,7 @@ impl Asker {
     }
 
     fn failure(&self, reason: &str) -> NodeFailure {
-        NodeFailure {
-            node: Arc::clone(&self.node),
-            reason: reason.to_owned(),
-        }
+        NodeFailure::new(&self.node, reason)
     }
 }
 

@@ -270,10 +270,12 @@ impl Link {
             }
             _ => reply::down(&lock(&self.last_error)),
         };
-        NodeFailure {
-            node: Arc::clone(&self.address.name),
-            reason,
-        }
+        self.failure(reason)
+    }
+
+    /// Returns why the server gave no usable answer.
+    pub(super) fn failure(&self, reason: impl Into<String>) -> NodeFailure {
+        NodeFailure::new(&self.address.name, reason)
     }
 
     /// Sends one command, once. The first poll hands it to fred, whether the connection is up or
@@ -315,10 +317,7 @@ impl Link {
                     reply_timeout(self.role, &self.settings),
                 )
             }
-            Err(said) => Outcome::Unknown(NodeFailure {
-                node: Arc::clone(&self.address.name),
-                reason: format!("the client panicked while it sent this: {said}"),
-            }),
+            Err(said) => self.unknown(format!("the client panicked while it sent this: {said}")),
         }
     }
 

@@ -9,6 +9,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use self::wire::{Misplaced, Wire};
+use super::check::unavailable;
 use super::reply::{self, Outcome, Reply};
 use super::{Call, Events, Step, Wiring};
 use crate::clock::{Instant, wall_micros};
@@ -55,17 +56,8 @@ impl MemoryConnection {
             .await
             .is_err()
         {
-            let nodes = vec![
-                connected
-                    .0
-                    .failure(format!("cannot connect: timed out after {bound:?}")),
-            ];
-            return Err(Error::Unavailable {
-                keys: Vec::new(),
-                servers: 1,
-                nodes,
-                waited: Duration::ZERO,
-            });
+            let reason = format!("cannot connect: timed out after {bound:?}");
+            return Err(unavailable(connected.0.failure(reason)));
         }
         Ok(connected)
     }
@@ -213,10 +205,10 @@ impl MemoryConnection {
     async fn ask(&self, request: Request) -> Result<Resp, NodeFailure> {
         match timeout(self.command_timeout, self.send(request)).await {
             Ok(Ok(Ok(answer))) => Ok(answer),
-            Ok(Ok(Err(Misplaced))) => Err(self.failure(
-                "gave the answer to another command: its connection is given up".to_owned(),
-            )),
-            Ok(Err(_)) => Err(self.failure("its connection was given up".to_owned())),
+            Ok(Ok(Err(Misplaced))) => {
+                Err(self.failure("gave the answer to another command: its connection is given up"))
+            }
+            Ok(Err(_)) => Err(self.failure("its connection was given up")),
             Err(_) => {
                 self.listen();
                 Err(self.failure(format!("timed out after {:?}", self.command_timeout)))
@@ -285,18 +277,13 @@ impl MemoryConnection {
         if self.silence.lasts.load(Ordering::Relaxed)
             && timeout(self.patience(), over).await.is_err()
         {
-            return Err(
-                self.failure("silent: it has not answered since a command timed out".to_owned())
-            );
+            return Err(self.failure("silent: it has not answered since a command timed out"));
         }
         Ok(())
     }
 
-    fn failure(&self, reason: String) -> NodeFailure {
-        NodeFailure {
-            node: Arc::clone(self.server.name()),
-            reason,
-        }
+    fn failure(&self, reason: impl Into<String>) -> NodeFailure {
+        NodeFailure::new(self.server.name(), reason)
     }
 }
 

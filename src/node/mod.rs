@@ -140,10 +140,7 @@ impl Target {
             #[cfg(feature = "testing")]
             Self::Memory(server) => {
                 let reason = format!("did not answer within connect_timeout = {bound:?}");
-                NodeFailure {
-                    node: Arc::clone(server.name()),
-                    reason,
-                }
+                NodeFailure::new(server.name(), reason)
             }
         }
     }

@@ -19,7 +19,7 @@ use super::reply::{self, Outcome, Reply};
 use super::script_runner::{By, ScriptRunner};
 use super::sentinels::Sentinels;
 use super::{Events, Lane, Wiring};
-use crate::error::{Error, NodeFailure};
+use crate::error::Error;
 use crate::foreign;
 use crate::options::Replicas;
 use crate::presence::Presence;
@@ -321,10 +321,7 @@ impl Redis {
     /// Subscribes and unsubscribes, and waits until the server has done so.
     pub(super) async fn resubscribe(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
         let unknown = |e: fred::error::Error| {
-            Outcome::Unknown(NodeFailure {
-                node: Arc::clone(self.links.subscriber.server()),
-                reason: reply::words(&e, None),
-            })
+            Outcome::Unknown(self.links.subscriber.failure(reply::words(&e, None)))
         };
         if !remove.is_empty()
             && let Err(e) = self.links.subscriber.unsubscribe(remove).await

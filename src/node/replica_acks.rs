@@ -69,10 +69,10 @@ impl ReplicaAck {
             return Ok(());
         };
         let ended = |_| {
-            Err(NodeFailure {
-                node,
-                reason: "its replicas were not asked any more".to_owned(),
-            })
+            Err(NodeFailure::new(
+                &node,
+                "its replicas were not asked any more",
+            ))
         };
         answer.await.unwrap_or_else(ended)
     }
@@ -204,10 +204,7 @@ impl ReplicaAcks {
             Outcome::Refused(error) => error.to_string(),
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => failure.reason,
         };
-        Err(NodeFailure {
-            node: Arc::clone(self.link.server()),
-            reason,
-        })
+        Err(self.link.failure(reason))
     }
 
     /// Warns about a server that has too few replicas now: it grants no lock until it has more.
@@ -252,11 +249,8 @@ async fn collect(acks: &ReplicaAcks) {
         } in open
         {
             let reconnected = || {
-                let reason = "it was reconnected before its replicas had acknowledged".to_owned();
-                Err(NodeFailure {
-                    node: Arc::clone(acks.link.server()),
-                    reason,
-                })
+                let reason = "it was reconnected before its replicas had acknowledged";
+                Err(acks.link.failure(reason))
             };
             // A caller that no longer waits has dropped its receiver.
             let _: Result<_, _> = reply.send(if sent_on == epoch {
@@ -334,10 +328,7 @@ mod tests {
     #[tokio::test]
     async fn as_many_replicas_as_were_asked_for_are_enough() {
         let acks = acks();
-        let failure = || NodeFailure {
-            node: "n".into(),
-            reason: "silent".into(),
-        };
+        let failure = || NodeFailure::new(&"n".into(), "silent");
         assert!(
             [1, 2]
                 .map(|by| acks.acknowledged(Outcome::Done(by)))

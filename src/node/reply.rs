@@ -70,13 +70,13 @@ impl<T> Outcome<T> {
         match self {
             Self::Done(reply) => match read(&reply) {
                 Some(value) => Outcome::Done(value),
-                None => Outcome::Unknown(NodeFailure {
-                    node: Arc::clone(node),
-                    reason: format!(
+                None => Outcome::Unknown(NodeFailure::new(
+                    node,
+                    format!(
                         "answered {}, which no script of this crate returns",
                         cut_debug(&reply)
                     ),
-                }),
+                )),
             },
             Self::NotExecuted(failure) => Outcome::NotExecuted(failure),
             Self::Refused(error) => Outcome::Refused(error),
@@ -98,10 +98,7 @@ pub(super) fn sort(
     let frame = match result {
         Ok(frame) => frame,
         Err(e) => {
-            return Outcome::Unknown(NodeFailure {
-                node: Arc::clone(node),
-                reason: words(&e, Some(bound)),
-            });
+            return Outcome::Unknown(NodeFailure::new(node, words(&e, Some(bound))));
         }
     };
     match frame {
@@ -269,10 +266,7 @@ pub(super) fn sort_error<T>(node: &Arc<str>, message: &str) -> Outcome<T> {
             Some(advice) => format!("{} ({advice})", message.trim_end_matches('.')),
             None => message.to_owned(),
         };
-        return Outcome::NotExecuted(NodeFailure {
-            node: Arc::clone(node),
-            reason,
-        });
+        return Outcome::NotExecuted(NodeFailure::new(node, reason));
     }
     Outcome::Refused(Error::refused(
         ServerErrorKind::of(code),

@@ -216,10 +216,7 @@ impl Quorum {
 
     /// Returns the same failure for every node.
     pub(crate) fn failures(&self, reason: impl std::fmt::Display) -> Vec<NodeFailure> {
-        let failure = |node: &Arc<Node>| NodeFailure {
-            node: Arc::clone(node.name()),
-            reason: reason.to_string(),
-        };
+        let failure = |node: &Arc<Node>| NodeFailure::new(node.name(), reason.to_string());
         self.nodes.iter().map(failure).collect()
     }
 
@@ -406,10 +403,7 @@ impl Quorum {
         }));
         let mut failures = Vec::new();
         while let Some((index, answer)) = raising.next().await {
-            let failure = |reason: &str| NodeFailure {
-                node: Arc::clone(self.nodes[index].name()),
-                reason: reason.into(),
-            };
+            let failure = |reason: &str| NodeFailure::new(self.nodes[index].name(), reason);
             match answer {
                 Outcome::Done(RaiseAnswer::Raised) => agreed += 1,
                 Outcome::Done(RaiseAnswer::Gone) => {
@@ -423,10 +417,7 @@ impl Quorum {
                     return Err(Disagreement::Unbelieved(ahead, failure(&reason)));
                 }
                 Outcome::Refused(Error::Server { source, .. }) => {
-                    failures.push(NodeFailure {
-                        node: Arc::clone(&source.node),
-                        reason: source.to_string(),
-                    });
+                    failures.push(NodeFailure::new(&source.node, source.to_string()));
                 }
                 Outcome::Refused(_) => {}
                 Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => failures.push(failure),

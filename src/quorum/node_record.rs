@@ -113,10 +113,7 @@ impl NodeRecord {
     }
 
     pub(super) fn failure(&self, reason: impl Into<String>) -> NodeFailure {
-        NodeFailure {
-            node: Arc::clone(&self.name),
-            reason: reason.into(),
-        }
+        NodeFailure::new(&self.name, reason)
     }
 }
 

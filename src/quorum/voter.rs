@@ -128,10 +128,7 @@ impl Voter {
     }
 
     fn failure(&self, reason: &str) -> NodeFailure {
-        NodeFailure {
-            node: Arc::clone(self.node.name()),
-            reason: reason.to_owned(),
-        }
+        NodeFailure::new(self.node.name(), reason)
     }
 }
 

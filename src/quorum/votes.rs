@@ -230,10 +230,7 @@ mod tests {
     }
 
     fn failed() -> Outcome<AcquireAnswer> {
-        Outcome::Unknown(NodeFailure {
-            node: "n".into(),
-            reason: "silent".into(),
-        })
+        Outcome::Unknown(NodeFailure::new(&"n".into(), "silent"))
     }
 
     fn votes(
@@ -293,13 +290,7 @@ mod tests {
     #[test]
     fn a_grant_that_does_not_count_has_taken_the_lock_all_the_same() {
         let mut votes = votes(3, [granted(1), granted(9), held(20)]);
-        votes.disregard(
-            &[1],
-            &NodeFailure {
-                node: "n".into(),
-                reason: "nobody believes it".into(),
-            },
-        );
+        votes.disregard(&[1], &NodeFailure::new(&"n".into(), "nobody believes it"));
         assert_eq!(votes.taken(), [0, 1]);
         assert!(
             matches!(votes.verdict(), Some(Acquired::Split)),
@@ -313,10 +304,7 @@ mod tests {
             let mut votes = votes(3, answers);
             votes.disregard(
                 disregarded,
-                &NodeFailure {
-                    node: "n".into(),
-                    reason: "nobody believes it".into(),
-                },
+                &NodeFailure::new(&"n".into(), "nobody believes it"),
             );
             let verdict = votes.verdict();
             let Some(Acquired::Held { contested, .. }) = verdict else {
@@ -384,12 +372,7 @@ mod tests {
 
     #[test]
     fn without_a_majority_of_answers_a_release_is_neither() {
-        let silent = || {
-            Outcome::Unknown(NodeFailure {
-                node: "n".into(),
-                reason: "silent".into(),
-            })
-        };
+        let silent = || Outcome::Unknown(NodeFailure::new(&"n".into(), "silent"));
         let mut count = Confirmations::new(3);
         [Outcome::Done(true), silent()]
             .into_iter()

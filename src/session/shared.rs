@@ -163,10 +163,7 @@ fn start_lazily(
 
 /// Returns the error of a connect that could not ask any of these servers.
 fn failed(targets: &[Target], reason: &str) -> Error {
-    let failure = |target: &Target| NodeFailure {
-        node: Arc::clone(target.name()),
-        reason: reason.to_owned(),
-    };
+    let failure = |target: &Target| NodeFailure::new(target.name(), reason);
     let nodes = targets.iter().map(failure).collect();
     Error::Unavailable {
         keys: Vec::new(),

@@ -272,7 +272,7 @@ impl Book {
         let name = Arc::clone(self.quorum.nodes()[node].name());
         self.engine.spawn(async move {
             // Without an answer the entry would be lost, and its list would wait for it forever.
-            let panicked = |reason| Outcome::Unknown(NodeFailure { node: name, reason });
+            let panicked = |reason| Outcome::Unknown(NodeFailure::new(&name, reason));
             let answer = foreign::survive(release).await.unwrap_or_else(panicked);
             let _: Result<_, _> = book.news[node].send((entry, Some(answer)));
         });
@@ -499,10 +499,7 @@ mod tests {
     }
 
     fn failure() -> NodeFailure {
-        NodeFailure {
-            node: "n".into(),
-            reason: "silent".into(),
-        }
+        NodeFailure::new(&"n".into(), "silent")
     }
 
     #[tokio::test]

@@ -97,11 +97,10 @@ pub(super) async fn ask_seeds(
     agreed(answers).map_err(|[one, other]| {
         let reason =
             format!("its servers are of two clusters: {one} knows no node that {other} knows");
-        let failure = NodeFailure {
-            node: Arc::clone(&seeds.name),
-            reason,
-        };
-        Obstacle::Passing(note(failure, &seeds.addresses[0]))
+        noted(
+            Obstacle::Passing(NodeFailure::new(&seeds.name, reason)),
+            &seeds.addresses[0],
+        )
     })
 }
 
@@ -145,22 +144,11 @@ async fn ask_seed(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<SeedAns
         events,
     )
     .await;
-    let link = link.map_err(|e| {
-        check::refusal(name, &e, bound)
-            .at_first(address)
-            .about(name)
-    });
-    let link = Passing(link.map_err(|obstacle| noted(obstacle, address))?);
-    let version = check::greeting(name, &link.0)
-        .await
-        .map_err(|obstacle| noted(obstacle.about(name), address))?;
-    let passing = |reason: &str| {
-        let failure = NodeFailure {
-            node: Arc::clone(name),
-            reason: reason.to_owned(),
-        };
-        Obstacle::Passing(note(failure, address))
-    };
+    let noted = |obstacle: Obstacle| noted(obstacle.about(name), address);
+    let refused = |e| noted(check::refusal(name, &e, bound).at_first(address));
+    let link = Passing(link.map_err(refused)?);
+    let version = check::greeting(name, &link.0).await.map_err(noted)?;
+    let passing = |reason: &str| noted(Obstacle::Passing(NodeFailure::new(name, reason)));
     let place = address.place().ok_or_else(|| passing("has no host"))?;
     let told = ask(&link.0, &place)
         .await
@@ -170,15 +158,10 @@ async fn ask_seed(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<SeedAns
 
 /// Notes an obstacle that may pass, for callers that stop waiting.
 fn noted(obstacle: Obstacle, address: &Address) -> Obstacle {
-    match obstacle {
-        Obstacle::Passing(failure) => Obstacle::Passing(note(failure, address)),
-        other => other,
+    if let Obstacle::Passing(failure) = &obstacle {
+        address.failed(failure.clone());
     }
-}
-
-fn note(failure: NodeFailure, address: &Address) -> NodeFailure {
-    address.failed(failure.clone());
-    failure
+    obstacle
 }
 
 /// A connection that ends when it is dropped.

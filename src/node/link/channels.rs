@@ -1,12 +1,9 @@
 //! The channels that a connection subscribes to.
 
-use std::sync::Arc;
-
 use fred::error::ErrorKind;
 use fred::interfaces::PubsubInterface;
 
 use super::Link;
-use crate::error::NodeFailure;
 use crate::node::reply::{self, Outcome};
 
 impl Link {
@@ -49,9 +46,6 @@ impl Link {
         ) {
             return reply::sort_error(&self.address.name, error.details());
         }
-        Outcome::Unknown(NodeFailure {
-            node: Arc::clone(&self.address.name),
-            reason: reply::words(&error, None),
-        })
+        self.unknown(reply::words(&error, None))
     }
 }

@@ -1,7 +1,6 @@
 //! Whether this crate can work with the server of a connection. No script is sent before that is
 //! known.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -112,9 +111,6 @@ impl Link {
             },
             Ok(Err(_)) | Err(_) => NOT_KNOWN.to_owned(),
         };
-        Err(NodeFailure {
-            node: Arc::clone(&self.address.name),
-            reason,
-        })
+        Err(self.failure(reason))
     }
 }

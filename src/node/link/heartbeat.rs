@@ -33,12 +33,9 @@ impl Link {
         // If it is being re-established, that says more about the server.
         self.ready_for(Duration::ZERO).await?;
         let bound = reply_timeout(self.role, &self.settings);
-        let reason =
-            format!("silent: a script had no answer within {bound:?}, and none has had one since");
-        Err(NodeFailure {
-            node: Arc::clone(&self.address.name),
-            reason,
-        })
+        Err(self.failure(format!(
+            "silent: a script had no answer within {bound:?}, and none has had one since"
+        )))
     }
 
     pub(super) fn set_silent(&self, silent: bool) {

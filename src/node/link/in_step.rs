@@ -18,7 +18,6 @@ use futures_util::future::join;
 use super::super::client::Role;
 use super::{Link, lock};
 use crate::clock::Instant;
-use crate::error::NodeFailure;
 use crate::foreign::log;
 use crate::lua::numbered;
 use crate::node::number::Number;
@@ -173,11 +172,8 @@ impl Link {
         );
     }
 
-    fn unknown<T>(&self, reason: &str) -> Outcome<T> {
-        Outcome::Unknown(NodeFailure {
-            node: Arc::clone(&self.address.name),
-            reason: reason.to_owned(),
-        })
+    pub(super) fn unknown<T>(&self, reason: impl Into<String>) -> Outcome<T> {
+        Outcome::Unknown(self.failure(reason))
     }
 
     /// Returns how many answers of this server, on all its connections, belonged to another
@@ -195,11 +191,8 @@ impl Link {
             return Outcome::NotExecuted(failure);
         }
         if !self.is_member(self.patience()).await {
-            let reason = "it is not known to belong to the cluster".to_owned();
-            return Outcome::NotExecuted(NodeFailure {
-                node: Arc::clone(&self.address.name),
-                reason,
-            });
+            let failure = self.failure("it is not known to belong to the cluster");
+            return Outcome::NotExecuted(failure);
         }
         let number = Number::next();
         let words = vec![
