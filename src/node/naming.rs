@@ -48,19 +48,8 @@ pub(super) enum Said {
     Fails(String),
 }
 
-/// Who is the master.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Master(HostPort),
-    /// Nobody can say, for this reason.
-    Nobody(String),
-}
-
-impl Verdict {
-    pub(super) fn is_a_master(&self) -> bool {
-        matches!(self, Self::Master(_))
-    }
-}
+/// Who is the master, or why nobody can say.
+pub(super) type Verdict = Result<HostPort, String>;
 
 /// What the Sentinels of one master say, and who is the master by that.
 #[derive(Debug)]
@@ -97,7 +86,7 @@ struct Sentinel {
 
 impl Default for Naming {
     fn default() -> Self {
-        let verdict = Verdict::Nobody("no Sentinel has answered yet".to_owned());
+        let verdict = Err("no Sentinel has answered yet".to_owned());
         let state = State {
             grace: GRACE,
             sentinels: BTreeMap::new(),
@@ -125,18 +114,15 @@ impl Naming {
 
     /// Returns whether this server is the master now.
     pub(super) fn is_master(&self, place: &HostPort) -> bool {
-        matches!(&*self.verdict.borrow(), Verdict::Master(master) if master == place)
+        self.verdict.borrow().as_ref() == Ok(place)
     }
 
     /// Returns the master.
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) fn master(&self) -> Result<HostPort, String> {
-        match &*self.verdict.borrow() {
-            Verdict::Master(place) => Ok(place.clone()),
-            Verdict::Nobody(reason) => Err(reason.clone()),
-        }
+    pub(super) fn master(&self) -> Verdict {
+        self.verdict.borrow().clone()
     }
 
     /// Adds a Sentinel that the user names (`configured`) or that another Sentinel tells of, before
@@ -204,10 +190,7 @@ impl Naming {
     }
 
     fn judge(&self, state: &mut State, now: Instant) {
-        let verdict = match state.judge(now) {
-            Some(place) => Verdict::Master(place),
-            None => Verdict::Nobody(state.to_string()),
-        };
+        let verdict = state.judge(now).ok_or_else(|| state.to_string());
         self.verdict.send_if_modified(|last| {
             let is_news = *last != verdict;
             *last = verdict;

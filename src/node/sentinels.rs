@@ -45,7 +45,7 @@ use super::client::Role;
 use super::door::Door;
 use super::host_port::HostPort;
 use super::link::{Fitness, Link, LinkEvent};
-use super::naming::{GRACE, Naming, Said, Verdict};
+use super::naming::{GRACE, Naming, Said};
 use super::reply::{self, NOT_CONNECTED, Outcome, Reply};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
@@ -109,7 +109,7 @@ impl Sentinels {
         };
         let mut verdict = naming.verdict();
         // Time alone may decide, when the grace is over.
-        while timeout(GRACE / 8, verdict.wait_for(Verdict::is_a_master))
+        while timeout(GRACE / 8, verdict.wait_for(Result::is_ok))
             .await
             .is_err()
         {

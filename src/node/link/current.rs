@@ -184,9 +184,8 @@ impl Link {
         };
         let place = self.peer().place;
         let mut verdict = naming.verdict();
-        let is_another = |verdict: &Verdict| match verdict {
-            Verdict::Master(master) => Some(master) != place.as_ref(),
-            _ => false,
+        let is_another = |verdict: &Verdict| {
+            (verdict.as_ref()).is_ok_and(|master| Some(master) != place.as_ref())
         };
         if verdict.wait_for(is_another).await.is_err() {
             std::future::pending::<()>().await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::host_port::HostPort;
-use super::super::naming::GOING_BACK;
+use super::super::naming::{GOING_BACK, Verdict};
 use crate::clock::Instant;
 
 /// What was logged of the verdict.
@@ -27,7 +27,7 @@ impl Changes {
     /// Takes in the verdict. Returns what is news about it.
     pub(super) fn next(
         &mut self,
-        master: &Result<HostPort, String>,
+        master: &Verdict,
         now: Instant,
     ) -> Option<Change> {
         let Ok(master) = master else {
