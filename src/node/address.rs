@@ -65,8 +65,6 @@ pub(crate) struct Address {
     last_failure: Mutex<Option<NodeFailure>>,
     /// The Sentinels that name the server, if any do.
     sentinels: Option<Group>,
-    /// Where the server is, if Sentinels name it.
-    naming: Option<Naming>,
     /// The nodes of the cluster, if it is a master that a cluster names.
     known_nodes: Option<Arc<ClusterNodes>>,
     way: Transport,
@@ -79,31 +77,24 @@ impl Address {
     /// [`Error::Config`] that says what is wrong with the address, without showing anything that
     /// may be a password, or what is wrong with the TLS options or the credentials.
     pub(super) fn parse(text: &str, access: &Access) -> Result<Self, Error> {
-        let Parts {
-            name,
-            way,
-            mut config,
-            sentinels,
-        } = Parts::parse(text)?;
-        access.give(&name, way, &mut config)?;
+        let mut parts = Parts::parse(text)?;
+        access.give(&parts.name, parts.way, &mut parts.config)?;
         let admission = Admission::of(access.has_provider());
-        let mode = Mode::Alone;
-        let misplaced = MisplacedAnswers::default();
-        let last_failure = Mutex::default();
-        let naming = sentinels.is_some().then(Naming::default);
-        let known_nodes = None;
-        Ok(Self {
-            name,
+        Ok(Self::new(parts, admission, Mode::Alone))
+    }
+
+    fn new(parts: Parts, admission: Admission, mode: Mode) -> Self {
+        Self {
+            name: parts.name,
             admission,
-            misplaced,
-            last_failure,
-            sentinels,
-            naming,
-            known_nodes,
-            way,
+            misplaced: MisplacedAnswers::default(),
+            last_failure: Mutex::default(),
+            sentinels: parts.sentinels,
+            known_nodes: None,
+            way: parts.way,
             mode,
-            config,
-        })
+            config: parts.config,
+        }
     }
 
     /// Returns the same address, for a server of a cluster.
@@ -146,19 +137,13 @@ impl Address {
             .split_once('@')
             .map(|(credentials, _)| format!("{credentials}@"))
             .unwrap_or_default();
-        let name = format!("{scheme}://{credentials}{place}").into();
-        Self {
-            name,
-            admission: self.admission.anew(),
-            misplaced: MisplacedAnswers::default(),
-            last_failure: Mutex::default(),
-            sentinels: None,
-            naming: None,
-            known_nodes: None,
+        let parts = Parts {
+            name: format!("{scheme}://{credentials}{place}").into(),
             way: self.way,
-            mode: self.mode,
             config,
-        }
+            sentinels: None,
+        };
+        Self::new(parts, self.admission.anew(), self.mode)
     }
 
     /// Returns the address of a master of a cluster: as [`Address::at`].
@@ -176,19 +161,15 @@ impl Address {
 
     /// Returns where the server is, if Sentinels name it.
     pub(super) fn naming(&self) -> Option<&Naming> {
-        self.naming.as_ref()
+        Some(&self.sentinels.as_ref()?.naming)
     }
 
     /// Returns the Sentinels' name for the master, and their own addresses; `None` for any other
     /// server.
     pub(super) fn sentinels(&self) -> Option<(&str, Vec<Self>)> {
-        let Group {
-            service, places, ..
-        } = self.sentinels.as_ref()?;
-        Some((
-            service,
-            places.iter().map(|place| self.sentinel_at(place)).collect(),
-        ))
+        let group = self.sentinels.as_ref()?;
+        let sentinels = group.places.iter().map(|place| self.sentinel_at(place));
+        Some((&group.service, sentinels.collect()))
     }
 
     /// Returns the address of a Sentinel of this master.
@@ -255,7 +236,7 @@ impl Address {
 
     /// Returns why the last attempt to connect failed.
     pub(super) fn last_failure(&self) -> Option<NodeFailure> {
-        if let Some(Err(reason)) = self.naming.as_ref().map(Naming::master) {
+        if let Some(Err(reason)) = self.naming().map(Naming::master) {
             return Some(NodeFailure::new(&self.name, reason));
         }
         self.last_failure.lock().clone()

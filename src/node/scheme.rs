@@ -51,8 +51,9 @@ pub(super) const PERCENT_ENCODE: &str =
 /// What is wrong with a user or a password that the client cannot send.
 pub(super) const NO_TEXT: &str = "is not percent-encoded UTF-8, and other bytes are not supported";
 
-/// Schemes that people have reason to try. Any other word may be a password.
-const KNOWN: [&str; 32] = [
+/// Schemes that people have reason to try, besides those that are supported or nearly right. Any
+/// other word may be a password.
+const KNOWN: [&str; 22] = [
     "amqp",
     "amqps",
     "cluster",
@@ -67,23 +68,13 @@ const KNOWN: [&str; 32] = [
     "nats",
     "postgres",
     "postgresql",
-    "redis",
-    "redis+cluster",
-    "redis+sentinel",
     "redis+socket",
-    "redis+ssl",
     "redis+tcp",
-    "redis+tls",
-    "redis+unix",
-    "rediss",
     "sentinel",
     "socket",
     "ssl",
     "tcp",
     "tls",
-    "unix",
-    "valkey",
-    "valkeys",
     "ws",
 ];
 

@@ -8,6 +8,7 @@ use fred::types::config::Config;
 use url::Url;
 
 use super::host_port::{HostPort, is_ordinary};
+use super::naming::Naming;
 use super::scheme::Several;
 use crate::error::Error;
 
@@ -16,11 +17,8 @@ const PORT: u16 = 26_379;
 /// The parts of such an address, except the credentials of the master.
 pub(super) struct Named<'a> {
     several: Several<'a>,
-    service: String,
-    others: Vec<HostPort>,
-    /// The user of the Sentinels.
-    user: Option<String>,
-    password: Option<String>,
+    /// The Sentinels but the first.
+    others: Group,
 }
 
 impl<'a> Named<'a> {
@@ -34,9 +32,7 @@ impl<'a> Named<'a> {
 
     fn read(several: Several<'a>) -> Result<Self, Error> {
         let mut service = None;
-        let mut others = Vec::new();
-        let mut user = None;
-        let mut password = None;
+        let mut others = Group::default();
         for (key, value) in several.parameters()? {
             match &*key {
                 "sentinelServiceName" if is_ordinary(&value) => service = Some(value),
@@ -44,9 +40,9 @@ impl<'a> Named<'a> {
                     return Err(several
                         .refuse("a master's name has letters, digits and the characters - . _"));
                 }
-                "node" => others.push(several.place(&value)?),
-                "sentinelUsername" => user = Some(value),
-                "sentinelPassword" => password = Some(value),
+                "node" => others.places.push(several.place(&value)?),
+                "sentinelUsername" => others.user = Some(value),
+                "sentinelPassword" => others.password = Some(value),
                 _ => {
                     let known = "known are sentinelServiceName, node, sentinelUsername and sentinelPassword";
                     return Err(several.refuse_parameter(known));
@@ -58,14 +54,11 @@ impl<'a> Named<'a> {
             return Err(several.refuse(reason));
         };
         // As for a server: a user without a password has to name itself.
-        let password = password.or_else(|| user.is_some().then(String::new));
-        Ok(Self {
-            several,
-            service,
-            others,
-            user,
-            password,
-        })
+        if others.user.is_some() {
+            others.password.get_or_insert_default();
+        }
+        others.service = service;
+        Ok(Self { several, others })
     }
 
     /// Returns the part before the parameters, as the address of one server.
@@ -76,41 +69,24 @@ impl<'a> Named<'a> {
     /// Returns the address as it is shown, and the Sentinels. In `config` the first one stands for
     /// the server.
     pub(super) fn complete(self, shown: &str, config: &Config) -> (Arc<str>, Group) {
-        let Self {
-            several,
-            service,
-            others,
-            user,
-            password,
-        } = self;
+        let Self { several, others } = self;
         let has_port = Url::parse(&several.first).is_ok_and(|url| url.port().is_some());
-        let nodes: String = others
-            .iter()
-            .map(|place| format!("&node={place}"))
-            .collect();
-        let name = format!(
-            "{}?sentinelServiceName={service}{nodes}",
-            several.shown(shown)
-        );
+        let mut name = several.shown(shown) + "?sentinelServiceName=" + &others.service;
+        for place in &others.places {
+            name += &format!("&node={place}");
+        }
         let first = config.server.hosts().into_iter();
         let first = first.map(|host| HostPort {
             host: (&*host.host).into(),
             port: if has_port { host.port } else { PORT },
         });
-        let places = first.chain(others).collect();
-        (
-            name.into(),
-            Group {
-                service,
-                places,
-                user,
-                password,
-            },
-        )
+        let places = first.chain(others.places).collect();
+        (name.into(), Group { places, ..others })
     }
 }
 
 /// The Sentinels of a master.
+#[derive(Default)]
 #[cfg_attr(test, derive(Debug))]
 pub(super) struct Group {
     /// Their name for the master.
@@ -119,6 +95,8 @@ pub(super) struct Group {
     /// The user of the Sentinels.
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
+    /// Where the master is.
+    pub(super) naming: Naming,
 }
 
 #[cfg(test)]

@@ -25,11 +25,7 @@ pub(super) enum Change {
 
 impl Changes {
     /// Takes in the verdict. Returns what is news about it.
-    pub(super) fn next(
-        &mut self,
-        master: &Verdict,
-        now: Instant,
-    ) -> Option<Change> {
+    pub(super) fn next(&mut self, master: &Verdict, now: Instant) -> Option<Change> {
         let Ok(master) = master else {
             let since = *self.nobody_since.get_or_insert(now);
             let is_long = now.since(since) >= GOING_BACK;
