@@ -19,7 +19,7 @@ pub(crate) use self::levels::{Levels, tell_server};
 use crate::error::{Loss, NodeFailure};
 #[cfg(feature = "metrics")]
 use crate::foreign::contained;
-use crate::sync::{Arc, Mutex, MutexGuard};
+use crate::sync::{Arc, Mutex};
 
 /// What a [`Locker`](crate::Locker) has done and is doing. Counts start at zero when it connects.
 ///
@@ -270,18 +270,20 @@ impl Counters {
         if let Some((_, times)) = self.round_trips.get(node) {
             times.record(round_trip);
         }
-        lock(&self.unrenewed).remove(&node);
+        self.unrenewed.lock().remove(&node);
     }
 
     /// Notes that this node did not renew a batch, or a part of it.
     pub(crate) fn batch_failed(&self, node: usize, name: &Arc<str>, reason: &str) {
         let failure = NodeFailure::new(name, reason);
-        lock(&self.unrenewed).insert(node, failure);
+        self.unrenewed.lock().insert(node, failure);
     }
 
     /// Returns why renewals fail: the last reason of each node that has one.
     pub(crate) fn why_unrenewed(&self) -> String {
-        let reasons: Vec<String> = lock(&self.unrenewed)
+        let reasons: Vec<String> = self
+            .unrenewed
+            .lock()
             .values()
             .map(ToString::to_string)
             .collect();
@@ -533,7 +535,9 @@ impl Numbers {
     /// Counts a number this many times here only.
     fn note(&self, number: u64, times: usize) {
         if let Some(histogram) = &self.histogram {
-            lock(histogram).saturating_record_n(number.max(1), as_u64(times));
+            histogram
+                .lock()
+                .saturating_record_n(number.max(1), as_u64(times));
         }
     }
 
@@ -541,7 +545,7 @@ impl Numbers {
         let Some(histogram) = &self.histogram else {
             return Sizes::default();
         };
-        let histogram = lock(histogram);
+        let histogram = histogram.lock();
         Sizes {
             count: histogram.len(),
             p50: histogram.value_at_quantile(0.5),
@@ -557,10 +561,6 @@ fn micros(time: Duration) -> u64 {
 
 fn as_u64(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 #[cfg(test)]

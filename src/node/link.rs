@@ -58,7 +58,7 @@ use crate::error::NodeFailure;
 use crate::foreign::{self, log};
 use crate::options::Settings;
 use crate::presence::Presence;
-use crate::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use crate::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// A connection that is re-established forever.
 pub(super) struct Link {
@@ -268,7 +268,7 @@ impl Link {
             Some(Ok(master)) if self.client().is_connected() => {
                 format!("not connected to the master {master} yet")
             }
-            _ => reply::down(&lock(&self.last_error)),
+            _ => reply::down(&self.last_error.lock()),
         };
         self.failure(reason)
     }
@@ -344,13 +344,13 @@ impl Link {
         if client.is_connected() {
             let _: Result<_, _> = timeout(self.settings.command_timeout, client.quit()).await;
         }
-        lock(&self.current).task.abort();
+        self.current.lock().task.abort();
     }
 
     /// Ends the connection without telling the server.
     pub(super) fn abandon(&self) {
         self.stopped.cancel();
-        lock(&self.current).task.abort();
+        self.current.lock().task.abort();
     }
 
     /// Returns whether this connection speaks for its node when something is logged once.
@@ -384,7 +384,7 @@ impl Drop for Link {
     /// Closes the connection. Only a link that nobody tends yet is dropped while its connection
     /// lives.
     fn drop(&mut self) {
-        lock(&self.current).task.abort();
+        self.current.lock().task.abort();
     }
 }
 
@@ -439,7 +439,7 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
                         link.report();
                         if found == Found::ByName {
                             // The client must not connect again meanwhile: nobody would hear of it.
-                            lock(&link.current).task.abort();
+                            link.current.lock().task.abort();
                             return link.pause().await;
                         }
                     }
@@ -474,10 +474,6 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
         // Fails only once the node has been dropped.
         let _: Result<_, _> = events.send(event);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::machine::{ClientConnection, ConnectionEvent, Machine, Request, RequestId, Sent, Tell};
-use crate::sync::{Arc, Mutex, MutexGuard};
+use crate::sync::{Arc, Mutex};
 
 /// A network that can be cut, and that can be made to lead to another server.
 pub(super) struct Route {
@@ -67,21 +67,21 @@ impl Route {
 
     /// Returns the server to which it leads now.
     pub(super) fn machine(&self) -> Arc<Machine> {
-        Arc::clone(&lock(&self.leads_to))
+        Arc::clone(&self.leads_to.lock())
     }
 
     pub(super) fn cut(&self) {
-        lock(&self.going).is_cut = true;
-        lock(&self.coming).is_cut = true;
+        self.going.lock().is_cut = true;
+        self.coming.lock().is_cut = true;
     }
 
     pub(super) fn mend(&self) {
-        let mut going = lock(&self.going);
+        let mut going = self.going.lock();
         for (machine, sent) in going.mend() {
             machine.receive(sent);
         }
         drop(going);
-        let mut coming = lock(&self.coming);
+        let mut coming = self.coming.lock();
         for (tell, event) in coming.mend() {
             tell(event);
         }
@@ -89,14 +89,14 @@ impl Route {
 
     /// Leads to another server from now on. What is on its way still goes to the server before.
     pub(super) fn lead_to(&self, machine: &Arc<Machine>) {
-        let _nothing_goes = lock(&self.going);
-        let before = std::mem::replace(&mut *lock(&self.leads_to), Arc::clone(machine));
+        let _nothing_goes = self.going.lock();
+        let before = std::mem::replace(&mut *self.leads_to.lock(), Arc::clone(machine));
         machine.take_over(before.give_up(self.number));
     }
 
     /// Makes a connection with this number.
     pub(super) fn connect(self: &Arc<Self>, connection: u64, tell: Tell) {
-        let _nothing_goes = lock(&self.going);
+        let _nothing_goes = self.going.lock();
         let route = Arc::clone(self);
         let comes = Arc::new(move |event| route.come(&tell, event));
         self.machine()
@@ -105,13 +105,13 @@ impl Route {
 
     /// Ends a connection.
     pub(super) fn disconnect(&self, connection: u64) {
-        let _nothing_goes = lock(&self.going);
+        let _nothing_goes = self.going.lock();
         self.machine().disconnect(connection);
     }
 
     /// Sends a request to the server.
     pub(super) fn go(&self, connection: u64, number: RequestId, request: Request) {
-        let mut going = lock(&self.going);
+        let mut going = self.going.lock();
         let machine = self.machine();
         let sent = Sent {
             connection,
@@ -126,13 +126,9 @@ impl Route {
 
     /// Delivers an event from the server to a connection.
     fn come(&self, tell: &Tell, event: ConnectionEvent) {
-        let mut coming = lock(&self.coming);
+        let mut coming = self.coming.lock();
         if let Some((tell, event)) = coming.pass((Arc::clone(tell), event)) {
             tell(event);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Link, lock};
+use super::Link;
 use crate::clock::Instant;
 use crate::presence::Presence;
 
@@ -27,7 +27,7 @@ impl Link {
             2 * self.settings.command_timeout,
             || {
                 if self.is_connected() {
-                    lock(&self.last_error).clone()
+                    self.last_error.lock().clone()
                 } else {
                     self.down().reason
                 }

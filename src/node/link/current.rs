@@ -14,7 +14,7 @@ use fred::interfaces::ClientLike;
 use fred::types::ConnectHandle;
 use tokio::time::{sleep, timeout};
 
-use super::{Fitness, Link, lock};
+use super::{Fitness, Link};
 use crate::node::address::Address;
 use crate::node::client::{Role, attempt_timeout, build, pause_after};
 use crate::node::dial;
@@ -104,17 +104,17 @@ impl Current {
 
 impl Link {
     pub(super) fn client(&self) -> Client {
-        lock(&self.current).peer.client.clone()
+        self.current.lock().peer.client.clone()
     }
 
     pub(super) fn peer(&self) -> Peer {
-        lock(&self.current).peer.clone()
+        self.current.lock().peer.clone()
     }
 
     /// Returns whether it is connected to the server; if Sentinels name it, to the one that they
     /// name.
     pub(super) fn is_connected(&self) -> bool {
-        let peer = &lock(&self.current).peer;
+        let peer = &self.current.lock().peer;
         peer.client.is_connected() && self.leads_to_master(peer)
     }
 
@@ -128,7 +128,7 @@ impl Link {
     }
 
     pub(super) fn found(&self) -> Found {
-        lock(&self.current).found
+        self.current.lock().found
     }
 
     /// Replaces a client whose router no longer acts, or that does not lead to the server any more.
@@ -144,7 +144,7 @@ impl Link {
                 }
             },
         };
-        let old = std::mem::replace(&mut *lock(&self.current), current);
+        let old = std::mem::replace(&mut *self.current.lock(), current);
         // Only now, when nobody gets the old client any more.
         old.task.abort();
         self.renewed();
@@ -163,7 +163,7 @@ impl Link {
             .admission
             .not_connected(self.role as u8, &self.address.name, &words);
         let is_first = !self.is_known_as(&Fitness::Fit);
-        *lock(&self.last_error) = if is_first {
+        *self.last_error.lock() = if is_first {
             self.address.with_remedy(words)
         } else {
             words

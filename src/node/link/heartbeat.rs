@@ -6,7 +6,7 @@ use std::time::Duration;
 use fred::interfaces::ClientLike;
 use tokio::time::timeout;
 
-use super::{Link, lock};
+use super::Link;
 use crate::error::NodeFailure;
 use crate::foreign::log;
 use crate::node::client::reply_timeout;
@@ -65,7 +65,7 @@ pub(super) async fn heartbeat(link: &Arc<Link>) {
                 timeout(link.settings.command_timeout, client.wait_for_connect()).await;
         }
         link.report();
-        if lock(&link.current).task.is_finished() {
+        if link.current.lock().task.is_finished() {
             return;
         }
         if !link.client().is_connected() {
@@ -81,7 +81,7 @@ pub(super) async fn heartbeat(link: &Arc<Link>) {
         };
         silent = match answer {
             Outcome::Unknown(failure) => {
-                *lock(&link.last_error) = failure.reason;
+                *link.last_error.lock() = failure.reason;
                 silent + 1
             }
             // Every other outcome is an answer, or nothing was sent.

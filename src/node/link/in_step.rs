@@ -16,7 +16,7 @@ use fred::types::Value;
 use futures_util::future::join;
 
 use super::super::client::Role;
-use super::{Link, lock};
+use super::Link;
 use crate::clock::Instant;
 use crate::foreign::log;
 use crate::lua::numbered;
@@ -270,7 +270,7 @@ impl Slips {
     /// Returns whether no warning was logged in the last minute.
     fn is_news(&self) -> bool {
         let now = Instant::now();
-        let mut warned = lock(&self.warned);
+        let mut warned = self.warned.lock();
         let is_news = warned.is_none_or(|last| now.since(last) >= Duration::from_secs(60));
         if is_news {
             *warned = Some(now);
