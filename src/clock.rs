@@ -14,6 +14,8 @@ mod runtime;
 use std::ops::Add;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::time::timeout;
+
 /// The clock of a locker. Code on its engine may call [`Instant::now`], which reads the same clock
 /// there. Code on callers' threads asks this one: callers may be in a runtime with another clock,
 /// or in none.
@@ -110,6 +112,14 @@ impl Add<Duration> for Instant {
 
     fn add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(duration))
+    }
+}
+
+/// Awaits a future, but not beyond this time, if there is one.
+pub(crate) async fn by<T>(until: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
+    match until {
+        None => Some(future.await),
+        Some(until) => timeout(Instant::now().until(until), future).await.ok(),
     }
 }
 

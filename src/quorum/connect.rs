@@ -6,10 +6,10 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::{Quorum, STRAGGLERS};
-use crate::clock::Instant;
+use crate::clock::{Instant, by};
 use crate::error::{Error, NodeFailure};
 use crate::foreign::log;
 use crate::lease::majority;
@@ -45,21 +45,7 @@ pub(crate) async fn connect(
     let mut slots: Vec<_> = targets.iter().map(|_| None).collect();
     let mut failures = Vec::new();
     let mut patience = None;
-    loop {
-        let straggling = async {
-            match patience {
-                Some(until) => sleep(Instant::now().until(until)).await,
-                None => std::future::pending().await,
-            }
-        };
-        let (place, connected) = tokio::select! {
-            biased;
-            connected = connecting.next() => match connected {
-                Some(connected) => connected,
-                None => break,
-            },
-            () = straggling => break,
-        };
+    while let Some((place, connected)) = by(patience, connecting.next()).await.flatten() {
         match connected {
             Ok(Ok(node)) => slots[place] = Some(node),
             Ok(Err(Error::Unavailable { nodes, .. })) => failures.extend(nodes),

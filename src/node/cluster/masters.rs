@@ -20,7 +20,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::super::address::Address;
@@ -34,7 +34,7 @@ use super::seeds::Seeds;
 use super::slots::SlotMap;
 use super::subscriptions::{MasterSubscriptions, Subscribing};
 use super::view::{ClusterView, PAUSE, ask, ask_seeds};
-use crate::clock::Instant;
+use crate::clock::{Instant, by};
 use crate::error::NodeFailure;
 use crate::foreign::{self, log};
 use crate::options::Settings;
@@ -378,15 +378,8 @@ impl Masters {
         let mut asking: FuturesUnordered<_> = masters.into_iter().map(ask).collect();
         let mut answers = Vec::new();
         let mut patience = None;
-        loop {
-            let told = match patience {
-                None => asking.next().await,
-                // Masters that are slower than the first one do not delay the map.
-                Some(until) => timeout(Instant::now().until(until), asking.next())
-                    .await
-                    .unwrap_or(None),
-            };
-            let Some(told) = told else { break };
+        // Masters that are slower than the first one do not delay the map.
+        while let Some(told) = by(patience, asking.next()).await.flatten() {
             // A task that panicked counts as no answer.
             let Ok(Some(told)) = told else { continue };
             if !self.known.has_any(&told.nodes) {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc::unbounded_channel;
-use tokio::time::timeout;
 
 use super::super::Wiring;
 use super::super::address::Address;
@@ -19,7 +18,7 @@ use super::super::reply::{Outcome, Reply};
 use super::seeds::Seeds;
 use super::slots::SlotMap;
 use super::subscriptions::Subscribing;
-use crate::clock::Instant;
+use crate::clock::{Instant, by};
 use crate::error::NodeFailure;
 
 /// The shortest pause between two requests for the map, how much slower than the first answer
@@ -69,22 +68,15 @@ pub(super) async fn ask_seeds(
     let mut answers = Vec::new();
     let mut obstacle = None;
     let mut patience = None;
-    loop {
-        let told = match patience {
-            None => asking.next().await,
-            Some(until) => timeout(Instant::now().until(until), asking.next())
-                .await
-                .unwrap_or(None),
-        };
+    while let Some(told) = by(patience, asking.next()).await.flatten() {
         match (told, &obstacle) {
-            (None, _) => break,
-            (Some(Ok(answer)), _) => {
+            (Ok(answer), _) => {
                 patience.get_or_insert_with(|| Instant::now() + PAUSE);
                 answers.push(answer);
             }
             // An obstacle that lasts says more.
-            (Some(Err(Obstacle::Passing(_))), Some(_)) => {}
-            (Some(Err(other)), _) => obstacle = Some(other),
+            (Err(Obstacle::Passing(_)), Some(_)) => {}
+            (Err(other), _) => obstacle = Some(other),
         }
     }
     if answers.is_empty() {
