@@ -21,7 +21,6 @@
 //! - Nothing here is awaited while the mutex of the client is held.
 
 mod away;
-mod beside;
 mod channels;
 mod current;
 mod events;
@@ -123,6 +122,13 @@ impl Link {
         link.introduce().await;
         link.ask_for_cluster().await;
         Ok(link)
+    }
+
+    /// Opens a further connection to the same server, as [`Link::connect_once`], for work that must
+    /// not disturb the others.
+    pub(super) async fn another(&self, role: Role) -> Result<Arc<Self>, fred::error::Error> {
+        let locker = self.client_name.rsplit(':').next().unwrap_or_default();
+        Self::connect_once(Arc::clone(&self.address), role, locker, &self.settings).await
     }
 
     /// Connects in the background to a server that is away; otherwise as [`Link::connect`]. No
