@@ -17,10 +17,10 @@ use url::Url;
 use super::access::Access;
 use super::admission::Admission;
 use super::cluster_nodes::ClusterNodes;
-use super::host_port::HostPort;
+use super::host_port::{HostPort, has_only};
 use super::naming::Naming;
 use super::reply;
-use super::scheme::{self, FORMS, Mode, NO_TEXT, PERCENT_ENCODE, Transport};
+use super::scheme::{self, FORMS, Mode, NO_TEXT, PERCENT_ENCODE, Transport, refuse};
 use super::sentinel::{Group, Named};
 use crate::error::{Error, NodeFailure};
 use crate::stats::MisplacedAnswers;
@@ -122,10 +122,7 @@ impl Address {
         if self.sentinels.is_some() {
             return None;
         }
-        Some(HostPort {
-            host: (&*server.host).into(),
-            port: server.port,
-        })
+        Some(HostPort::new(&*server.host, server.port))
     }
 
     /// Returns the address of another server, with the same credentials and TLS options.
@@ -383,13 +380,6 @@ impl fmt::Debug for Address {
     }
 }
 
-fn refuse(name: &str, reason: &str) -> Error {
-    Error::config(
-        "node",
-        format!("the address {name} cannot be used: {reason}"),
-    )
-}
-
 /// Returns whether a character that belongs to a password may have cut it short: an `@` is behind
 /// the host. `rest` is the part of an address behind the scheme.
 fn has_loose_signs(rest: &str) -> bool {
@@ -445,10 +435,7 @@ fn host(url: &Url, config: &mut Config) -> Result<String, &'static str> {
     let literal = host
         .strip_prefix('[')
         .and_then(|host| host.strip_suffix(']'));
-    let name = host
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
-    if literal.is_none() && !name {
+    if literal.is_none() && !has_only(host, b"-._") {
         return Err("its host has characters that no host name has");
     }
     let path = url.path().trim_start_matches('/');
@@ -490,9 +477,7 @@ fn socket_file(url: &Url, config: &mut Config) -> Result<String, &'static str> {
         .ok_or("the parameter \"db\" is not a number from 0 to 255")?;
     config.server = unix_socket(path);
     // A path with other characters may be credentials in the wrong place.
-    let ordinary = path
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b"/-._".contains(&b));
+    let ordinary = has_only(path, b"/-._");
     let db = config
         .database
         .map(|db| format!("?db={db}"))
@@ -524,11 +509,9 @@ fn database(text: &str) -> Option<Option<u8>> {
 /// password may be a password in the wrong place: both are hidden.
 fn shown_credentials(url: &Url) -> String {
     let user = url.username();
-    let ordinary = user
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
     match url.password() {
-        Some(_) => format!("{}:***@", if ordinary { user } else { "***" }),
+        Some(_) if has_only(user, b"-._") => format!("{user}:***@"),
+        Some(_) => "***:***@".to_owned(),
         None if user.is_empty() => String::new(),
         None => "***@".to_owned(),
     }

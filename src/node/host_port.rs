@@ -11,23 +11,25 @@ pub(super) struct HostPort {
 }
 
 impl HostPort {
+    pub(super) fn new(host: impl Into<Arc<str>>, port: u16) -> Self {
+        Self {
+            host: host.into(),
+            port,
+        }
+    }
+
     /// Reads `host:port`, as MOVED and ASK have it. Without a host, it is the host of the server
     /// that says it.
     pub(super) fn parse(text: &str, told_by: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        Some(Self {
-            host: Self::host(host.as_bytes(), told_by)?,
-            port: port.parse().ok()?,
-        })
+        let host = Self::host(host.as_bytes(), told_by)?;
+        Some(Self::new(host, port.parse().ok()?))
     }
 
     /// Reads `host:port` from the parameter of an address. Returns `None` if it may contain
     /// something secret.
     pub(super) fn given(text: &str) -> Option<Self> {
-        let nobody = Self {
-            host: "".into(),
-            port: 0,
-        };
+        let nobody = Self::new("", 0);
         Self::parse(text, &nobody).filter(|place| is_ordinary(text) && !place.host.is_empty())
     }
 
@@ -49,8 +51,13 @@ impl HostPort {
 
 /// Returns whether a text may be shown: it has no character that separates credentials.
 pub(super) fn is_ordinary(text: &str) -> bool {
+    has_only(text, b"-._:[]")
+}
+
+/// Returns whether a text has only letters, digits and these signs.
+pub(super) fn has_only(text: &str, signs: &[u8]) -> bool {
     text.bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b))
+        .all(|b| b.is_ascii_alphanumeric() || signs.contains(&b))
 }
 
 impl fmt::Display for HostPort {

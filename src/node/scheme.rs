@@ -111,6 +111,12 @@ pub(super) fn meant(scheme: &str) -> Option<String> {
     }
 }
 
+/// Returns the error of an address that is shown in this way.
+pub(super) fn refuse(name: &str, reason: &str) -> Error {
+    let problem = format!("the address {name} cannot be used: {reason}");
+    Error::config("node", problem)
+}
+
 /// The parts of an address that names several servers: `redis-cluster://host:port?node=host:port`.
 pub(super) struct Several<'a> {
     scheme: String,
@@ -176,10 +182,7 @@ impl<'a> Several<'a> {
     }
 
     pub(super) fn refuse(&self, reason: &str) -> Error {
-        Error::config(
-            "node",
-            format!("the address {}://*** cannot be used: {reason}", self.scheme),
-        )
+        refuse(&format!("{}://***", self.scheme), reason)
     }
 
     /// Returns how the address is shown, without its parameters. `first` is how that of the first

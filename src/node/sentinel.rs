@@ -76,9 +76,9 @@ impl<'a> Named<'a> {
             name += &format!("&node={place}");
         }
         let first = config.server.hosts().into_iter();
-        let first = first.map(|host| HostPort {
-            host: (&*host.host).into(),
-            port: if has_port { host.port } else { PORT },
+        let first = first.map(|server| {
+            let port = if has_port { server.port } else { PORT };
+            HostPort::new(&*server.host, port)
         });
         let places = first.chain(others.places).collect();
         (name.into(), Group { places, ..others })

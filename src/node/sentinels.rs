@@ -460,21 +460,13 @@ fn read_place(words: &[Reply]) -> Option<HostPort> {
     let [Reply::Bytes(host), Reply::Bytes(port)] = words else {
         return None;
     };
-    let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
-    Some(HostPort {
-        host: text(host)?.into(),
-        port: text(port)?.parse().ok()?,
-    })
+    let text = |bytes| std::str::from_utf8(bytes).ok();
+    Some(HostPort::new(text(host)?, text(port)?.parse().ok()?))
 }
 
 /// Reads where another Sentinel is, and its id, from an entry of SENTINELS.
 fn read_other(entry: &Reply) -> Option<(HostPort, String)> {
     let [host, port, id] = ["ip", "port", "runid"].map(|name| check::value(entry, name));
-    Some((
-        HostPort {
-            host: host?.into(),
-            port: port?.parse().ok()?,
-        },
-        id.filter(|id| !id.is_empty())?,
-    ))
+    let place = HostPort::new(host?, port?.parse().ok()?);
+    Some((place, id.filter(|id| !id.is_empty())?))
 }

@@ -15,6 +15,7 @@ use fred::rustls_native_certs::load_native_certs;
 use fred::types::config::{TlsConfig, TlsConnector};
 
 pub(super) use self::failures::cause;
+use super::scheme;
 use crate::error::Error;
 
 /// How a locker recognises servers at encrypted addresses (`rediss://`), and which certificate it
@@ -196,11 +197,9 @@ impl fmt::Debug for Tls {
 pub(super) fn check_host(name: &str, host: &str) -> Result<(), Error> {
     match ServerName::try_from(host) {
         Ok(_) => Ok(()),
-        Err(_) => Err(Error::config(
-            "node",
-            format!(
-                "the address {name} cannot be used: no certificate can be for such a host; write a DNS name or an IP"
-            ),
+        Err(_) => Err(scheme::refuse(
+            name,
+            "no certificate can be for such a host; write a DNS name or an IP",
         )),
     }
 }

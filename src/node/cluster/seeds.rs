@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::super::access::Access;
 use super::super::address::Address;
 use super::super::host_port::HostPort;
-use super::super::scheme::Several;
+use super::super::scheme::{Several, refuse};
 use crate::error::{Error, NodeFailure};
 
 const KIND: &str = "cluster";
@@ -34,10 +34,7 @@ impl Seeds {
         let first = Address::parse(&several.first, access)?.of_cluster();
         if first.database().is_some_and(|database| database != 0) {
             let reason = "a cluster has no databases but 0; leave out the part behind the host";
-            return Err(Error::config(
-                "node",
-                format!("the address {name} cannot be used: {reason}"),
-            ));
+            return Err(refuse(&name, reason));
         }
         let others: Vec<_> = others
             .iter()

@@ -121,14 +121,10 @@ fn range(entry: &Reply, told_by: &HostPort) -> Option<Range> {
         _ => return None,
     };
     let slot = |number: i64| Slot::try_from(number).ok().filter(|&slot| slot < SLOTS);
-    let master = HostPort {
-        host,
-        port: (*port).try_into().ok()?,
-    };
     Some(Range {
         first: slot(*first)?,
         last: slot(*last)?,
-        master,
+        master: HostPort::new(host, (*port).try_into().ok()?),
     })
 }
 
