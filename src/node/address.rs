@@ -157,7 +157,7 @@ impl Address {
     }
 
     /// Returns where the server is, if Sentinels name it.
-    pub(super) fn naming(&self) -> Option<&Naming> {
+    pub(super) fn naming(&self) -> Option<&Arc<Naming>> {
         Some(&self.sentinels.as_ref()?.naming)
     }
 
@@ -233,7 +233,7 @@ impl Address {
 
     /// Returns why the last attempt to connect failed.
     pub(super) fn last_failure(&self) -> Option<NodeFailure> {
-        if let Some(Err(reason)) = self.naming().map(Naming::master) {
+        if let Some(Err(reason)) = self.naming().map(|naming| naming.master()) {
             return Some(NodeFailure::new(&self.name, reason));
         }
         self.last_failure.lock().clone()

@@ -279,6 +279,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Instant;
+    use crate::node::Wiring;
     use crate::node::access::Access;
     use crate::node::client::Role;
     use crate::node::host_port::HostPort;
@@ -359,13 +360,8 @@ mod tests {
         }
         name(servers[0].0.clone(), 1);
         let (events, _told) = tokio::sync::mpsc::unbounded_channel();
-        let link = Link::await_server(
-            Arc::clone(&address),
-            Role::Commands,
-            "test",
-            &settings,
-            events,
-        );
+        let wiring = Wiring::new("test", &settings, events.clone(), &Arc::default());
+        let link = Link::await_server(Arc::clone(&address), Role::Commands, &wiring, events);
         let asking = Arc::clone(&link);
         tokio::spawn(async move { get_to_know(&asking).await });
         while !servers[0].1.lock().expect("a lock").contains("memory") {

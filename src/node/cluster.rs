@@ -48,7 +48,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::{sleep, timeout};
 
 use self::masters::{Master, Masters};
@@ -85,7 +84,7 @@ impl Cluster {
     /// that is in no cluster.
     pub(super) async fn connect(
         seeds: &Arc<Seeds>,
-        wiring: &Wiring<'_>,
+        wiring: &Wiring,
     ) -> Result<(Self, Events), Error> {
         loop {
             match Self::connect_once(seeds, wiring).await {
@@ -97,23 +96,20 @@ impl Cluster {
         }
     }
 
-    async fn connect_once(
-        seeds: &Arc<Seeds>,
-        wiring: &Wiring<'_>,
-    ) -> Result<(Self, Events), Obstacle> {
+    async fn connect_once(seeds: &Arc<Seeds>, wiring: &Wiring) -> Result<(Self, Events), Obstacle> {
         let (cluster, events) = Self::new(seeds, wiring);
         let masters = &cluster.0;
         let (told, subscribing) = ask_seeds(seeds, wiring, &masters.known).await?;
         masters.state().subscribing = subscribing;
         // Before the connections: each asks whether its server knows one of these nodes.
         masters.known.replace(told.nodes.clone());
-        let wiring = masters.wiring();
+        let wiring = &masters.wiring;
         let connecting = told.map.masters().into_iter().map(|place| async {
             let address = masters.address(&place);
             // The caller waits for `connect_timeout` in all, and the map has taken some of it.
             let connected = timeout(
                 wiring.settings.connect_timeout / 2,
-                Redis::connect(&address, &wiring),
+                Redis::connect(&address, wiring),
             );
             (place, connected.await)
         });
@@ -162,7 +158,7 @@ impl Cluster {
     }
 
     /// Connects in the background to a cluster none of whose servers answers.
-    pub(super) fn await_server(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> (Self, Events) {
+    pub(super) fn await_server(seeds: &Arc<Seeds>, wiring: &Wiring) -> (Self, Events) {
         let (cluster, events) = Self::new(seeds, wiring);
         // The task asks for the map at once.
         cluster.0.doubt();
@@ -170,19 +166,15 @@ impl Cluster {
         (cluster, events)
     }
 
-    fn new(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> (Self, Events) {
-        let (heard, subscriber) = unbounded_channel();
+    fn new(seeds: &Arc<Seeds>, wiring: &Wiring) -> (Self, Events) {
         // Reconnects matter for votes only, and a cluster has none.
-        let (_, grants) = unbounded_channel();
-        (
-            Self(Masters::new(seeds, wiring, heard)),
-            Events { subscriber, grants },
-        )
+        let (events, heard, _) = Events::channels();
+        (Self(Masters::new(seeds, wiring, heard)), events)
     }
 
     /// Returns how long a command waits for its connection.
     pub(super) fn patience(&self) -> Duration {
-        self.0.settings.command_timeout / 2
+        self.0.wiring.settings.command_timeout / 2
     }
 
     pub(super) fn misplaced_answers(&self) -> u64 {
@@ -224,7 +216,7 @@ impl Cluster {
                 }
                 // With `replicas`, nobody could tell what was acknowledged: it waits until the slot
                 // has moved.
-                Some(Redirection::Ask(to)) if self.0.settings.replicas.is_none() => {
+                Some(Redirection::Ask(to)) if self.0.wiring.settings.replicas.is_none() => {
                     match self.at(&to, &told_by) {
                         Some(master) => (master.redis.call_asking(&call).await, ReplicaAck::moot()),
                         None => answer,
@@ -328,7 +320,11 @@ impl Cluster {
             }
         }
         // A message is a hint: waiters whose channel is subscribed later are told to look then.
-        MasterSubscriptions::all_have(told, SUBSCRIBING.min(self.0.settings.command_timeout)).await;
+        MasterSubscriptions::all_have(
+            told,
+            SUBSCRIBING.min(self.0.wiring.settings.command_timeout),
+        )
+        .await;
         Outcome::Done(())
     }
 

@@ -49,9 +49,9 @@ use self::heartbeat::heartbeat;
 use self::in_step::Slips;
 pub(super) use self::membership::STRANGER;
 use self::membership::first_membership;
+use super::Wiring;
 use super::address::Address;
 use super::client::{Role, attempt_timeout, reply_timeout};
-use super::naming::Naming;
 use super::reply::{self, Outcome, Reply};
 use crate::error::NodeFailure;
 use crate::foreign::{self, log};
@@ -93,11 +93,10 @@ impl Link {
     pub(super) async fn connect(
         address: Arc<Address>,
         role: Role,
-        locker: &str,
-        settings: &Settings,
+        wiring: &Wiring,
         events: UnboundedSender<LinkEvent>,
     ) -> Result<Arc<Self>, fred::error::Error> {
-        let link = Self::connect_once(address, role, locker, settings).await?;
+        let link = Self::connect_once(address, role, &wiring.locker, &wiring.settings).await?;
         link.look_after(events);
         tokio::spawn(Arc::clone(&link).get_to_know_cluster());
         Ok(link)
@@ -136,12 +135,11 @@ impl Link {
     pub(super) fn await_server(
         address: Arc<Address>,
         role: Role,
-        locker: &str,
-        settings: &Settings,
+        wiring: &Wiring,
         events: UnboundedSender<LinkEvent>,
     ) -> Arc<Self> {
-        let current = Current::begin(&address, (role, settings));
-        let link = Self::new(address, role, locker, settings, current);
+        let current = Current::begin(&address, (role, &wiring.settings));
+        let link = Self::new(address, role, &wiring.locker, &wiring.settings, current);
         link.look_after(events);
         link
     }
@@ -230,7 +228,7 @@ impl Link {
         }
         // Before the first check: a client that is replaced after it is not missed.
         let mut replaced = self.replaced.subscribe();
-        let mut verdict = self.address.naming().map(Naming::verdict);
+        let mut verdict = self.address.naming().map(|naming| naming.verdict());
         let connected = async {
             while !self.is_connected() {
                 let peer = self.peer();
@@ -491,7 +489,8 @@ impl Link {
             Address::parse("redis://127.0.0.1:1", &Access::default()).expect("an address"),
         );
         let (events, _) = tokio::sync::mpsc::unbounded_channel();
-        Self::await_server(address, Role::Acknowledged, "test", settings, events)
+        let wiring = Wiring::new("test", settings, events.clone(), &Arc::default());
+        Self::await_server(address, Role::Acknowledged, &wiring, events)
     }
 }
 
@@ -653,7 +652,8 @@ mod tests {
         );
         let address = Arc::new(Address::parse(&url, &Access::default()).expect("an address"));
         let (events, mut told) = unbounded_channel();
-        let link = Link::await_server(address, Role::Commands, "test", &settings, events);
+        let wiring = Wiring::new("test", &settings, events.clone(), &Arc::default());
+        let link = Link::await_server(address, Role::Commands, &wiring, events);
         // It panics when it reports its first connection.
         poll_sickly(pin!(told.recv()));
         tokio::spawn(agree(listener));

@@ -46,10 +46,7 @@ impl MemoryConnection {
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server does not answer within `connect_timeout`.
-    pub(super) async fn connect(
-        server: &Server,
-        wiring: &Wiring<'_>,
-    ) -> Result<(Self, Events), Error> {
+    pub(super) async fn connect(server: &Server, wiring: &Wiring) -> Result<(Self, Events), Error> {
         let connected = Self::new(server, wiring);
         let bound = wiring.settings.connect_timeout;
         if timeout(bound, connected.0.send(Request::Ping))
@@ -63,7 +60,7 @@ impl MemoryConnection {
     }
 
     /// Connects to a server that may be stopped.
-    pub(super) fn new(server: &Server, wiring: &Wiring<'_>) -> (Self, Events) {
+    pub(super) fn new(server: &Server, wiring: &Wiring) -> (Self, Events) {
         let (wire, events) = Wire::new(wiring);
         let hears = Arc::clone(&wire);
         let connection = server.connect(move |event| hears.hear(event));

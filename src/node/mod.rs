@@ -47,7 +47,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 pub(crate) use self::access::Access;
 use self::address::Address;
@@ -177,6 +177,16 @@ pub(crate) struct Events {
     pub(crate) grants: UnboundedReceiver<LinkEvent>,
 }
 
+impl Events {
+    /// Returns the events of a node, and where its connections send them: the subscriber's, and
+    /// those for grants.
+    fn channels() -> (Self, UnboundedSender<LinkEvent>, UnboundedSender<LinkEvent>) {
+        let (heard, subscriber) = unbounded_channel();
+        let (ups, grants) = unbounded_channel();
+        (Self { subscriber, grants }, heard, ups)
+    }
+}
+
 impl Node {
     /// Connects, and checks that this crate can work with the server. Returns the events of the
     /// subscriber's connection; those of the renewals' connection go to `reconnected`. Waits for a
@@ -187,7 +197,7 @@ impl Node {
     /// it refuses the credentials, [`Error::Config`] if it is too old or in the wrong mode.
     pub(crate) async fn connect(
         target: &Target,
-        wiring: Wiring<'_>,
+        wiring: Wiring,
     ) -> Result<(Arc<Self>, Events), Error> {
         let (server, events) = match target {
             Target::Redis(address) => {
@@ -211,7 +221,7 @@ impl Node {
     #[cfg(test)]
     pub(crate) fn of_nobody(settings: &Settings) -> Arc<Self> {
         let target = Target::parse("redis://127.0.0.1:1", &Access::default()).expect("an address");
-        let (reconnected, _) = tokio::sync::mpsc::unbounded_channel();
+        let (reconnected, _) = unbounded_channel();
         Self::await_server(
             &target,
             &Wiring::new("", settings, reconnected, &Arc::default()),
@@ -220,7 +230,7 @@ impl Node {
     }
 
     /// Returns a node whose server is away, and connects to it in the background.
-    pub(crate) fn await_server(target: &Target, wiring: &Wiring<'_>) -> (Arc<Self>, Events) {
+    pub(crate) fn await_server(target: &Target, wiring: &Wiring) -> (Arc<Self>, Events) {
         let (server, events) = match target {
             Target::Redis(address) => {
                 let (redis, events) = Redis::await_server(address, wiring);
@@ -347,9 +357,9 @@ impl Node {
 
 /// What a node needs to know about its locker.
 #[derive(Debug, Clone)]
-pub(crate) struct Wiring<'a> {
+pub(crate) struct Wiring {
     pub(crate) locker: String,
-    pub(crate) settings: &'a Settings,
+    pub(crate) settings: Settings,
     /// Receives the events of the renewals' connection.
     pub(crate) reconnected: UnboundedSender<LinkEvent>,
     /// The servers that the locker uses, and what part the node's server has.
@@ -357,16 +367,16 @@ pub(crate) struct Wiring<'a> {
     pub(crate) part: Part,
 }
 
-impl<'a> Wiring<'a> {
+impl Wiring {
     pub(crate) fn new(
         locker: &str,
-        settings: &'a Settings,
+        settings: &Settings,
         reconnected: UnboundedSender<LinkEvent>,
         roll: &Arc<Roll>,
     ) -> Self {
         Self {
             locker: locker.to_owned(),
-            settings,
+            settings: settings.clone(),
             reconnected,
             roll: Arc::clone(roll),
             part: Part::Voter,

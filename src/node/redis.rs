@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, join, join_all};
-use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::sleep;
 
 use super::address::Address;
@@ -30,7 +29,8 @@ pub(super) const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 /// One server and the connections to it.
 pub(crate) struct Redis {
     links: Links,
-    lanes: Lanes,
+    /// Of each lane.
+    batchers: [Arc<Batcher>; 3],
     sentinels: Sentinels,
     presence: Arc<Presence>,
 }
@@ -61,44 +61,20 @@ fn get_to_know(link: &Arc<Link>) {
     }));
 }
 
-/// The batchers that scripts are sent with.
-struct Lanes {
-    commands: Arc<Batcher>,
-    renewals: Arc<Batcher>,
-    /// As [`Links::grants`].
-    grants: Arc<Batcher>,
-}
-
-impl Lanes {
-    fn new(links: &Links, replicas: Option<Replicas>) -> Self {
-        let batcher = |link: &Arc<Link>, replicas: Option<Replicas>| {
-            let acks = replicas.map(|replicas| ReplicaAcks::new(Arc::clone(link), replicas));
-            Batcher::new(ScriptRunner::new(
-                Arc::clone(link),
-                Arc::clone(&links.subscriber),
-                acks,
-            ))
-        };
-        let commands = batcher(&links.commands, None);
-        let grants = if replicas.is_some() {
-            batcher(&links.grants, replicas)
-        } else {
-            Arc::clone(&commands)
-        };
-        Self {
-            commands,
-            renewals: batcher(&links.renewals, replicas),
-            grants,
-        }
-    }
-
-    fn get(&self, lane: Lane) -> &Batcher {
-        match lane {
-            Lane::Commands => &self.commands,
-            Lane::Grants => &self.grants,
-            Lane::Renewals => &self.renewals,
-        }
-    }
+/// Returns the batchers that scripts are sent with, in the order of the [`Lane`]s.
+fn batchers(links: &Links, replicas: Option<Replicas>) -> [Arc<Batcher>; 3] {
+    let batcher = |link: &Arc<Link>, replicas: Option<Replicas>| {
+        let acks = replicas.map(|replicas| ReplicaAcks::new(Arc::clone(link), replicas));
+        let subscriber = Arc::clone(&links.subscriber);
+        Batcher::new(ScriptRunner::new(Arc::clone(link), subscriber, acks))
+    };
+    let commands = batcher(&links.commands, None);
+    let grants = if replicas.is_some() {
+        batcher(&links.grants, replicas)
+    } else {
+        Arc::clone(&commands)
+    };
+    [commands, grants, batcher(&links.renewals, replicas)]
 }
 
 impl Redis {
@@ -113,7 +89,7 @@ impl Redis {
     /// another mode.
     pub(super) async fn connect(
         address: &Arc<Address>,
-        wiring: &Wiring<'_>,
+        wiring: &Wiring,
     ) -> Result<(Self, Events), Error> {
         let sentinels = Sentinels::watch(address, wiring);
         loop {
@@ -132,21 +108,13 @@ impl Redis {
 
     async fn connect_once(
         address: &Arc<Address>,
-        wiring: &Wiring<'_>,
+        wiring: &Wiring,
     ) -> Result<(Links, Events), Obstacle> {
-        let connect = |role, events| {
-            Link::connect(
-                Arc::clone(address),
-                role,
-                &wiring.locker,
-                wiring.settings,
-                events,
-            )
-        };
-        let (events, ups) = unbounded_channel();
-        let refused = |e| check::refusal(&address.name, &e, attempt_timeout(wiring.settings));
+        let connect = |role, events| Link::connect(Arc::clone(address), role, wiring, events);
+        let (events, heard, ups) = Events::channels();
+        let refused = |e| check::refusal(&address.name, &e, attempt_timeout(&wiring.settings));
         let first = |obstacle: Obstacle| obstacle.at_first(address);
-        let commands = connect(Role::Commands, events.clone())
+        let commands = connect(Role::Commands, ups.clone())
             .await
             .map_err(refused)
             .map_err(first)?;
@@ -154,7 +122,6 @@ impl Redis {
         check::greeting(&address.name, &commands)
             .await
             .map_err(first)?;
-        let (heard, subscriber_events) = unbounded_channel();
         let subscriber = connect(Role::Subscriber, heard).await.map_err(refused)?;
         begun.0.push(Arc::clone(&subscriber));
         let renewals = connect(Role::Renewals, wiring.reconnected.clone())
@@ -162,7 +129,7 @@ impl Redis {
             .map_err(refused)?;
         begun.0.push(Arc::clone(&renewals));
         let grants = match wiring.settings.replicas {
-            Some(_) => connect(Role::Acknowledged, events).await.map_err(refused)?,
+            Some(_) => connect(Role::Acknowledged, ups).await.map_err(refused)?,
             None => Arc::clone(&commands),
         };
         begun.0.push(Arc::clone(&grants));
@@ -181,34 +148,19 @@ impl Redis {
             renewals,
             grants,
         };
-        Ok((
-            links,
-            Events {
-                subscriber: subscriber_events,
-                grants: ups,
-            },
-        ))
+        Ok((links, events))
     }
 
     /// Connects in the background to a server that is away.
-    pub(super) fn await_server(address: &Arc<Address>, wiring: &Wiring<'_>) -> (Self, Events) {
+    pub(super) fn await_server(address: &Arc<Address>, wiring: &Wiring) -> (Self, Events) {
         let sentinels = Sentinels::watch(address, wiring);
-        let start = |role, events| {
-            Link::await_server(
-                Arc::clone(address),
-                role,
-                &wiring.locker,
-                wiring.settings,
-                events,
-            )
-        };
-        let (events, ups) = unbounded_channel();
-        let commands = start(Role::Commands, events.clone());
-        let (heard, subscriber_events) = unbounded_channel();
+        let start = |role, events| Link::await_server(Arc::clone(address), role, wiring, events);
+        let (events, heard, ups) = Events::channels();
+        let commands = start(Role::Commands, ups.clone());
         let subscriber = start(Role::Subscriber, heard);
         let renewals = start(Role::Renewals, wiring.reconnected.clone());
         let grants = match wiring.settings.replicas {
-            Some(_) => start(Role::Acknowledged, events),
+            Some(_) => start(Role::Acknowledged, ups),
             None => Arc::clone(&commands),
         };
         let links = Links {
@@ -217,30 +169,27 @@ impl Redis {
             renewals,
             grants,
         };
-        let redis = Self::new(wiring, links, sentinels, false);
-        (
-            redis,
-            Events {
-                subscriber: subscriber_events,
-                grants: ups,
-            },
-        )
+        (Self::new(wiring, links, sentinels, false), events)
     }
 
-    fn new(wiring: &Wiring<'_>, links: Links, sentinels: Sentinels, is_up: bool) -> Self {
+    fn new(wiring: &Wiring, links: Links, sentinels: Sentinels, is_up: bool) -> Self {
         links.all().for_each(get_to_know);
         let presence = wiring.roll.add(links.commands.server(), wiring.part, is_up);
         links.commands.reports_to(&presence);
         Self {
-            lanes: Lanes::new(&links, wiring.settings.replicas),
+            batchers: batchers(&links, wiring.settings.replicas),
             links,
             sentinels,
             presence,
         }
     }
 
+    fn batcher(&self, lane: Lane) -> &Batcher {
+        &self.batchers[lane as usize]
+    }
+
     pub(super) fn epoch(&self, lane: Lane) -> u64 {
-        self.lanes.get(lane).runner().link().epoch()
+        self.batcher(lane).runner().link().epoch()
     }
 
     pub(super) fn patience(&self) -> Duration {
@@ -262,7 +211,7 @@ impl Redis {
         lane: Lane,
         call: Call,
     ) -> impl Future<Output = (Outcome<Reply>, ReplicaAck)> + '_ {
-        let batcher = self.lanes.get(lane);
+        let batcher = self.batcher(lane);
         match call {
             Call::Step(step) if !step.takes || !batcher.runner().link().is_silent() => {
                 Either::Left(batcher.send(step))
@@ -294,7 +243,7 @@ impl Redis {
 
     /// Runs a script once on the server to which its slot is moving.
     pub(super) async fn call_asking(&self, call: &Call) -> Outcome<Reply> {
-        let runner = self.lanes.commands.runner();
+        let runner = self.batcher(Lane::Commands).runner();
         if let Err(failure) = self.links.commands.ready().await {
             return Outcome::NotExecuted(failure);
         }
@@ -388,13 +337,7 @@ impl Redis {
     /// server.
     pub(super) async fn retire(&self) {
         self.quit().await;
-        [
-            &self.lanes.commands,
-            &self.lanes.grants,
-            &self.lanes.renewals,
-        ]
-        .into_iter()
-        .for_each(|lane| lane.end());
+        self.batchers.iter().for_each(|batcher| batcher.end());
     }
 }
 

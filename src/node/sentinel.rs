@@ -96,7 +96,7 @@ pub(super) struct Group {
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
     /// Where the master is.
-    pub(super) naming: Naming,
+    pub(super) naming: Arc<Naming>,
 }
 
 #[cfg(test)]

@@ -50,7 +50,6 @@ use super::reply::{self, NOT_CONNECTED, Outcome, Reply};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::foreign::{self, log};
-use crate::options::Settings;
 use crate::stats::tell_server;
 use crate::sync::{Arc, Mutex};
 
@@ -77,25 +76,24 @@ pub(super) struct Sentinels(Option<Arc<Watches>>);
 
 impl Sentinels {
     /// Starts to ask the Sentinels that this address names, if any.
-    pub(super) fn watch(address: &Arc<Address>, wiring: &Wiring<'_>) -> Self {
-        let Some((service, sentinels)) = address.sentinels() else {
+    pub(super) fn watch(address: &Arc<Address>, wiring: &Wiring) -> Self {
+        let (Some((service, sentinels)), Some(naming)) = (address.sentinels(), address.naming())
+        else {
             return Self(None);
         };
+        naming.hurry(wiring.settings.connect_timeout);
+        let mut wiring = wiring.clone();
+        let timeout = &mut wiring.settings.command_timeout;
+        *timeout = SHORTEST_TIMEOUT.max(*timeout);
         let watches = Arc::new(Watches {
             address: Arc::clone(address),
+            naming: Arc::clone(naming),
             service: service.into(),
-            locker: wiring.locker.clone(),
-            settings: Settings {
-                command_timeout: wiring.settings.command_timeout.max(SHORTEST_TIMEOUT),
-                ..wiring.settings.clone()
-            },
+            wiring,
             changes: Mutex::default(),
             links: Mutex::default(),
             told: Mutex::default(),
         });
-        if let Some(naming) = address.naming() {
-            naming.hurry(wiring.settings.connect_timeout);
-        }
         for sentinel in sentinels {
             watches.add(sentinel, None);
         }
@@ -104,9 +102,8 @@ impl Sentinels {
 
     /// Waits until a server is named as the master; does not wait if Sentinels do not name it.
     pub(super) async fn named(&self) {
-        let Some(naming) = self.0.as_deref().and_then(Watches::naming) else {
-            return;
-        };
+        let Some(watches) = &self.0 else { return };
+        let naming = &watches.naming;
         let mut verdict = naming.verdict();
         // Time alone may decide, when the grace is over.
         while timeout(GRACE / 8, verdict.wait_for(Result::is_ok))
@@ -122,14 +119,10 @@ impl Sentinels {
         let Some(watches) = &self.0 else {
             return Vec::new();
         };
-        let is_configured = |place: &HostPort| {
-            watches
-                .naming()
-                .is_some_and(|naming| naming.is_configured(place))
-        };
         let links = watches.links.lock();
-        let configured = links.iter().filter(|(place, _)| is_configured(place));
-        let mut doors: Vec<_> = configured
+        let mut doors: Vec<_> = links
+            .iter()
+            .filter(|(place, _)| watches.naming.is_configured(place))
             .map(|(_, link)| Door::to_sentinel(link, &watches.service))
             .collect();
         doors.sort_by(|a, b| a.name.cmp(&b.name));
@@ -158,9 +151,9 @@ impl Drop for Sentinels {
 struct Watches {
     /// The address of the master.
     address: Arc<Address>,
+    naming: Arc<Naming>,
     service: Arc<str>,
-    locker: String,
-    settings: Settings,
+    wiring: Wiring,
     changes: Mutex<Changes>,
     links: Mutex<HashMap<HostPort, Arc<Link>>>,
     /// The other Sentinels that each configured one tells of.
@@ -171,7 +164,7 @@ impl Watches {
     /// Starts to ask one more Sentinel, which the user names or another Sentinel tells of, with its
     /// id.
     fn add(self: &Arc<Self>, sentinel: Address, told_id: Option<String>) {
-        let (Some(naming), Some(place)) = (self.address.naming(), sentinel.place()) else {
+        let Some(place) = sentinel.place() else {
             return;
         };
         // Held to the end, so that an address gets one connection and one task.
@@ -179,15 +172,9 @@ impl Watches {
         if links.contains_key(&place) {
             return;
         }
-        naming.add(place.clone(), told_id.is_none());
+        self.naming.add(place.clone(), told_id.is_none());
         let (told, mut events) = unbounded_channel();
-        let link = Link::await_server(
-            Arc::new(sentinel),
-            Role::Sentinel,
-            &self.locker,
-            &self.settings,
-            told,
-        );
+        let link = Link::await_server(Arc::new(sentinel), Role::Sentinel, &self.wiring, told);
         // It runs no script.
         link.set_fitness(Fitness::Fit);
         links.insert(place.clone(), Arc::clone(&link));
@@ -205,7 +192,7 @@ impl Watches {
     /// Takes in which other Sentinels one of them tells of: asks those that are new, and forgets
     /// those that nobody tells of any more.
     fn learn(self: &Arc<Self>, teller: &HostPort, others: Vec<(HostPort, String)>) {
-        let Some(naming) = self.naming() else { return };
+        let naming = &self.naming;
         let mut told = self.told.lock();
         let missed: Vec<_> = told
             .insert(teller.clone(), others.clone())
@@ -234,8 +221,7 @@ impl Watches {
 
     /// Logs another master, and a time without one.
     fn log_changes(&self, node: &Arc<str>) {
-        let Some(naming) = self.naming() else { return };
-        let master = naming.master();
+        let master = self.naming.master();
         let now = Instant::now();
         let news = self.changes.lock().next(&master, now);
         match (news, master) {
@@ -250,10 +236,6 @@ impl Watches {
             ),
             _ => {}
         }
-    }
-
-    fn naming(&self) -> Option<&Naming> {
-        self.address.naming()
     }
 }
 
@@ -308,7 +290,7 @@ impl Watch {
                 biased;
                 () = self.link.ended() => return,
                 event = events.recv() => event,
-                () = sleep(POLL.max(self.watches.settings.command_timeout / 2)) => continue,
+                () = sleep(POLL.max(self.watches.wiring.settings.command_timeout / 2)) => continue,
             };
             match event {
                 None => return,
@@ -327,12 +309,10 @@ impl Watch {
 
     /// Notes what the Sentinel says, and warns if that is news.
     fn take_in(&self, said: Said, details: Details, warned: &mut SentinelWarnings) {
-        let Some(naming) = self.watches.naming() else {
-            return;
-        };
         if let Some(others) = details.others.filter(|_| self.told_id.is_none()) {
             self.watches.learn(&self.place, others);
         }
+        let naming = &self.watches.naming;
         naming.hear(&self.place, details.id, said.clone(), Instant::now());
         let node = self.link.server();
         self.watches.log_changes(node);

@@ -37,8 +37,7 @@ use super::view::{ClusterView, PAUSE, ask, ask_seeds};
 use crate::clock::{Instant, by};
 use crate::error::NodeFailure;
 use crate::foreign::{self, log};
-use crate::options::Settings;
-use crate::presence::{Part, Roll};
+use crate::presence::Part;
 use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// How often the map is asked for if nothing is in doubt.
@@ -53,11 +52,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(300);
 /// The masters that this locker knows.
 pub(super) struct Masters {
     pub(super) seeds: Arc<Seeds>,
-    pub(super) settings: Settings,
-    locker: String,
-    /// Receives the events of the connections for renewals.
-    reconnected: UnboundedSender<LinkEvent>,
-    roll: Arc<Roll>,
+    /// As each of them needs it.
+    pub(super) wiring: Wiring,
     /// Receives the messages.
     heard: UnboundedSender<LinkEvent>,
     state: Mutex<State>,
@@ -173,15 +169,15 @@ impl Masters {
     /// Makes the masters of a cluster of which nothing is known yet. Messages go to `heard`.
     pub(super) fn new(
         seeds: &Arc<Seeds>,
-        wiring: &Wiring<'_>,
+        wiring: &Wiring,
         heard: UnboundedSender<LinkEvent>,
     ) -> Arc<Self> {
         Arc::new(Self {
             seeds: Arc::clone(seeds),
-            settings: wiring.settings.clone(),
-            locker: wiring.locker.clone(),
-            reconnected: wiring.reconnected.clone(),
-            roll: Arc::clone(&wiring.roll),
+            wiring: Wiring {
+                part: Part::Master,
+                ..wiring.clone()
+            },
             heard,
             state: Mutex::default(),
             known: Arc::default(),
@@ -194,19 +190,6 @@ impl Masters {
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
-    }
-
-    pub(super) fn wiring(&self) -> Wiring<'_> {
-        let wiring = Wiring::new(
-            &self.locker,
-            &self.settings,
-            self.reconnected.clone(),
-            &self.roll,
-        );
-        Wiring {
-            part: Part::Master,
-            ..wiring
-        }
     }
 
     /// Returns the connections to all of them.
@@ -272,7 +255,7 @@ impl Masters {
             named.into_iter().filter(is_wanted).collect()
         };
         for place in unknown {
-            let (redis, events) = Redis::await_server(&self.address(&place), &self.wiring());
+            let (redis, events) = Redis::await_server(&self.address(&place), &self.wiring);
             self.enlist(place, redis, events);
         }
         let gone: Vec<_> = {
@@ -285,7 +268,7 @@ impl Masters {
         };
         for master in gone {
             master.redis.presence().is_out_of_use();
-            self.retire(master, self.settings.command_timeout);
+            self.retire(master, self.wiring.settings.command_timeout);
         }
     }
 
@@ -303,8 +286,8 @@ impl Masters {
     /// Notes that the cluster said that it is down: nothing is sent for a while.
     pub(super) fn went_down(&self, failure: &NodeFailure) {
         // fred closes the connection on that answer: asking again at once would cost another one.
-        let pause =
-            (self.settings.lease / 30).clamp(Duration::from_millis(50), Duration::from_secs(1));
+        let pause = (self.wiring.settings.lease / 30)
+            .clamp(Duration::from_millis(50), Duration::from_secs(1));
         self.state().down = Some((Instant::now() + pause, failure.clone()));
     }
 
@@ -399,7 +382,7 @@ impl Masters {
 
     /// Asks the seeds for the map.
     async fn ask_seeds(&self) -> Option<ClusterView> {
-        match ask_seeds(&self.seeds, &self.wiring(), &self.known).await {
+        match ask_seeds(&self.seeds, &self.wiring, &self.known).await {
             Ok((told, subscribing)) => {
                 if !self.known.has_any(&told.nodes) {
                     log!(

@@ -57,7 +57,7 @@ type SeedAnswer = (ClusterView, Subscribing);
 /// the connection or is in no cluster.
 pub(super) async fn ask_seeds(
     seeds: &Arc<Seeds>,
-    wiring: &Wiring<'_>,
+    wiring: &Wiring,
     known: &ClusterNodes,
 ) -> Result<SeedAnswer, Obstacle> {
     let mut asking: FuturesUnordered<_> = seeds
@@ -124,18 +124,11 @@ fn agreed(mut answers: Vec<SeedAnswer>) -> Result<SeedAnswer, [HostPort; 2]> {
     Ok(answers.swap_remove(first))
 }
 
-async fn ask_seed(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<SeedAnswer, Obstacle> {
+async fn ask_seed(address: &Arc<Address>, wiring: &Wiring) -> Result<SeedAnswer, Obstacle> {
     let name = &address.name;
     let bound = wiring.settings.connect_timeout;
     let (events, _) = unbounded_channel();
-    let link = Link::connect(
-        Arc::clone(address),
-        Role::Commands,
-        &wiring.locker,
-        wiring.settings,
-        events,
-    )
-    .await;
+    let link = Link::connect(Arc::clone(address), Role::Commands, wiring, events).await;
     let noted = |obstacle: Obstacle| noted(obstacle.about(name), address);
     let refused = |e| noted(check::refusal(name, &e, bound).at_first(address));
     let link = Passing(link.map_err(refused)?);

@@ -58,8 +58,8 @@ struct State {
 
 impl Wire {
     /// Makes a connection for the engine that runs this.
-    pub(super) fn new(wiring: &Wiring<'_>) -> (Arc<Self>, Events) {
-        let ((subscriber, messages), (ups, grants)) = (unbounded_channel(), unbounded_channel());
+    pub(super) fn new(wiring: &Wiring) -> (Arc<Self>, Events) {
+        let (events, subscriber, ups) = Events::channels();
         let (delayed, road) = unbounded_channel();
         let wire = Arc::new(Self {
             clock: Clock::here(),
@@ -72,13 +72,7 @@ impl Wire {
             reconnected: wiring.reconnected.clone(),
         });
         tasks::spawn(carry(Arc::downgrade(&wire), road));
-        (
-            wire,
-            Events {
-                subscriber: messages,
-                grants,
-            },
-        )
+        (wire, events)
     }
 
     pub(super) fn epoch(&self) -> u64 {
