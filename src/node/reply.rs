@@ -49,8 +49,13 @@ pub(crate) enum Outcome<T> {
 impl<T> Outcome<T> {
     /// Maps the answer.
     pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
+        self.then(|answer| Outcome::Done(change(answer)))
+    }
+
+    /// Replaces an answer by what `judge` makes of it.
+    pub(crate) fn then<U>(self, judge: impl FnOnce(T) -> Outcome<U>) -> Outcome<U> {
         match self {
-            Self::Done(answer) => Outcome::Done(change(answer)),
+            Self::Done(answer) => judge(answer),
             Self::NotExecuted(failure) => Outcome::NotExecuted(failure),
             Self::Refused(error) => Outcome::Refused(error),
             Self::Unknown(failure) => Outcome::Unknown(failure),
@@ -67,21 +72,14 @@ impl<T> Outcome<T> {
     where
         T: fmt::Debug,
     {
-        match self {
-            Self::Done(reply) => match read(&reply) {
-                Some(value) => Outcome::Done(value),
-                None => Outcome::Unknown(NodeFailure::new(
-                    node,
-                    format!(
-                        "answered {}, which no script of this crate returns",
-                        cut_debug(&reply)
-                    ),
-                )),
-            },
-            Self::NotExecuted(failure) => Outcome::NotExecuted(failure),
-            Self::Refused(error) => Outcome::Refused(error),
-            Self::Unknown(failure) => Outcome::Unknown(failure),
-        }
+        self.then(|reply| match read(&reply) {
+            Some(value) => Outcome::Done(value),
+            None => {
+                let shown = cut_debug(&reply);
+                let reason = format!("answered {shown}, which no script of this crate returns");
+                Outcome::Unknown(NodeFailure::new(node, reason))
+            }
+        })
     }
 }
 

@@ -11,7 +11,7 @@ use crate::fence::Fence;
 use crate::lease::NodeIndex;
 use crate::node::{Lane, Node, Outcome};
 use crate::op::{
-    self, Acquire, AcquireAnswer, Extend, Raise, RaiseAnswer, Renew, RenewAnswer, Retake,
+    self, Acquire, AcquireAnswer, Extend, Op, Raise, RaiseAnswer, Renew, RenewAnswer, Retake,
 };
 
 /// A node whose answers count as votes, if they may.
@@ -70,24 +70,16 @@ impl Voter {
     /// Makes a held lock last for at least this long. If the answer is no vote, it does not count.
     pub(super) async fn extend(&self, claim: Claim, lease: Duration) -> Outcome<bool> {
         // The lock is there already, so a server that is shut may keep it.
-        let ticket = match self.ticket(Lane::Renewals, Ask::Keep).await {
-            Ok(ticket) => ticket,
-            Err(failure) => return Outcome::NotExecuted(failure),
-        };
-        let answer = op::ask(&self.node, Lane::Renewals, &Extend { claim, lease }).await;
-        self.vouch(&ticket, answer.map(Some))
+        self.ask_to_keep(Lane::Renewals, &Extend { claim, lease })
+            .await
     }
 
     /// Raises the mark of a lock that was granted there to this fence.
     pub(super) async fn raise(&self, claim: Claim, fence: Fence) -> Outcome<RaiseAnswer> {
         // The connection has to be the same. If the address led to another of the servers by now,
         // which has the lock too, that one would be counted twice.
-        let ticket = match self.ticket(Lane::Grants, Ask::Keep).await {
-            Ok(ticket) => ticket,
-            Err(failure) => return Outcome::NotExecuted(failure),
-        };
-        let answer = op::ask(&self.node, Lane::Grants, &Raise { claim, fence }).await;
-        self.vouch(&ticket, answer.map(Some))
+        self.ask_to_keep(Lane::Grants, &Raise { claim, fence })
+            .await
     }
 
     /// Renews locks. If the answer is no vote, none counts as renewed.
@@ -96,12 +88,16 @@ impl Voter {
         claims: Arc<[Claim]>,
         lease: Duration,
     ) -> Outcome<Vec<RenewAnswer>> {
-        let ticket = match self.ticket(Lane::Renewals, Ask::Keep).await {
-            Ok(ticket) => ticket,
-            Err(failure) => return Outcome::NotExecuted(failure),
-        };
-        let answer = op::ask(&self.node, Lane::Renewals, &Renew { claims, lease }).await;
-        self.vouch(&ticket, answer.map(Some))
+        self.ask_to_keep(Lane::Renewals, &Renew { claims, lease })
+            .await
+    }
+
+    /// Asks about locks that are on the server already.
+    async fn ask_to_keep<O: Op>(&self, lane: Lane, op: &O) -> Outcome<O::Output> {
+        match self.ticket(lane, Ask::Keep).await {
+            Ok(ticket) => self.vouch(&ticket, op::ask(&self.node, lane, op).await.map(Some)),
+            Err(failure) => Outcome::NotExecuted(failure),
+        }
     }
 
     async fn ticket(&self, lane: Lane, ask: Ask) -> Result<Ticket, NodeFailure> {
@@ -112,19 +108,16 @@ impl Voter {
 
     /// Checks that an answer is a vote.
     fn vouch<T>(&self, ticket: &Ticket, answer: Outcome<Option<T>>) -> Outcome<T> {
-        match answer {
-            Outcome::Done(None) => {
+        answer.then(|answer| match answer {
+            None => {
                 self.eligibility.forgot(self.place, ticket);
                 Outcome::NotExecuted(self.failure(FORGOT))
             }
-            Outcome::Done(_) if !self.eligibility.holds(ticket, &self.node) => Outcome::Unknown(
+            Some(_) if !self.eligibility.holds(ticket, &self.node) => Outcome::Unknown(
                 self.failure("it was reconnected, and may have restarted, while it was asked"),
             ),
-            Outcome::Done(Some(answer)) => Outcome::Done(answer),
-            Outcome::NotExecuted(failure) => Outcome::NotExecuted(failure),
-            Outcome::Refused(error) => Outcome::Refused(error),
-            Outcome::Unknown(failure) => Outcome::Unknown(failure),
-        }
+            Some(answer) => Outcome::Done(answer),
+        })
     }
 
     fn failure(&self, reason: &str) -> NodeFailure {
