@@ -58,7 +58,7 @@ pub(super) struct Naming {
     verdict: watch::Sender<Verdict>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     /// At most [`GRACE`].
     grace: Duration,
@@ -89,10 +89,7 @@ impl Default for Naming {
         let verdict = Err("no Sentinel has answered yet".to_owned());
         let state = State {
             grace: GRACE,
-            sentinels: BTreeMap::new(),
-            first_heard: None,
-            last: None,
-            going_back: None,
+            ..State::default()
         };
         Self {
             state: Mutex::new(state),

@@ -11,7 +11,7 @@ use crate::node::Lane;
 use crate::op::{Remembrance, ServerIdentity};
 
 /// One node, and what its connections have shown.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct NodeRecord {
     pub(super) name: Arc<str>,
     pub(super) run_id: Option<String>,
@@ -81,19 +81,10 @@ impl Memory {
 
 impl NodeRecord {
     pub(super) fn new(name: Arc<str>) -> Self {
-        let unknown = Some("it was never connected".to_owned());
         Self {
             name,
-            run_id: None,
-            grants: None,
-            renewals: None,
-            memory: None,
-            looks: 0,
-            begun: false,
-            met: false,
-            unknown,
-            unfit: None,
-            is_of: None,
+            unknown: Some("it was never connected".to_owned()),
+            ..Self::default()
         }
     }
 

@@ -11,7 +11,7 @@ use crate::node::Outcome;
 use crate::op::{AcquireAnswer, ListPlace};
 
 /// The votes of one round of an acquire.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RoundVotes {
     nodes: usize,
     /// The nodes that said yes, each with one fence per lock.
@@ -33,24 +33,9 @@ pub(super) struct RoundVotes {
 
 impl RoundVotes {
     pub(super) fn new(nodes: usize) -> Self {
-        let granted = Vec::new();
-        let held = Vec::new();
-        let uncertain = Vec::new();
-        let disregarded = Vec::new();
-        let place = None;
-        let refusal = None;
-        let failures = Vec::new();
         Self {
             nodes,
-            granted,
-            held,
-            place,
-            uncertain,
-            disregarded,
-            refusal,
-            failures,
-            forgot: false,
-            answers: 0,
+            ..Self::default()
         }
     }
 
@@ -163,7 +148,7 @@ impl RoundVotes {
 }
 
 /// The answers to a write of the count, or to a release.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Confirmations {
     nodes: usize,
     done: usize,
@@ -177,11 +162,7 @@ impl Confirmations {
     pub(crate) fn new(nodes: usize) -> Self {
         Self {
             nodes,
-            done: 0,
-            gone: 0,
-            answers: 0,
-            refusal: None,
-            failures: Vec::new(),
+            ..Self::default()
         }
     }
 
