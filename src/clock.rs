@@ -16,6 +16,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::timeout;
 
+use crate::sync::Mutex;
+
 /// The clock of a locker. Code on its engine may call [`Instant::now`], which reads the same clock
 /// there. Code on callers' threads asks this one: callers may be in a runtime with another clock,
 /// or in none.
@@ -112,6 +114,23 @@ impl Add<Duration> for Instant {
 
     fn add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(duration))
+    }
+}
+
+/// When something was last done that is done seldom.
+#[derive(Debug, Default)]
+pub(crate) struct Seldom(Mutex<Option<Instant>>);
+
+impl Seldom {
+    /// Returns whether it may be done now: it was not, for as long as `pause`.
+    pub(crate) fn may(&self, pause: Duration) -> bool {
+        let now = Instant::now();
+        let mut last = self.0.lock();
+        let may = last.is_none_or(|last| now.since(last) >= pause);
+        if may {
+            *last = Some(now);
+        }
+        may
     }
 }
 

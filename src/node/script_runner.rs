@@ -1,7 +1,6 @@
 //! Runs scripts on a connection, and has replicas acknowledge what they write.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fred::bytes::BytesMut;
@@ -12,7 +11,7 @@ use super::link::Link;
 use super::number::Number;
 use super::replica_acks::{ReplicaAck, ReplicaAcks};
 use super::reply::{self, Outcome, Reply};
-use crate::clock::Instant;
+use crate::clock::Seldom;
 use crate::error::NodeFailure;
 use crate::lua::Lua;
 
@@ -31,10 +30,8 @@ pub(super) struct ScriptRunner {
     /// The connection for messages: it leaves a demoted server together with this one.
     subscriber: Arc<Link>,
     replica_acks: Option<Arc<ReplicaAcks>>,
-    /// When the connection was last given up because of an answer of the server, in milliseconds
-    /// since `origin`.
-    last_suspicion: AtomicU64,
-    origin: Instant,
+    /// When the connection was last given up because of an answer of the server.
+    suspicion: Seldom,
 }
 
 impl ScriptRunner {
@@ -44,13 +41,11 @@ impl ScriptRunner {
         replica_acks: Option<Arc<ReplicaAcks>>,
     ) -> Arc<Self> {
         // Long ago, so that the first suspicion counts, however early it comes.
-        let origin = Instant::now().before(Duration::from_secs(60));
         Arc::new(Self {
             link,
             subscriber,
             replica_acks,
-            last_suspicion: AtomicU64::new(0),
-            origin,
+            suspicion: Seldom::default(),
         })
     }
 
@@ -109,18 +104,10 @@ impl ScriptRunner {
         let Outcome::NotExecuted(NodeFailure { reason, .. }) = outcome else {
             return;
         };
-        if !matches!(reply::code(reason), "READONLY" | "MASTERDOWN" | "NOAUTH") {
-            return;
-        }
-        let now = u64::try_from(Instant::now().since(self.origin).as_millis()).unwrap_or(u64::MAX);
-        let last = self.last_suspicion.load(Ordering::Relaxed);
         // Many answers may say so at once: one of them reconnects.
-        let once = |last| {
-            self.last_suspicion
-                .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-        };
-        if now.saturating_sub(last) >= 1_000 && once(last) {
+        if matches!(reply::code(reason), "READONLY" | "MASTERDOWN" | "NOAUTH")
+            && self.suspicion.may(Duration::from_secs(1))
+        {
             let link = Arc::clone(&self.link);
             let subscriber = Arc::clone(&self.subscriber);
             tokio::spawn(async move { join(link.reconnect(), subscriber.reconnect()).await });

@@ -17,12 +17,12 @@ use futures_util::future::join;
 
 use super::super::client::Role;
 use super::Link;
-use crate::clock::Instant;
+use crate::clock::{Instant, Seldom};
 use crate::foreign::log;
 use crate::lua::numbered;
 use crate::node::number::Number;
 use crate::node::reply::{self, Outcome, Reply};
-use crate::sync::{Arc, Mutex};
+use crate::sync::Arc;
 
 impl Link {
     /// Sends one command, once, and a PING behind it. The echo of the PING proves that the answer
@@ -163,13 +163,12 @@ impl Link {
 
     /// Warns at most once a minute; [`Stats::misplaced_answers`](crate::Stats) has the count.
     fn warn_of_slip(&self) {
-        if !self.slips.is_news() {
-            return;
+        if self.slips.warned.may(Duration::from_secs(60)) {
+            log!(
+                warn, node = %self.address.name, role = self.role.name(),
+                "an answer belongs to another command: it is ignored, and the connection is given up"
+            );
         }
-        log!(
-            warn, node = %self.address.name, role = self.role.name(),
-            "an answer belongs to another command: it is ignored, and the connection is given up"
-        );
     }
 
     pub(super) fn unknown<T>(&self, reason: impl Into<String>) -> Outcome<T> {
@@ -247,8 +246,7 @@ pub(super) struct Slips {
     count: AtomicU64,
     /// True from the first of these until the next reconnect.
     out_of_step: AtomicBool,
-    /// When the last warning was logged.
-    warned: Mutex<Option<Instant>>,
+    warned: Seldom,
 }
 
 impl Slips {
@@ -265,16 +263,5 @@ impl Slips {
 
     fn get(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether no warning was logged in the last minute.
-    fn is_news(&self) -> bool {
-        let now = Instant::now();
-        let mut warned = self.warned.lock();
-        let is_news = warned.is_none_or(|last| now.since(last) >= Duration::from_secs(60));
-        if is_news {
-            *warned = Some(now);
-        }
-        is_news
     }
 }
