@@ -392,6 +392,15 @@ impl Drop for Link {
     }
 }
 
+/// Connections that are given up when this is dropped.
+pub(super) struct BriefLinks(pub(super) Vec<Arc<Link>>);
+
+impl Drop for BriefLinks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|link| link.abandon());
+    }
+}
+
 /// Tends a connection: passes its events on, detects silence, replaces the client when it is dead.
 /// Restarted after a panic; ends with [`Link::quit`]; nobody awaits it.
 async fn tend(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {

@@ -12,7 +12,7 @@ use super::call::Call;
 use super::check::{self, Obstacle};
 use super::client::{Role, attempt_timeout};
 use super::door::Door;
-use super::link::Link;
+use super::link::{BriefLinks, Link};
 use super::replica_acks::{ReplicaAck, ReplicaAcks};
 use super::reply::{self, Outcome, Reply};
 use super::script_runner::{By, ScriptRunner};
@@ -118,7 +118,8 @@ impl Redis {
             .await
             .map_err(refused)
             .map_err(first)?;
-        let mut begun = ConnectingLinks(vec![Arc::clone(&commands)]);
+        // They end if connecting fails or is given up.
+        let mut begun = BriefLinks(vec![Arc::clone(&commands)]);
         check::greeting(&address.name, &commands)
             .await
             .map_err(first)?;
@@ -338,15 +339,5 @@ impl Redis {
     pub(super) async fn retire(&self) {
         self.quit().await;
         self.batchers.iter().for_each(|batcher| batcher.end());
-    }
-}
-
-/// The connections to a server before all of them are there. They end if connecting fails or is
-/// given up.
-struct ConnectingLinks(Vec<Arc<Link>>);
-
-impl Drop for ConnectingLinks {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|link| link.abandon());
     }
 }

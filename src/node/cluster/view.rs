@@ -13,7 +13,7 @@ use super::super::check::{self, Obstacle, field};
 use super::super::client::Role;
 use super::super::cluster_nodes::{ClusterNodes, NodeIds, node_ids};
 use super::super::host_port::HostPort;
-use super::super::link::Link;
+use super::super::link::{BriefLinks, Link};
 use super::super::reply::{Outcome, Reply};
 use super::seeds::Seeds;
 use super::slots::SlotMap;
@@ -131,13 +131,12 @@ async fn ask_seed(address: &Arc<Address>, wiring: &Wiring) -> Result<SeedAnswer,
     let link = Link::connect(Arc::clone(address), Role::Commands, wiring, events).await;
     let noted = |obstacle: Obstacle| noted(obstacle.about(name), address);
     let refused = |e| noted(check::refusal(name, &e, bound).at_first(address));
-    let link = Passing(link.map_err(refused)?);
-    let version = check::greeting(name, &link.0).await.map_err(noted)?;
+    let link = link.map_err(refused)?;
+    let _ends = BriefLinks(vec![Arc::clone(&link)]);
+    let version = check::greeting(name, &link).await.map_err(noted)?;
     let passing = |reason: &str| noted(Obstacle::Passing(NodeFailure::new(name, reason)));
     let place = address.place().ok_or_else(|| passing("has no host"))?;
-    let told = ask(&link.0, &place)
-        .await
-        .ok_or_else(|| passing(SLOTLESS))?;
+    let told = ask(&link, &place).await.ok_or_else(|| passing(SLOTLESS))?;
     Ok((told, Subscribing::to(version)))
 }
 
@@ -147,15 +146,6 @@ fn noted(obstacle: Obstacle, address: &Address) -> Obstacle {
         address.failed(failure.clone());
     }
     obstacle
-}
-
-/// A connection that ends when it is dropped.
-struct Passing(Arc<Link>);
-
-impl Drop for Passing {
-    fn drop(&mut self) {
-        self.0.abandon();
-    }
 }
 
 /// Asks a server for the map of slots. Returns `None` if it does not tell it.
