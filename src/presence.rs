@@ -53,20 +53,6 @@ struct Entry {
     votes: bool,
 }
 
-/// A change that is logged.
-enum PresenceChange {
-    Away {
-        voting: usize,
-        servers: usize,
-        part: Part,
-    },
-    Back {
-        voting: usize,
-        servers: usize,
-        lasted: Duration,
-    },
-}
-
 impl Roll {
     /// Adds a server.
     pub(crate) fn add(self: &Arc<Self>, name: &Arc<str>, part: Part, is_up: bool) -> Arc<Presence> {
@@ -189,24 +175,11 @@ impl Presence {
             tell_server(&self.name, is_up);
             self.roll.tell_levels();
         }
-        match (is_news, is_up) {
-            (true, false) => self.log(
-                &PresenceChange::Away {
-                    voting,
-                    servers: count,
-                    part,
-                },
-                &reason(),
-            ),
-            (true, true) => self.log(
-                &PresenceChange::Back {
-                    voting,
-                    servers: count,
-                    lasted,
-                },
-                "",
-            ),
-            (false, _) => {}
+        if is_news && is_up {
+            let node = &self.name;
+            log!(info, %node, away = ?lasted, voting, servers = count, "a server is back");
+        } else if is_news {
+            self.log_absence(part, voting, count, &reason());
         }
     }
 
@@ -251,40 +224,29 @@ impl Presence {
         }
     }
 
-    fn log(&self, change: &PresenceChange, reason: &str) {
+    fn log_absence(&self, part: Part, voting: usize, servers: usize, reason: &str) {
         let node = &self.name;
-        match *change {
-            PresenceChange::Back {
-                voting,
-                servers,
-                lasted,
-            } => log!(
-                info, %node, away = ?lasted, voting, servers, "a server is back"
-            ),
-            PresenceChange::Away {
-                part: Part::Master, ..
-            } => log!(
+        if part == Part::Master {
+            log!(
                 warn, %node, reason,
                 "a master of the cluster is away: callers wait for the locks of its slots"
-            ),
-            PresenceChange::Away { servers: 1, .. } => log!(
+            );
+        } else if servers == 1 {
+            log!(
                 warn, %node, reason, "the server is away: callers wait, and no lease is renewed"
-            ),
-            PresenceChange::Away {
-                voting, servers, ..
-            } if voting > majority(servers) => log!(
+            );
+        } else if voting > majority(servers) {
+            log!(
                 warn, %node, reason, voting, servers, "a server is away: the others go on without it"
-            ),
-            PresenceChange::Away {
-                voting, servers, ..
-            } if voting == majority(servers) => log!(
+            );
+        } else if voting == majority(servers) {
+            log!(
                 warn, %node, reason, voting, servers, "a server is away: one more failure stops locking"
-            ),
-            PresenceChange::Away {
-                voting, servers, ..
-            } => log!(
+            );
+        } else {
+            log!(
                 warn, %node, reason, voting, servers, "a server is away: too few are left to lock"
-            ),
+            );
         }
     }
 }
