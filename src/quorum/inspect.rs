@@ -41,19 +41,12 @@ impl Quorum {
 
     fn holder(&self, found: &[(NodeIndex, Option<KeyHolder>)]) -> Option<Holder> {
         let by_node = found.iter().filter_map(|(at, holder)| {
-            let (
-                node,
-                KeyHolder {
-                    owner,
-                    count,
-                    remaining,
-                },
-            ) = (&self.nodes[*at], holder.clone()?);
+            let holder = holder.clone()?;
             Some(NodeHolder {
-                node: Arc::clone(node.name()),
-                owner,
-                hold_count: count,
-                remaining,
+                node: Arc::clone(self.nodes[*at].name()),
+                owner: holder.owner,
+                hold_count: holder.count,
+                remaining: holder.remaining,
             })
         });
         Holder::of(by_node.collect(), self.majority())
@@ -70,10 +63,7 @@ impl Quorum {
         key: &Key,
         depose: impl FnOnce(Option<&BTreeSet<String>>),
     ) -> Result<bool, Error> {
-        let asking = self.ask(|node| {
-            let holders = NameHolders(key.clone());
-            async move { op::ask(&node, Lane::Commands, &holders).await }
-        });
+        let asking = self.ask(NameHolders(key.clone()));
         // A holder has a majority, and any majority of answers shares a node with it. Fields on a
         // minority only are left over from attempts, and are released too if the minority answers
         // in time.
@@ -86,14 +76,9 @@ impl Quorum {
             return Ok(false);
         }
         let holders: Arc<[String]> = seen.into_iter().collect();
+        let key = key.clone();
         // It names the holders, so a copy that comes late deletes no later one.
-        let forcing = self.ask(|node| {
-            let force = Force {
-                key: key.clone(),
-                holders: Arc::clone(&holders),
-            };
-            async move { op::ask(&node, Lane::Commands, &force).await }
-        });
+        let forcing = self.ask(Force { key, holders });
         Ok(self
             .hear(forcing, |forced, missing| {
                 missing == 0 || forced.contains(&true)

@@ -55,7 +55,6 @@ mod voter;
 mod votes;
 mod waiting;
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -85,7 +84,7 @@ use crate::key::Key;
 use crate::lease::{NodeIndex, majority};
 use crate::node::{Lane, LinkEvent, Node, Outcome};
 use crate::op::{
-    self, AcquireAnswer, HandOver, HandOverAnswer, Raise, RaiseAnswer, RenewAnswer, WriteCount,
+    self, AcquireAnswer, HandOver, HandOverAnswer, Op, Raise, RaiseAnswer, RenewAnswer, WriteCount,
 };
 use crate::presence::Roll;
 
@@ -245,17 +244,14 @@ impl Quorum {
     }
 
     /// Asks every node at once.
-    fn ask<T, F>(&self, call: impl Fn(Arc<Node>) -> F) -> Calls<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = Outcome<T>> + Send + 'static,
-    {
-        Calls::new(
-            self.nodes
-                .iter()
-                .map(|node| call(Arc::clone(node)))
-                .enumerate(),
-        )
+    fn ask<O: Op<Output: 'static> + Send + 'static>(&self, op: O) -> Calls<O::Output> {
+        let op = Arc::new(op);
+        let ask = |node: &Arc<Node>| {
+            let node = Arc::clone(node);
+            let op = Arc::clone(&op);
+            async move { op::ask(&node, Lane::Commands, &*op).await }
+        };
+        Calls::new(self.nodes.iter().map(ask).enumerate())
     }
 
     /// Asks all nodes for a lock, or for several locks of which each node grants all or none.
@@ -450,13 +446,8 @@ impl Quorum {
 
     /// Writes the hold count. Does not wait for the slowest node.
     pub(crate) async fn count(&self, claim: &Claim, count: u32) -> Settled {
-        let mut writing = self.ask(|node| {
-            let count = WriteCount {
-                claim: claim.clone(),
-                count,
-            };
-            async move { op::ask(&node, Lane::Commands, &count).await }
-        });
+        let claim = claim.clone();
+        let mut writing = self.ask(WriteCount { claim, count });
         let mut confirmations = Confirmations::new(self.nodes.len());
         while let Some((_, answer)) = writing.next().await {
             confirmations.add(answer);

@@ -33,7 +33,7 @@ use crate::op::{self, LeaveList, Release};
 use crate::sync::{Arc, Mutex};
 
 /// The lists of a locker: where it may stand in one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Lists {
     locker: Arc<str>,
     /// Whether the user has no right to any list.
@@ -79,14 +79,9 @@ impl Lists {
     /// Returns `None` if there are no lists.
     pub(super) fn new(nodes: &[Arc<Node>], locker: &str) -> Option<Self> {
         let has_lists = matches!(nodes, [node] if !node.is_cluster());
-        let off = AtomicBool::new(false);
-        let refused = Mutex::default();
-        let said = AtomicBool::new(false);
         has_lists.then(|| Self {
             locker: locker.into(),
-            off,
-            refused,
-            said,
+            ..Self::default()
         })
     }
 
@@ -183,13 +178,8 @@ impl Quorum {
         let Some(locker) = self.lister() else {
             return Ok(());
         };
-        let passing = self.ask(|node| {
-            let pass = LeaveList {
-                key: key.clone(),
-                locker: Arc::clone(locker),
-            };
-            async move { op::ask(&node, Lane::Commands, &pass).await }
-        });
+        let locker = Arc::clone(locker);
+        let passing = self.ask(LeaveList { key, locker });
         self.hear(passing, |_, missing| missing == 0)
             .await
             .map(|_| ())
