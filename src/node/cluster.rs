@@ -104,13 +104,11 @@ impl Cluster {
         // Before the connections: each asks whether its server knows one of these nodes.
         masters.known.replace(told.nodes.clone());
         let wiring = &masters.wiring;
+        let bound = wiring.settings.connect_timeout / 2;
         let connecting = told.map.masters().into_iter().map(|place| async {
             let address = masters.address(&place);
             // The caller waits for `connect_timeout` in all, and the map has taken some of it.
-            let connected = timeout(
-                wiring.settings.connect_timeout / 2,
-                Redis::connect(&address, wiring),
-            );
+            let connected = timeout(bound, Redis::connect(&address, wiring));
             (place, connected.await)
         });
         let mut connected = Vec::new();
@@ -121,14 +119,9 @@ impl Cluster {
                 Ok(Err(Error::Unavailable { nodes, .. })) => failures.extend(nodes),
                 Ok(Err(refused)) => return Err(Obstacle::Lasting(refused)),
                 Err(_) => {
-                    let reason = format!(
-                        "did not answer within {:?}",
-                        wiring.settings.connect_timeout / 2
-                    );
-                    failures.push(NodeFailure::new(
-                        &seeds.addresses[0].at(&place).name,
-                        reason,
-                    ));
+                    let node = seeds.addresses[0].at(&place).name;
+                    let reason = format!("did not answer within {bound:?}");
+                    failures.push(NodeFailure { node, reason });
                 }
             }
         }

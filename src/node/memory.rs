@@ -64,22 +64,16 @@ impl MemoryConnection {
         let (wire, events) = Wire::new(wiring);
         let hears = Arc::clone(&wire);
         let connection = server.connect(move |event| hears.hear(event));
-        let server = server.clone();
-        let command_timeout = wiring.settings.command_timeout;
-        let presence = wiring.roll.add(server.name(), wiring.part, true);
-        let silence = Arc::default();
-        (
-            Self {
-                server,
-                connection,
-                wire,
-                sending: Mutex::default(),
-                silence,
-                command_timeout,
-                presence,
-            },
-            events,
-        )
+        let connected = Self {
+            server: server.clone(),
+            connection,
+            wire,
+            sending: Mutex::default(),
+            silence: Arc::default(),
+            command_timeout: wiring.settings.command_timeout,
+            presence: wiring.roll.add(server.name(), wiring.part, true),
+        };
+        (connected, events)
     }
 
     pub(super) fn presence(&self) -> &Arc<Presence> {

@@ -69,14 +69,11 @@ pub(super) async fn vet(eligibility: &Eligibility, place: NodeIndex, node: &Node
 async fn vet_on(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: Lane) {
     // Before the request: an answer on another connection is no proof.
     let epoch = node.epoch(lane);
-    let lease = eligibility.quarantine();
-    let servers = eligibility.servers();
-    let rank = eligibility.rank();
     let announced = Announced {
         id: fresh(),
-        lease,
-        servers,
-        rank,
+        lease: eligibility.quarantine(),
+        servers: eligibility.servers(),
+        rank: eligibility.rank(),
     };
     let id = Arc::clone(&announced.id);
     let vet = Vet(eligibility.remembers().then_some(announced));

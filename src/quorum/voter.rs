@@ -52,16 +52,10 @@ impl Voter {
             Ok(ticket) => ticket,
             Err(failure) => return Outcome::NotExecuted(failure),
         };
-        let Vote {
-            claim,
-            lease,
-            count,
-            ..
-        } = vote.clone();
         let retake = Retake {
-            claim,
-            lease,
-            count,
+            claim: vote.claim.clone(),
+            lease: vote.lease,
+            count: vote.count,
             vote: ticket.vote.clone(),
         };
         self.vouch(&ticket, op::ask(&self.node, Lane::Grants, &retake).await)
