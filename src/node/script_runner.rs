@@ -40,7 +40,6 @@ impl ScriptRunner {
         subscriber: Arc<Link>,
         replica_acks: Option<Arc<ReplicaAcks>>,
     ) -> Arc<Self> {
-        // Long ago, so that the first suspicion counts, however early it comes.
         Arc::new(Self {
             link,
             subscriber,
