@@ -1,6 +1,5 @@
 //! Takes locks.
 
-use std::fmt;
 use std::iter::once;
 use std::sync::Arc;
 use std::time::Duration;
@@ -169,7 +168,10 @@ impl Acquire {
         }
         match fences.into_iter().collect::<Option<Vec<_>>>() {
             Some(fences) => Outcome::Done(Some(AcquireAnswer::Granted(fences))),
-            None => Outcome::Unknown(failure(route, "a slot was not asked")),
+            None => {
+                let node = route.node.name();
+                Outcome::Unknown(NodeFailure::new(node, "a slot was not asked"))
+            }
         }
     }
 
@@ -196,15 +198,10 @@ impl Acquire {
             .try_for_each(|outcome| match outcome {
                 Outcome::Done(_) => Ok(()),
                 Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Err(failure),
-                Outcome::Refused(error) => Err(failure(route, error)),
+                Outcome::Refused(error) => {
+                    Err(NodeFailure::new(route.node.name(), error.to_string()))
+                }
             })
-    }
-}
-
-fn failure(route: &ClusterRoute<'_>, reason: impl fmt::Display) -> NodeFailure {
-    NodeFailure {
-        node: Arc::clone(route.node.name()),
-        reason: reason.to_string(),
     }
 }
 
