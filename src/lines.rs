@@ -199,7 +199,7 @@ impl<W: World> Lines<W> {
         key: &Key,
         slot: &mut KeyState<W>,
         mut event: Event,
-    ) -> (Option<Effect<W::Release, Head>>, Instant) {
+    ) -> (Option<Effect<W::Unconfirmed, Head>>, Instant) {
         // `moment` takes the mutexes of what is around, and a line at rest needs nothing of it.
         if !slot.line.heeds(event) {
             return (None, self.world.now());
@@ -369,9 +369,9 @@ impl<W: World> Lines<W> {
     pub(crate) fn release(
         &self,
         hold: &Arc<Hold>,
-        release: W::Release,
+        release: W::Unconfirmed,
         now: Instant,
-    ) -> Option<W::Release> {
+    ) -> Option<W::Unconfirmed> {
         let key = &hold.claim.key;
         let Some(mut slot) = self.slots.get_mut(key) else {
             return Some(release);
@@ -394,7 +394,7 @@ impl<W: World> Lines<W> {
         match &mut slot {
             Some(slot) => slot.line.begin_release(lease, &moment),
             // No caller waits here. Lockers elsewhere may, and the release has to wake them.
-            None => Line::<Arc<Hold>, LockRequest<W::RawGuard>, W::Release>::default()
+            None => Line::<Arc<Hold>, LockRequest<W::RawGuard>, W::Unconfirmed>::default()
                 .begin_release(lease, &moment),
         }
     }
@@ -564,7 +564,7 @@ mod tests {
 
     impl World for Recorder {
         type RawGuard = ();
-        type Release = u8;
+        type Unconfirmed = u8;
 
         fn now(&self) -> Instant {
             self.now

@@ -11,7 +11,7 @@ use crate::owner::Owner;
 
 /// The state of one key.
 pub(super) struct KeyState<W: World> {
-    pub(super) line: Line<Arc<Hold>, LockRequest<W::RawGuard>, W::Release>,
+    pub(super) line: Line<Arc<Hold>, LockRequest<W::RawGuard>, W::Unconfirmed>,
     /// When its line is woken, and the number of that timer.
     pub(super) alarm: Option<(Instant, u64)>,
 }

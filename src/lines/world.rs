@@ -9,8 +9,8 @@ use crate::line::{Effect, Event, Moment};
 pub(crate) trait World {
     /// A waiter's grant: the proof of one guard.
     type RawGuard;
-    /// A release that is to be sent.
-    type Release;
+    /// A release that has no answer yet.
+    type Unconfirmed;
 
     /// Returns the time of the locker.
     fn now(&self) -> Instant;
@@ -33,5 +33,5 @@ pub(crate) trait World {
     fn waits_for_others(&self);
 
     /// Carries out any other effect. Returns the event that follows, if it is there at once.
-    fn carry(&self, key: &Key, effect: Effect<Self::Release, Head>) -> Option<Event>;
+    fn carry(&self, key: &Key, effect: Effect<Self::Unconfirmed, Head>) -> Option<Event>;
 }

@@ -22,7 +22,7 @@ use crate::shown::Shown;
 
 impl World for Around {
     type RawGuard = RawGuard;
-    type Release = Unconfirmed;
+    type Unconfirmed = Unconfirmed;
 
     fn now(&self) -> Instant {
         self.clock.now()

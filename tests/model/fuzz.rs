@@ -67,7 +67,7 @@ impl Owed {
 
 impl World for Wild {
     type RawGuard = ();
-    type Release = Unsent;
+    type Unconfirmed = Unsent;
 
     fn now(&self) -> Instant {
         *self.now.lock()
