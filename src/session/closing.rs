@@ -62,7 +62,7 @@ async fn finish(session: &Arc<Session>) {
         .engine
         .tally()
         .end(minority, || session.lines.is_idle());
-    // After a lease the servers have forgotten the locks, and a release would change nothing.
+    // What is not released by then ends with its lease.
     let bound = Instant::now() + CLOSING.min(session.settings.lease);
     let _: Result<_, _> = timeout(Instant::now().until(bound), settled).await;
     // Servers that do not answer get no QUIT: their sockets are closed with the engine.
