@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use crate::key::Key;
 use crate::kind::Kind;
 
@@ -12,6 +14,39 @@ pub(crate) struct Claim {
     pub(crate) kind: &'static Kind,
     pub(crate) key: Key,
     pub(crate) field: Arc<str>,
+}
+
+/// What an acquire says beside its claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum How {
+    Plainly,
+    /// The locker goes into the lock's waiting list if the lock is not granted. For a single lock.
+    Listed(Listing),
+    /// As a reader or a writer.
+    Among(Among),
+}
+
+impl From<Option<Listing>> for How {
+    fn from(listing: Option<Listing>) -> Self {
+        listing.map_or(Self::Plainly, Self::Listed)
+    }
+}
+
+/// How a reader or a writer asks among others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Among {
+    /// For a read inside a write hold of its owner: the field of that hold.
+    pub(crate) under: Option<Arc<str>>,
+    /// If it waits when it is refused: the server then keeps a hint, so that the other role lets
+    /// it in.
+    pub(crate) hint: Option<Hint>,
+}
+
+/// The hint that a caller of a locker waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hint {
+    pub(crate) locker: Uuid,
+    pub(crate) lasts: Duration,
 }
 
 /// A locker that goes into a lock's waiting list if the lock is not granted.

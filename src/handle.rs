@@ -17,9 +17,10 @@ use self::spans::HoldSpan;
 use crate::clock::Instant;
 use crate::error::Error;
 use crate::foreign::{self, log};
-use crate::hold::Terms;
+use crate::hold::{Terms, Want};
 use crate::identity::{Caller, Runs, Scope};
 use crate::key::Key;
+use crate::kind::Kind;
 use crate::options::{Reentry, Settings, validate_duration};
 use crate::owner::Owner;
 use crate::session::{RawGuards, Session, SharedSession, Views};
@@ -62,15 +63,27 @@ impl Wait {
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
     shared: Arc<SharedSession>,
+    kind: &'static Kind,
     /// Sorted.
     pub(crate) keys: Arc<[Key]>,
     pub(crate) options: LockOptions,
 }
 
 impl Handle {
+    /// Makes the handle of locks in the locker's format.
     pub(crate) fn new(shared: Arc<SharedSession>, keys: Arc<[Key]>) -> Self {
+        let kind = shared.session().settings().kind;
+        Self::of_kind(shared, keys, kind)
+    }
+
+    pub(crate) fn of_kind(
+        shared: Arc<SharedSession>,
+        keys: Arc<[Key]>,
+        kind: &'static Kind,
+    ) -> Self {
         Self {
             shared,
+            kind,
             keys,
             options: LockOptions::default(),
         }
@@ -133,8 +146,8 @@ impl Handle {
         calling: &Calling<'_>,
     ) -> Result<Option<GuardInner>, Error> {
         calling.is_by(&caller.owner);
-        let terms = self.terms()?;
-        let guards = match self.take_all(caller, &terms, calling).await {
+        let want = self.want()?;
+        let guards = match self.take_all(caller, &want, calling).await {
             Ok(guards) => guards,
             // Boxed, as everything is that few calls come to: there is room for it while a call
             // waits.
@@ -163,7 +176,7 @@ impl Handle {
     async fn take_all(
         &self,
         caller: &Caller,
-        terms: &Terms,
+        want: &Want,
         calling: &Calling<'_>,
     ) -> Result<Option<RawGuards>, Error> {
         let session = self.session();
@@ -172,16 +185,16 @@ impl Handle {
         // waits.
         match &*self.keys {
             [key] if calling.waits() => Ok(session
-                .wait_in_line(key, caller, terms, until)
+                .wait_in_line(key, caller, want, until)
                 .await?
                 .map(RawGuards::from)),
-            [key] => Ok(Box::pin(session.try_lock(key, caller, *terms))
+            [key] => Ok(Box::pin(session.try_lock(key, caller, *want))
                 .await?
                 .map(RawGuards::from)),
-            keys if calling.waits() => Ok(Box::pin(session.lock_all(keys, caller, *terms, until))
+            keys if calling.waits() => Ok(Box::pin(session.lock_all(keys, caller, *want, until))
                 .await?
                 .and_then(RawGuards::join)),
-            keys => Ok(Box::pin(session.try_all(keys, caller, *terms))
+            keys => Ok(Box::pin(session.try_all(keys, caller, *want))
                 .await?
                 .and_then(RawGuards::join)),
         }
@@ -211,11 +224,11 @@ impl Handle {
         // Boxed: sections nest, and each would hold the wait of those around it.
         let mut beginning = Box::pin(async {
             // Bad terms are reported before anything is awaited.
-            self.terms()?;
+            self.want()?;
             let (owner, reentry) = self.options.owner_and_reentry(self.settings());
             let turn = self
                 .session()
-                .begin_run(Arc::clone(&self.keys), owner, reentry);
+                .begin_run(Arc::clone(&self.keys), self.kind, owner, reentry);
             let Some(run) = self.session().in_time(calling.end_of_turn(), turn).await else {
                 return Ok(None);
             };
@@ -292,7 +305,7 @@ impl Handle {
 
     /// # Errors
     /// [`Error::Config`] for a name or a time that cannot be used.
-    fn terms(&self) -> Result<Terms, Error> {
+    fn want(&self) -> Result<Want, Error> {
         let keys = &self.keys;
         if keys.is_empty() {
             return Err(Error::config(
@@ -307,7 +320,14 @@ impl Handle {
                 format!("{:?} is given twice; give each name once", pair[0]),
             ));
         }
-        self.options.terms(self.settings())
+        if !self.kind.hands_over() {
+            self.session().check_read_write()?;
+        }
+        let terms = self.options.terms(self.settings())?;
+        Ok(Want {
+            kind: self.kind,
+            terms,
+        })
     }
 }
 
@@ -364,12 +384,57 @@ pub(crate) struct GuardInner {
 }
 
 impl GuardInner {
-    pub(crate) fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+    /// Returns the scope in which calls enter again.
+    pub(crate) fn to_scope(&self) -> Scope {
         Scope {
             owner: self.guards.owner(),
             runs: self.runs.clone(),
         }
-        .run(future)
+    }
+
+    /// Gives the whole hold to a new owner.
+    pub(crate) fn detach(self) -> Self {
+        self.guards.give_to(&Owner::new());
+        self
+    }
+
+    /// Takes the lock in another role of the same owner, inside this hold, and then releases this
+    /// guard.
+    pub(crate) async fn downgrade(self, kind: &'static Kind) -> Result<Self, Error> {
+        let view = self.guards.view();
+        let hold = view.first().hold();
+        let key = &hold.claim.key;
+        let caller = Caller {
+            owner: hold.owner(),
+            origin: hold.origin,
+            runs: self.runs.clone(),
+        };
+        let want = Want {
+            kind,
+            terms: hold.terms,
+        };
+        let session = self.shared.session();
+        let taken = session.wait_in_line(key, &caller, &want, None).await;
+        let taken = taken.and_then(|taken| taken.ok_or(Error::Closed));
+        let guards = RawGuards::from(taken.map_err(|error| error.of(std::slice::from_ref(key)))?);
+        let span = HoldSpan::of(&guards, std::slice::from_ref(key), hold.class());
+        let inside = Self {
+            guards,
+            shared: Arc::clone(&self.shared),
+            runs: self.runs.clone(),
+            span,
+        };
+        self.unlock().await?;
+        Ok(inside)
+    }
+
+    pub(crate) fn blocking_downgrade(self, kind: &'static Kind) -> Result<Self, Error> {
+        let shared = Arc::clone(&self.shared);
+        shared.session().block_on(self.downgrade(kind))
+    }
+
+    pub(crate) fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        self.to_scope().run(future)
     }
 
     fn is_reentry(&self) -> bool {

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 pub(crate) use self::entries::Entrance;
 use self::entries::Entries;
-pub(crate) use self::grant::{Claims, EnterError, Grant, Leave, Survey, Terms};
+pub(crate) use self::grant::{Claims, EnterError, Grant, Leave, Survey, Terms, Want};
 pub(crate) use self::joint::Joint;
 use self::listeners::Listeners;
 pub(crate) use self::losses::{Alarmed, LossReporter, Lost};
@@ -131,6 +131,8 @@ struct State {
     kept_until: Option<Instant>,
     /// The longest lease that the servers may have been asked for.
     longest: Duration,
+    /// The lease by which a renewal counts: that of the terms, unless another client cuts it.
+    trusted: Duration,
     /// The class of the handle whose guard was the first.
     class: Option<&'static str>,
 }
@@ -159,6 +161,7 @@ impl Hold {
             alarm_at: None,
             kept_until: None,
             longest: grant.terms.lease,
+            trusted: grant.terms.lease,
             class: None,
         };
         Self {
@@ -358,8 +361,8 @@ impl Hold {
     /// Records that a node has renewed, by a renewal sent at this time. Returns true if the
     /// validity of the majority now ends later than before.
     pub(crate) fn renewed(self: &Arc<Self>, node: NodeIndex, sent: Instant, now: Instant) -> bool {
-        let until = lease::valid_until(sent, self.terms.lease);
         let mut state = self.state.lock();
+        let until = lease::valid_until(sent, state.trusted);
         self.expire(&mut state, now);
         if state.phase != HoldPhase::Held {
             drop(state);

@@ -136,6 +136,102 @@ impl NodeHolder {
     }
 }
 
+/// Who has a read-write lock, at the moment when the server was asked. Others may have it by now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holders {
+    readers: Vec<ReadWriteHolder>,
+    writer: Option<ReadWriteHolder>,
+}
+
+/// In which way a read-write lock is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// Nobody has it.
+    Free,
+    /// Readers have it.
+    Read,
+    /// A writer has it. Its owner may read, too.
+    Write,
+}
+
+/// A reader or the writer of a read-write lock: see [`Holders`].
+#[derive(Clone, PartialEq, Eq)]
+pub struct ReadWriteHolder {
+    pub(crate) owner: Vec<u8>,
+    pub(crate) count: u64,
+    pub(crate) remaining: Option<Duration>,
+    pub(crate) label: Option<String>,
+}
+
+impl Holders {
+    /// Tells the writer from the readers by its field.
+    pub(crate) fn new(mut readers: Vec<ReadWriteHolder>) -> Self {
+        let is_writer = |holder: &ReadWriteHolder| holder.owner.ends_with(b":write");
+        let writer = readers
+            .iter()
+            .position(is_writer)
+            .map(|at| readers.remove(at));
+        Self { readers, writer }
+    }
+
+    /// Returns in which way the lock is held.
+    pub fn mode(&self) -> Mode {
+        match (&self.writer, &*self.readers) {
+            (Some(_), _) => Mode::Write,
+            (None, []) => Mode::Free,
+            (None, _) => Mode::Read,
+        }
+    }
+
+    /// Returns the readers, in no particular order; with a writer, those that read inside its
+    /// write. At most 1,000 holders are listed.
+    pub fn readers(&self) -> &[ReadWriteHolder] {
+        &self.readers
+    }
+
+    /// Returns the writer.
+    pub fn writer(&self) -> Option<&ReadWriteHolder> {
+        self.writer.as_ref()
+    }
+}
+
+impl ReadWriteHolder {
+    /// Returns the owner as text, as [`Holder::owner`]. A writer's ends in `:write`. Bytes that are
+    /// not UTF-8 are replaced.
+    pub fn owner(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.owner)
+    }
+
+    /// Returns how many times a Redisson owner has entered. For an owner of this crate it is always
+    /// 1, since only its process knows the count.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns how much of its lease is left, or `None` if it has no lease. A renewal extends it.
+    /// A reader whose lease is over and that nobody has removed yet has zero.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.remaining
+    }
+
+    /// Returns the label of its locker, as [`Holder::label`].
+    pub fn label(&self) -> Option<&str> {
+        self.label.as_deref()
+    }
+}
+
+impl fmt::Debug for ReadWriteHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadWriteHolder")
+            .field("owner", &self.owner())
+            .field("label", &self.label)
+            .field("count", &self.count)
+            .field("remaining", &self.remaining)
+            .finish()
+    }
+}
+
 impl fmt::Debug for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Holder");

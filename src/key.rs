@@ -25,6 +25,12 @@ pub(crate) static LOCK: Family = Family {
     channel: "redisson_lock__channel:",
 };
 
+/// Redisson's read-write locks. Both roles of a name share its key and its channel.
+pub(crate) static READ_WRITE: Family = Family {
+    key: "",
+    channel: "redisson_rwlock:",
+};
+
 /// The key of a server's memory.
 pub(crate) const MEMORY: &str = "lockhound_vote";
 
@@ -36,6 +42,10 @@ const TOKEN: &str = "redisson_lock_token:";
 
 /// The prefix of the waiting lists.
 const WAITING: &str = "lockhound_waiting:";
+
+/// The prefixes of the hints that a writer or a reader waits.
+const WRITER: &str = "lockhound_writer:";
+const READER: &str = "lockhound_reader:";
 
 /// The number of marks, which all locks share.
 const MARKS: usize = 1_024;
@@ -114,6 +124,11 @@ impl Key {
             .map(|name| Self::new(name, family))
     }
 
+    /// Returns whether it is a lock with readers and writers.
+    pub(crate) fn has_readers(&self) -> bool {
+        ptr::eq(self.family, &READ_WRITE)
+    }
+
     /// Returns the name as logs show it, so that a name cannot forge a line.
     pub(crate) fn shown(&self) -> Shown<'_> {
         Shown(self.as_str())
@@ -168,8 +183,31 @@ impl Key {
 
     /// As [`waiting`](Self::waiting), to be written somewhere.
     pub(crate) fn as_waiting(&self) -> impl fmt::Display {
+        self.beside(WAITING)
+    }
+
+    /// Returns the key of the hint that a writer waits for this lock.
+    pub(crate) fn writer_hint(&self) -> String {
+        self.beside(WRITER).to_string()
+    }
+
+    /// Returns the key of the hint that a reader waits for this lock, or that it is the readers'
+    /// turn.
+    pub(crate) fn reader_hint(&self) -> String {
+        self.beside(READER).to_string()
+    }
+
+    /// Returns the key that is there for as long as a reader with this field has the lock: Redisson's
+    /// readers tell by it who is alive.
+    pub(crate) fn reader_timeout(&self, field: &str) -> String {
+        let [before, after] = if self.braced { ["{", "}"] } else { ["", ""] };
+        format!("{before}{self}{after}:{field}:rwlock_timeout:1")
+    }
+
+    /// Returns a key of this crate that belongs to this lock, in the lock's slot.
+    fn beside(&self, prefix: &'static str) -> impl fmt::Display {
         let [before, after] = if self.braced { ["{", "}"] } else { ["=", ""] };
-        fmt::from_fn(move |f| write!(f, "{WAITING}{before}{}{self}{after}", self.family.key))
+        fmt::from_fn(move |f| write!(f, "{prefix}{before}{}{self}{after}", self.family.key))
     }
 }
 

@@ -45,9 +45,10 @@ use crate::claim::{ReleaseAnswer, Releaser};
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
 use crate::foreign::Span;
-use crate::hold::{Hold, Terms};
+use crate::hold::{Hold, Want};
 use crate::identity::Origin;
 use crate::key::{Key, OfKeys};
+use crate::kind::Kind;
 use crate::line::{self, Effect, Event, LastRound, Line, Stays, Wants};
 use crate::owner::Owner;
 
@@ -70,16 +71,29 @@ pub(crate) type CallWaiter<G> = line::Waiter<LockRequest<G>>;
 #[derive(Debug)]
 pub(crate) struct LockRequest<G> {
     pub(crate) origin: Origin,
-    pub(crate) terms: Terms,
+    pub(crate) want: Want,
     /// That of what the engine does for it.
     pub(crate) span: Span,
-    /// Gets `None` if the caller's wait time is over and another owner holds the lock.
-    pub(crate) reply: oneshot::Sender<Result<Option<G>, Error>>,
+    pub(crate) reply: oneshot::Sender<Result<LineAnswer<G>, Error>>,
+}
+
+/// What a caller in line gets.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum LineAnswer<G> {
+    Granted(G),
+    /// Its wait time is over, and another owner holds the lock.
+    TimeOver,
+    /// Its owner has got the lock in the other role meanwhile: it has to come again.
+    SentBack,
 }
 
 impl<G> Wants for LockRequest<G> {
     fn lease(&self) -> Duration {
-        self.terms.lease
+        self.want.terms.lease
+    }
+
+    fn shares(&self) -> bool {
+        self.want.kind.shares()
     }
 }
 
@@ -90,6 +104,10 @@ pub(crate) enum Entry {
     Reentered(Arc<Hold>, u32),
     /// Its hold is lost, and a guard of it still lives.
     Lost(Loss),
+    /// It has this write hold, and wants to read.
+    Inside(Arc<Hold>),
+    /// It has a read hold, and wants to write: it would wait for itself.
+    Upgrade,
     /// Another owner of this locker provably holds it.
     HeldHere,
     /// Nothing here prevents an attempt.
@@ -101,6 +119,8 @@ pub(crate) enum Entry {
 pub(crate) enum Arrival {
     Reentered(Arc<Hold>, u32),
     Lost(Loss),
+    Inside(Arc<Hold>),
+    Upgrade,
     Queued,
 }
 
@@ -110,7 +130,7 @@ pub(crate) struct Head {
     pub(crate) id: u64,
     pub(crate) owner: Owner,
     pub(crate) origin: Origin,
-    pub(crate) terms: Terms,
+    pub(crate) want: Want,
     pub(crate) span: Span,
 }
 
@@ -279,11 +299,17 @@ impl<W: World> Lines<W> {
     }
 
     /// Enters this owner's hold again, or returns why it cannot.
-    pub(crate) fn enter(&self, key: &Key, owner: &Owner, now: Instant) -> Entry {
+    pub(crate) fn enter(
+        &self,
+        key: &Key,
+        owner: &Owner,
+        kind: &'static Kind,
+        now: Instant,
+    ) -> Entry {
         let Some(slot) = self.slots.get(key) else {
             return Entry::Open;
         };
-        let entry = slot.enter(owner, now);
+        let entry = slot.enter(owner, kind, now);
         let lost = slot.found_lost();
         drop(slot);
         if !lost.is_empty() {
@@ -301,9 +327,11 @@ impl<W: World> Lines<W> {
         now: Instant,
     ) -> Arrival {
         let mut slot = self.slots.entry(key.clone()).or_default();
-        let (arrival, starts) = match slot.enter(&waiter.owner, now) {
+        let (arrival, starts) = match slot.enter(&waiter.owner, waiter.call.want.kind, now) {
             Entry::Reentered(hold, count) => (Arrival::Reentered(hold, count), false),
             Entry::Lost(loss) => (Arrival::Lost(loss), false),
+            Entry::Inside(hold) => (Arrival::Inside(hold), false),
+            Entry::Upgrade => (Arrival::Upgrade, false),
             Entry::HeldHere | Entry::Open => {
                 self.waiters.fetch_add(1, Ordering::Relaxed);
                 (Arrival::Queued, slot.line.arrive(waiter))
@@ -458,9 +486,9 @@ impl<W: World> Lines<W> {
         Some(waiter)
     }
 
-    /// Tells a line that waiters have left, if none is there any more.
+    /// Tells a line that waiters have left, if none is there any more, or the last writer has gone.
     fn left(&self, key: &Key, slot: RefMut<'_, Key, KeyState<W>>) {
-        if slot.line.waiters().is_empty() {
+        if slot.line.waiters().is_empty() || slot.line.has_pass() {
             self.run(key, slot, Event::Changed);
         }
     }
@@ -544,9 +572,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::hold::Terms;
     use crate::identity::{CallContext, Known};
+    use crate::kind::Format;
     use crate::line::{AcquireOutcome, Moment, WakeSources};
     use crate::sync::Mutex;
+
+    const LOCK: &Kind = Format::Redisson.kind();
 
     const TERMS: Terms = Terms {
         lease: Duration::from_secs(30),
@@ -584,6 +616,7 @@ mod tests {
                 is_told: true,
                 counts: true,
                 lister: None,
+                hint: None,
                 sources: self.sources,
             }
         }
@@ -630,7 +663,7 @@ mod tests {
         }
     }
 
-    pub(super) type Reply = oneshot::Receiver<Result<Option<()>, Error>>;
+    pub(super) type Reply = oneshot::Receiver<Result<LineAnswer<()>, Error>>;
 
     pub(super) fn waiter(lines: &Lines<Recorder>, owner: &Owner) -> (CallWaiter<()>, Reply) {
         let (reply, answer) = oneshot::channel();
@@ -648,7 +681,7 @@ mod tests {
             since,
             call: LockRequest {
                 origin,
-                terms: TERMS,
+                want: Want::of_lock(TERMS),
                 span: Span::default(),
                 reply,
             },
@@ -707,9 +740,12 @@ mod tests {
         );
         lines.step(&key, Event::Answered(AcquireOutcome::Granted));
         assert!(lines.effect().is_none(), "it is held here");
-        assert!(matches!(lines.enter(&key, &other, now), Entry::HeldHere));
         assert!(matches!(
-            lines.enter(&key, &owner, now),
+            lines.enter(&key, &other, LOCK, now),
+            Entry::HeldHere
+        ));
+        assert!(matches!(
+            lines.enter(&key, &owner, LOCK, now),
             Entry::Reentered(_, 3)
         ));
         assert_eq!(lines.census(), (1, 1));
@@ -833,7 +869,7 @@ mod tests {
         released.leave(now);
         lines.admit(&held, None, now);
         assert!(
-            matches!(lines.enter(&key, &owner, now), Entry::Reentered(hold, 2) if Arc::ptr_eq(&hold, &held))
+            matches!(lines.enter(&key, &owner, LOCK, now), Entry::Reentered(hold, 2) if Arc::ptr_eq(&hold, &held))
         );
     }
 
@@ -1006,16 +1042,16 @@ mod tests {
         assert!(hold.take_guard());
         hold.lose(Loss::NotOwner);
         assert!(matches!(
-            lines.enter(&key, &owner, now),
+            lines.enter(&key, &owner, LOCK, now),
             Entry::Lost(Loss::NotOwner)
         ));
-        assert!(matches!(lines.enter(&key, &other, now), Entry::Open));
+        assert!(matches!(lines.enter(&key, &other, LOCK, now), Entry::Open));
         let (head, _answer) = waiter(&lines, &other);
         let id = head.id;
         lines.arrive(&key, head, now);
         assert_eq!(lines.asks(), Some(id));
         lines.remove(&hold);
-        assert!(matches!(lines.enter(&key, &owner, now), Entry::Open));
+        assert!(matches!(lines.enter(&key, &owner, LOCK, now), Entry::Open));
     }
 
     /// Its owner was given the hold of another owner while it waited in line.

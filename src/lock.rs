@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::error::Error;
+use crate::error::{Error, Loss};
 use crate::fence::Fence;
 use crate::foreign;
 use crate::guard::Guard;
 use crate::handle::{Handle, Wait};
+use crate::hold::HoldState;
 use crate::holder::Holder;
 use crate::identity::Scope;
 use crate::key::Key;
@@ -359,7 +360,7 @@ impl Lock {
         self.0
             .run(
                 Wait::Always,
-                |view, scope| section(Section { view, scope }),
+                |view, scope| section(Section::new(view, scope)),
                 |_| None,
             )
             .await?
@@ -398,7 +399,7 @@ impl Lock {
         self.0
             .run(
                 Wait::up_to(wait),
-                |view, scope| section(Section { view, scope }),
+                |view, scope| section(Section::new(view, scope)),
                 |_| None,
             )
             .await
@@ -495,7 +496,7 @@ impl Lock {
     /// ```
     pub fn blocking_run<T>(&self, section: impl FnOnce(Section) -> T) -> Result<T, Error> {
         self.0
-            .run_blocking(|view, scope| section(Section { view, scope }))
+            .run_blocking(|view, scope| section(Section::new(view, scope)))
     }
 
     /// Returns whether an attempt to take the lock would find it held.
@@ -577,7 +578,8 @@ impl Lock {
     }
 }
 
-/// A critical section's view of the lock that [`Lock::run`] holds for it.
+/// A view of a hold: what the section of a `run` gets, and what the guards of a read-write lock
+/// dereference to. It does not keep the lock.
 #[derive(Clone)]
 pub struct Section {
     view: Views,
@@ -585,6 +587,10 @@ pub struct Section {
 }
 
 impl Section {
+    pub(crate) fn new(view: Views, scope: Scope) -> Self {
+        Self { view, scope }
+    }
+
     /// Returns a token that fires when the lock is lost. Cancelling it cancels nothing else.
     pub fn lost(&self) -> CancellationToken {
         self.view.token()
@@ -599,9 +605,29 @@ impl Section {
         self.view.check()
     }
 
+    /// Returns how the lock was lost, or `None` while it is held. It reads the clock.
+    pub fn loss(&self) -> Option<Loss> {
+        self.state().loss()
+    }
+
+    /// Returns how safe the lock is. It reads the clock.
+    pub fn state(&self) -> HoldState {
+        self.view.state()
+    }
+
     /// Returns the fencing token of this hold.
     pub fn fence(&self) -> Fence {
         self.view.first().hold().fence
+    }
+
+    /// Returns the name of the lock.
+    pub fn key(&self) -> &Key {
+        &self.view.first().hold().claim.key
+    }
+
+    /// Returns the owner of this hold.
+    pub fn owner(&self) -> Owner {
+        self.view.first().hold().owner()
     }
 
     /// Runs a future as part of this section, in any task: its locks enter again. It is for
@@ -617,6 +643,15 @@ impl Section {
     /// Returns how long the lock is certainly held if it is not renewed again.
     pub fn remaining(&self) -> Duration {
         self.view.remaining()
+    }
+
+    pub(crate) fn show(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(name)
+            .field("key", self.key())
+            .field("owner", &format_args!("{}", self.owner()))
+            .field("fence", &self.fence())
+            .field("state", &self.state())
+            .finish_non_exhaustive()
     }
 }
 

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::credentials::{AnyProvider, CredentialProvider};
 use crate::error::Error;
 use crate::foreign::{self, log};
-use crate::key::Key;
+use crate::key::{Key, READ_WRITE};
 use crate::kind::Format;
 #[cfg(test)]
 use crate::kind::Kind;
@@ -23,6 +23,7 @@ use crate::node::Tls;
 use crate::node::{Access, Provider, Target};
 use crate::options::{Fencing, Options, Reentry, Replicas, Settings};
 use crate::rights::{self, Right};
+use crate::rw::RwLock;
 use crate::servers::ServerHandle;
 use crate::session::SharedSession;
 use crate::stats::Stats;
@@ -124,6 +125,24 @@ impl Locker {
     /// [`Key`] that comes from a lock. [`Lock::lock`] reports an empty name.
     pub fn get(&self, key: impl Into<Key>) -> Lock {
         Lock::new(Arc::clone(&self.shared), self.whole(key))
+    }
+
+    /// Returns the read-write lock of this name. Asks no server.
+    ///
+    /// It is shared with Redisson's `getReadWriteLock`. It is another kind than [`get`](Self::get)
+    /// returns: use a name for one of them only.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// let prices = locks.rw("prices");
+    /// let guard = prices.read().lock().await?; // together with other readers
+    /// guard.unlock().await
+    /// # }
+    /// ```
+    pub fn rw(&self, name: impl Into<Key>) -> RwLock {
+        let key = name.into().under(&self.prefix, &READ_WRITE);
+        RwLock::new(Arc::clone(&self.shared), key)
     }
 
     /// Returns the locks of these names as one: a call takes all of them, or none. Asks no server.

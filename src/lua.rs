@@ -67,8 +67,8 @@ pub(crate) use texts;
 
 /// The texts that all kinds share.
 const SHARED: Texts = texts!(
-    "shared" "ask" "batch" "enlist" "enlist_alone" "fence" "force" "forgotten" "holders" "inspect" "label" "label_of"
-    "open" "pass" "refused" "remembers" "types" "vet" "wake"
+    "shared" "ask" "batch" "enlist" "enlist_alone" "expel" "fence" "force" "forgotten" "holders" "inspect" "label"
+    "label_of" "living" "open" "pass" "readers" "refused" "remembers" "types" "vet" "wake" "withdraw"
 );
 
 /// Stands before a script whose answer may be a vote.
@@ -161,11 +161,13 @@ fn named_by(line: &str) -> Option<&str> {
 /// Has a script publish the sharded message too, for clients subscribed at the slot's master. Redis
 /// 6 refuses it.
 fn with_sharded_message(script: &str) -> String {
-    const PUBLISH: &str = "redis.pcall('PUBLISH', channel, '0')\n";
-    script.replace(
-        PUBLISH,
-        &[PUBLISH, "redis.pcall('SPUBLISH', channel, '0')\n"].concat(),
-    )
+    let mut text = script.to_owned();
+    for message in ["0", "1"] {
+        let publish = format!("redis.pcall('PUBLISH', channel, '{message}')\n");
+        let sharded = format!("{publish}redis.pcall('SPUBLISH', channel, '{message}')\n");
+        text = text.replace(&publish, &sharded);
+    }
+    text
 }
 
 #[cfg(test)]
@@ -190,6 +192,7 @@ mod tests {
             "enlist_alone",
             "fence",
             FORGOTTEN,
+            "living",
             "refused",
             REMEMBERS,
             "wake",
@@ -286,9 +289,10 @@ mod tests {
     #[test]
     fn lines_that_name_another_script_are_replaced_by_it() {
         for (folder, name, _) in all() {
+            // What all kinds share includes steps that only some have.
             let kinds = KINDS
                 .into_iter()
-                .filter(|kind| folder == "shared" || kind.name == folder);
+                .filter(|kind| kind.name == folder || folder == "shared" && kind.hands_over());
             for texts in kinds.map(texts_in) {
                 for (topology, is_vote) in [(Topology::OneServer, false), (Topology::Cluster, true)]
                 {
@@ -323,7 +327,11 @@ mod tests {
     #[test]
     fn every_acquire_and_every_hand_over_makes_a_fence_once() {
         for kind in KINDS {
-            for name in ["acquire", "acquire_all", "hand_over"] {
+            let names: &[_] = match kind.hands_over() {
+                true => &["acquire", "acquire_all", "hand_over"],
+                false => &["acquire"],
+            };
+            for name in names {
                 let text = Script::new(name, texts_in(kind)).text(Topology::OneServer, false);
                 assert_eq!(
                     (

@@ -141,11 +141,11 @@ impl Owner {
 
     /// Returns the field of the lock's hash: `uuid:task-id:generation`. Redisson takes it as opaque
     /// text.
-    pub(crate) fn field(&self, locker: Uuid, generation: u64) -> String {
+    pub(crate) fn field(&self, locker: Uuid, generation: u64, suffix: &str) -> String {
         // As long as most fields, so that it is not copied while it grows.
         let mut field = String::with_capacity(64);
         // Writing into a string does not fail.
-        let _: Result<_, _> = write!(field, "{locker}:{self}:{generation}");
+        let _: Result<_, _> = write!(field, "{locker}:{self}:{generation}{suffix}");
         field
     }
 }
@@ -215,7 +215,7 @@ mod tests {
     fn kinds_of_owners_never_collide_on_the_wire() {
         let uuid = Uuid::nil();
         assert_eq!(
-            Owner::task(7).field(uuid, 3),
+            Owner::task(7).field(uuid, 3, ""),
             "00000000-0000-0000-0000-000000000000:7:3"
         );
         assert_eq!(Owner::thread(7).to_string(), "h7");

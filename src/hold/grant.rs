@@ -8,6 +8,9 @@ use crate::clock::Instant;
 use crate::error::Loss;
 use crate::fence::Fence;
 use crate::identity::Origin;
+#[cfg(test)]
+use crate::kind::Format;
+use crate::kind::Kind;
 use crate::lease::NodeIndex;
 use crate::owner::Owner;
 
@@ -19,6 +22,24 @@ pub(crate) struct Terms {
     /// Whether the watchdog renews the lease.
     pub(crate) renewed: bool,
     pub(crate) max_hold: Option<Duration>,
+}
+
+/// What a caller asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Want {
+    pub(crate) kind: &'static Kind,
+    pub(crate) terms: Terms,
+}
+
+#[cfg(test)]
+impl Want {
+    /// Wants a lock of the default format.
+    pub(crate) const fn of_lock(terms: Terms) -> Self {
+        Self {
+            kind: Format::Redisson.kind(),
+            terms,
+        }
+    }
 }
 
 /// The facts of an acquisition.

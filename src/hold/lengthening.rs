@@ -1,11 +1,14 @@
-//! A hold whose lease its holder extends.
+//! A hold whose lease its holder extends, or another client cuts.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Hold, HoldPhase, HoldState};
 use crate::clock::Instant;
-use crate::lease::NodeIndex;
+use crate::lease::{self, NodeIndex};
+
+/// The shortest lease of another client that a hold takes into account.
+const SHORTEST_CUT: Duration = Duration::from_millis(500);
 
 impl Hold {
     /// Notes that the servers are about to be asked for this lease, which may be longer than that
@@ -18,6 +21,27 @@ impl Hold {
     /// Returns the longest lease that may stand on a server.
     pub(crate) fn lease(&self) -> Duration {
         self.state.lock().longest
+    }
+
+    /// Records that a node has renewed it, by a renewal sent at this time, and that another client
+    /// had left the lock only this long to live before: it does so again, and nobody knows when
+    /// that client ends. Returns whether it is held.
+    pub(crate) fn cut_to(&self, left: Duration, node: NodeIndex, sent: Instant) -> bool {
+        let mut state = self.state.lock();
+        if state.phase != HoldPhase::Held {
+            return false;
+        }
+        // A client that is just about to end leaves next to nothing, and does not come again.
+        state.trusted = state.trusted.min(left.max(SHORTEST_CUT));
+        let until = lease::valid_until(sent, state.trusted);
+        state.votes.replace(node, until);
+        state.failed_ticks = 0;
+        true
+    }
+
+    /// Returns the lease by which a renewal counts.
+    pub(crate) fn trusted_lease(&self) -> Duration {
+        self.state.lock().trusted
     }
 
     /// Records that a node keeps the lock until at least this time.

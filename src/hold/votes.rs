@@ -44,6 +44,11 @@ impl Votes {
         *vote = (*vote).max(Some(until));
     }
 
+    /// Records a node's vote, which is valid until this time and no longer.
+    pub(super) fn replace(&mut self, node: NodeIndex, until: Instant) {
+        self.until[node] = Some(until);
+    }
+
     /// Removes a node's vote. Returns whether the others are a majority.
     pub(super) fn remove(&mut self, node: NodeIndex) -> bool {
         self.until[node] = None;

@@ -1,12 +1,11 @@
 //! The kinds of locks: how each is stored, which scripts it has, and what holds for it and not for
 //! the others.
 //!
-//! A kind is one file here and one folder of `lua/`. Each kind excludes every other, and itself.
-//! One that did not would also concern `Held::blocks` in the lines (who blocks the line), and
-//! `depose_others` and `settle` in `session/attempt.rs` (what a grant proves of the holds before
-//! it).
+//! A kind is one file here and one folder of `lua/`. [`Kind::excludes`] says which kinds keep each
+//! other out; whoever asks whether a lock is held asks that.
 
 mod plain;
+mod read_write;
 mod redisson;
 #[cfg(test)]
 #[path = "../../tests/trial/mod.rs"]
@@ -16,6 +15,7 @@ use std::fmt;
 use std::ptr;
 
 use self::plain::PLAIN;
+pub(crate) use self::read_write::{READ, WRITE};
 use self::redisson::REDISSON;
 use crate::key::Family;
 use crate::lua::{Script, Texts};
@@ -44,12 +44,24 @@ impl Format {
     }
 }
 
+/// As what a lock is held, beside others or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Nobody else has it.
+    Alone,
+    /// Readers have it together.
+    Read,
+    /// As `Alone`, of a lock that also has readers.
+    Write,
+}
+
 /// A kind of lock.
 pub(crate) struct Kind {
     /// The name of its folder in `lua/`.
     pub(crate) name: &'static str,
     pub(crate) format: Format,
     pub(crate) family: &'static Family,
+    pub(crate) role: Role,
     /// The type of its key, as TYPE returns it.
     pub(crate) key_type: &'static str,
     /// Whether all clients send a message when they release such a lock.
@@ -62,6 +74,32 @@ pub(crate) struct Kind {
     pub(crate) scripts: Scripts,
 }
 
+impl Kind {
+    /// Returns whether its holders have a lock together.
+    pub(crate) fn shares(&self) -> bool {
+        self.role == Role::Read
+    }
+
+    /// Returns whether a lock of this kind keeps one of the other kind out, of another owner.
+    pub(crate) fn excludes(&self, other: &Self) -> bool {
+        !(self.shares() && other.shares())
+    }
+
+    /// Returns whether a lock may go from caller to caller without becoming free, waiting lockers
+    /// are in a list, and the server has the hold count.
+    pub(crate) fn hands_over(&self) -> bool {
+        self.role == Role::Alone
+    }
+
+    /// Returns what the fields of its holders end with.
+    pub(crate) fn suffix(&self) -> &'static str {
+        match self.role {
+            Role::Alone | Role::Read => "",
+            Role::Write => ":write",
+        }
+    }
+}
+
 /// The commands that the scripts of one kind call, and those of others do not, as in `rights.rs`.
 #[derive(Clone, Copy)]
 pub(crate) struct CommandsOfKind {
@@ -72,7 +110,8 @@ pub(crate) struct CommandsOfKind {
     pub(crate) to_retake: &'static [&'static str],
 }
 
-/// The scripts that differ between kinds.
+/// The scripts that differ between kinds. A kind that hands nothing over has only the text of
+/// `acquire`, `release` and `renew`, and nothing asks for the others.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     /// For one lock: the loops of `acquire_all` cost time, and a step of the batcher has two keys.
@@ -128,4 +167,4 @@ impl fmt::Debug for Kind {
 
 /// All kinds.
 #[cfg(test)]
-pub(crate) static KINDS: [&Kind; 3] = [&REDISSON, &PLAIN, &trial::TRIAL];
+pub(crate) static KINDS: [&Kind; 5] = [&REDISSON, &PLAIN, &READ, &WRITE, &trial::TRIAL];

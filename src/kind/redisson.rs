@@ -1,6 +1,6 @@
 //! Redisson's `getLock`: a hash with the field of its holder.
 
-use super::{CommandsOfKind, Format, Kind, Scripts};
+use super::{CommandsOfKind, Format, Kind, Role, Scripts};
 use crate::key::LOCK;
 use crate::lua::texts;
 
@@ -8,6 +8,7 @@ pub(super) static REDISSON: Kind = Kind {
     name: "redisson",
     format: Format::Redisson,
     family: &LOCK,
+    role: Role::Alone,
     key_type: "hash",
     announced: true,
     labelled: true,

@@ -42,6 +42,8 @@ pub(super) struct Course {
     unsubscribed: bool,
     /// Whether a holder whose lock outlasts every lease has been logged.
     named: bool,
+    /// When a server was last asked to keep the hint that a writer waits.
+    pub(super) hinted: Option<Instant>,
     /// Whether the last acquire asked for a place in the list.
     pub(super) listing: bool,
     /// Whether a caller got the lock since its locker began to listen.
@@ -137,7 +139,9 @@ impl Course {
             Phase::Asks { sent } => Some(sent),
             _ => None,
         };
-        time.into_iter().chain(&mut self.outrun)
+        time.into_iter()
+            .chain(&mut self.outrun)
+            .chain(&mut self.hinted)
     }
 
     /// Notes what an answer says about others that want the lock too.
@@ -302,9 +306,15 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         let Some(head) = self.queue.first() else {
             return self.done(now);
         };
-        if self.holds.iter().any(|hold| hold.blocks(now)) {
-            // Release and loss come as changes. This only bounds the wait (invariant 6).
-            let until = now + moment.recheck;
+        let shares = head.call.shares();
+        if self
+            .holds
+            .iter()
+            .any(|hold| hold.is_in_other_role(&head.owner, shares))
+        {
+            return Some(Effect::SendBack(head.id));
+        }
+        if let Some(until) = self.blocked_until(shares, moment) {
             self.course.phase = Phase::Blocked { until };
             return Some(Effect::WakeAt {
                 until,
@@ -353,6 +363,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
                 lifetime: moment.lifetime(lease),
             });
         self.course.listing = listing.is_some();
+        self.hint(shares, moment);
         // Before the answer, which may never come: the server may have put it in all the same.
         if let Some(Listing { lifetime, .. }) = &listing {
             self.listed.enter(now + *lifetime);
@@ -367,6 +378,31 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             listing,
             listens: self.wake_state.is_some(),
         })
+    }
+
+    /// Returns how long the holds here keep a head from asking, at most.
+    fn blocked_until(&self, shares: bool, moment: &Moment<'_>) -> Option<Instant> {
+        let now = moment.now;
+        let blocks = |hold: &&H| hold.blocks(now) && !(shares && hold.shares());
+        let mut blocking = self.holds.iter().filter(blocks).peekable();
+        blocking.peek()?;
+        // Release and loss come as changes. This only bounds the wait (invariant 6).
+        let until = now + moment.recheck;
+        if moment.hint.is_none() || !blocking.all(RawHold::shares) {
+            return Some(until);
+        }
+        // A writer behind the readers of its own locker asks now and then all the same: the hint
+        // that it leaves keeps out the readers of others.
+        let hinted = self.course.hinted? + moment.recheck;
+        (now < hinted).then_some(hinted)
+    }
+
+    /// Notes that a server is about to be asked to keep the hint that a writer waits.
+    fn hint(&mut self, shares: bool, moment: &Moment<'_>) {
+        if let Some(lasts) = moment.hint.filter(|_| !shares) {
+            self.course.hinted = Some(moment.now);
+            self.listed.enter(moment.now + lasts);
+        }
     }
 
     /// Begins to listen, or waits once more until that is confirmed. Messages are heard from here
@@ -673,6 +709,7 @@ mod tests {
                 is_told: true,
                 counts: true,
                 lister: Some(&LOCKER),
+                hint: None,
                 sources: WakeSources::default(),
             };
             Self { line, moment }

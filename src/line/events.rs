@@ -81,6 +81,8 @@ pub(crate) enum Effect<R, W = u64> {
     Release(R, Option<W>),
     /// Tell this waiter that its owner's hold is lost. [`Event::Changed`] follows.
     Lost(u64, Loss),
+    /// Send this waiter back: its owner has the lock in the other role. [`Event::Changed`] follows.
+    SendBack(u64),
     /// Acquire for this waiter. [`Event::Answered`] follows.
     Ask {
         head: W,
@@ -116,6 +118,7 @@ impl<R, V> Effect<R, V> {
             Self::Hush { lingers } => Effect::Hush { lingers },
             Self::Release(release, next) => Effect::Release(release, next.and_then(waiter)),
             Self::Lost(id, loss) => Effect::Lost(id, loss),
+            Self::SendBack(id) => Effect::SendBack(id),
             Self::Ask {
                 head,
                 first_alone,
@@ -162,6 +165,8 @@ pub(crate) struct Moment<'a> {
     pub(crate) counts: bool,
     /// The name of the locker in this lock's list, if there is one.
     pub(crate) lister: Option<&'a Arc<str>>,
+    /// How long a server keeps the hint that a writer waits. `None` for a lock without readers.
+    pub(crate) hint: Option<Duration>,
     pub(crate) sources: WakeSources,
 }
 

@@ -99,12 +99,33 @@ pub(crate) trait RawHold {
     /// Returns the loss of this hold, if it is lost, this owner has it, and a guard of it still
     /// lives.
     fn loss_of(&self, owner: &Owner, now: Instant) -> Option<Loss>;
+
+    /// Returns whether others may have the lock together with it: it is a reader's.
+    fn shares(&self) -> bool {
+        false
+    }
+
+    /// Returns whether its lock may go to the next waiter without becoming free.
+    fn hands_over(&self) -> bool {
+        true
+    }
+
+    /// Returns whether this owner, which asks as a reader or a writer, has the lock by it as the
+    /// other.
+    fn is_in_other_role(&self, _owner: &Owner, _shares: bool) -> bool {
+        false
+    }
 }
 
 /// What a line has to know of a call.
 pub(crate) trait Wants {
     /// Returns the lease that it asks for.
     fn lease(&self) -> Duration;
+
+    /// Returns whether it may have the lock together with others: it is a reader's.
+    fn shares(&self) -> bool {
+        false
+    }
 }
 
 /// One caller in line. `C` is what is known of its call.
@@ -249,12 +270,6 @@ impl<H, C, R> Line<H, C, R> {
         begins
     }
 
-    /// Takes out a waiter whose caller is gone, gets an answer, or has entered with a hold of its
-    /// owner.
-    pub(crate) fn leave(&mut self, id: u64) -> Option<Waiter<C>> {
-        self.queue.remove(id)
-    }
-
     /// Returns whether this event may matter: a line without waiters and anything under way has
     /// nothing to look at.
     pub(crate) fn heeds(&self, event: Event) -> bool {
@@ -262,7 +277,12 @@ impl<H, C, R> Line<H, C, R> {
         !(is_at_rest && matches!(event, Event::Changed | Event::Due))
     }
 
-    /// Returns whether the locker has to be taken off the list now, once.
+    /// Returns whether the locker has to be taken off the list now.
+    pub(crate) fn has_pass(&self) -> bool {
+        self.passes
+    }
+
+    /// Returns the same, once.
     pub(crate) fn take_pass(&mut self) -> bool {
         std::mem::take(&mut self.passes)
     }
@@ -446,6 +466,22 @@ impl<H, C, R> Line<H, C, R> {
     }
 }
 
+impl<H, C: Wants, R> Line<H, C, R> {
+    /// Takes out a waiter whose caller is gone, gets an answer, or has entered with a hold of its
+    /// owner.
+    pub(crate) fn leave(&mut self, id: u64) -> Option<Waiter<C>> {
+        let waiter = self.queue.remove(id)?;
+        let was_writer = self.course.hinted.is_some() && !waiter.call.shares();
+        if was_writer && self.queue.range(0).all(|other| other.call.shares()) {
+            // Nobody waits for what the hint keeps the readers of others out for.
+            self.course.hinted = None;
+            self.passes |= self.listed.begin_pass();
+            self.listed.begin_wait();
+        }
+        Some(waiter)
+    }
+}
+
 impl<H: RawHold, C, R> Line<H, C, R> {
     /// Registers the grant of a free lock, and takes out the waiter that it is for. If that has
     /// gone, nobody gets the grant, and it is returned.
@@ -459,6 +495,10 @@ impl<H: RawHold, C, R> Line<H, C, R> {
         // A grant past the line asked for no list.
         if waiter.is_some() {
             self.was_granted(now);
+        }
+        // The script has deleted the hint with the grant of a writer.
+        if !hold.shares() && self.course.hinted.take().is_some() {
+            self.listed.leave();
         }
         let waiter = match waiter.map(|id| self.queue.remove(id)) {
             Some(None) => return Err(hold),
@@ -531,7 +571,7 @@ impl<H: RawHold, C, R> Line<H, C, R> {
                 .first()
                 .is_some_and(|next| self.turn.may_go_on(next.id, now))
         };
-        is_unasked && goes_on() && self.holds.iter().any(|one| one.is(hold))
+        hold.hands_over() && is_unasked && goes_on() && self.holds.iter().any(|one| one.is(hold))
     }
 
     /// Returns the head of the line if a lock that was released may be handed over to it, now that

@@ -23,12 +23,14 @@ impl<W: World> Lines<W> {
         now: Instant,
     ) -> Vec<CallWaiter<W::RawGuard>> {
         let owner = hold.owner();
+        let kind = hold.claim.kind;
         let mut same = Vec::new();
         let mut let_in = |slot: &mut KeyState<W>, from| {
             let ids: Vec<u64> = slot
                 .line
                 .waiters()
                 .of(&owner, from)
+                .filter(|waiter| waiter.call.want.kind == kind)
                 .take(CHUNK)
                 .map(|waiter| waiter.id)
                 .collect();

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Entry, Head, LockRequest, World};
+use super::{CallWaiter, Entry, Head, LockRequest, World};
 use crate::clock::Instant;
 use crate::error::Loss;
 use crate::hold::{EnterError, Hold, HoldState};
+use crate::kind::Kind;
 use crate::line::{Line, RawHold};
 use crate::owner::Owner;
 
@@ -30,6 +31,18 @@ impl RawHold for Arc<Hold> {
         let is_claimed = self.is_owned_by(owner) && self.claims().claimed;
         is_claimed.then(|| self.mark(now).loss()).flatten()
     }
+
+    fn shares(&self) -> bool {
+        self.claim.kind.shares()
+    }
+
+    fn hands_over(&self) -> bool {
+        self.claim.kind.hands_over()
+    }
+
+    fn is_in_other_role(&self, owner: &Owner, shares: bool) -> bool {
+        Hold::is_in_other_role(self, owner, shares)
+    }
 }
 
 impl<W: World> Default for KeyState<W> {
@@ -52,7 +65,7 @@ impl<W: World> KeyState<W> {
             .filter(|waiter| waiter.id == id)?;
         let LockRequest {
             origin,
-            terms,
+            want,
             ref span,
             ..
         } = waiter.call;
@@ -60,7 +73,7 @@ impl<W: World> KeyState<W> {
             id,
             owner: waiter.owner.clone(),
             origin,
-            terms,
+            want,
             span: span.clone(),
         })
     }
@@ -76,27 +89,56 @@ impl<W: World> KeyState<W> {
             .collect()
     }
 
-    pub(super) fn enter(&self, owner: &Owner, now: Instant) -> Entry {
-        for hold in self.line.holds() {
-            if hold.is_owned_by(owner) {
-                match hold.enter(now) {
-                    Ok(count) => return Entry::Reentered(Arc::clone(hold), count),
-                    Err(EnterError::Lost(loss)) => return Entry::Lost(loss),
-                    // The owner may have another hold behind it, taken past the line.
-                    Err(EnterError::Releasing) => {}
-                }
+    pub(super) fn enter(&self, owner: &Owner, kind: &'static Kind, now: Instant) -> Entry {
+        let holds = self.line.holds();
+        let mut other = None;
+        for hold in holds.iter().filter(|hold| hold.is_owned_by(owner)) {
+            if hold.claim.kind != kind {
+                other = Some(hold);
+                continue;
+            }
+            match hold.enter(now) {
+                Ok(count) => return Entry::Reentered(Arc::clone(hold), count),
+                Err(EnterError::Lost(loss)) => return Entry::Lost(loss),
+                // The owner may have another hold behind it, taken past the line.
+                Err(EnterError::Releasing) => {}
             }
         }
+        if let Some(entry) = other.and_then(|hold| self.enter_beside(hold, owner, kind, now)) {
+            return entry;
+        }
         // After a failed renewal the servers may have let another in: only they know.
-        let held_here = self
-            .line
-            .holds()
-            .iter()
-            .any(|hold| hold.is_held() && hold.mark(now) == HoldState::Safe);
-        if held_here {
+        let is_held = |hold: &Arc<Hold>| hold.is_held() && hold.mark(now) == HoldState::Safe;
+        let excludes = |hold: &Arc<Hold>| kind.excludes(hold.claim.kind) && is_held(hold);
+        // A reader does not go past a writer that waits.
+        let waits = || {
+            let is_writer = |other: &CallWaiter<_>| !other.call.want.kind.shares();
+            kind.shares() && self.line.waiters().range(0).any(is_writer)
+        };
+        if holds.iter().any(excludes) || waits() {
             Entry::HeldHere
         } else {
             Entry::Open
         }
+    }
+
+    /// Returns what an owner finds that has this hold in the other role, if that matters.
+    fn enter_beside(
+        &self,
+        hold: &Arc<Hold>,
+        owner: &Owner,
+        kind: &'static Kind,
+        now: Instant,
+    ) -> Option<Entry> {
+        if let Some(loss) = hold.loss_of(owner, now) {
+            return Some(Entry::Lost(loss));
+        }
+        if !Hold::is_in_other_role(hold, owner, kind.shares()) {
+            return None;
+        }
+        Some(match kind.shares() {
+            true => Entry::Inside(Arc::clone(hold)),
+            false => Entry::Upgrade,
+        })
     }
 }

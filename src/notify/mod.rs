@@ -49,7 +49,7 @@ pub(crate) use self::subscriber::listen;
 use self::table::{SubscriptionChanges, Table};
 use self::wake::WakeChannel;
 use crate::clock::Instant;
-use crate::key::{Family, Key};
+use crate::key::{Family, Key, READ_WRITE};
 use crate::lease::NodeIndex;
 use crate::line::{Event, WakeSources, WakeUp};
 use crate::sync::{Arc, Mutex};
@@ -75,7 +75,7 @@ pub(crate) struct Channels {
     changed: Vec<Notify>,
     /// The locker's own channel, if it may be in lists.
     wake: Option<WakeChannel>,
-    /// The family of all locks of this locker.
+    /// The family of all locks of this locker that are in lists.
     family: &'static Family,
     hooks: Hooks,
 }
@@ -168,7 +168,10 @@ impl Channels {
         }
         told.iter()
             .for_each(|key| (self.hooks.line)(key, Event::Heard(node)));
-        Key::of_channel(name, self.family).for_each(|key| (self.hooks.message)(&key));
+        [self.family, &READ_WRITE]
+            .into_iter()
+            .flat_map(|family| Key::of_channel(name, family))
+            .for_each(|key| (self.hooks.message)(&key));
     }
 
     /// Has all lines that listen ask, since they may have missed messages.

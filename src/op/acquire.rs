@@ -11,10 +11,13 @@ use super::release::Release;
 use super::reply::{array, fence, forbidden, is_forgotten, remaining};
 use super::sending::{ClusterRoute, Op};
 use super::slots::{by_slot, chosen, torn};
-use super::word::{Word, batched, counter, fields, lock, millis, number, scripts_of, text};
-use crate::claim::{Claim, Listing, Wakes};
+use super::word::{
+    NOTHING, Word, batched, counter, fields, lock, millis, number, scripts_of, text, timeout,
+};
+use crate::claim::{Among, Claim, How, Listing, Wakes};
 use crate::error::NodeFailure;
 use crate::fence::{Fence, Source};
+use crate::kind::Role;
 use crate::lua::Topology;
 use crate::node::{Call, Outcome, Reply, Step, WordList};
 
@@ -27,8 +30,7 @@ pub(crate) struct Acquire {
     pub(crate) lease: Duration,
     pub(crate) fences: Source,
     pub(crate) vote: Option<Arc<str>>,
-    /// Only for a single lock.
-    pub(crate) listing: Option<Listing>,
+    pub(crate) how: How,
 }
 
 /// What a server answered to an acquire.
@@ -62,30 +64,34 @@ impl Op for Acquire {
             lease,
             fences,
             vote,
-            listing,
+            how,
         } = self;
         let scripts = scripts_of(claims);
-        let (script, name) = match (&**claims, listing) {
-            ([_], Some(_)) => (&scripts.enlist, Some("enlist")),
-            ([_], None) => (&scripts.acquire, Some("acquire")),
+        let (script, name) = match (&**claims, how) {
+            ([_], How::Listed(_)) => (&scripts.enlist, Some("enlist")),
+            ([_], How::Plainly) => (&scripts.acquire, Some("acquire")),
+            ([_], How::Among(_)) => (&scripts.acquire, None),
             _ => (&scripts.acquire_all, None),
         };
-        let listing = listing.as_ref().filter(|_| claims.len() == 1);
         let keys = claims
             .iter()
             .flat_map(|claim| [lock(&claim.key), counter(claim, *fences, topology)]);
         let args = once(millis(*lease))
             .chain(fields(claims))
             .chain(once(number(fences.clock())));
-        let args = args.chain(
-            listing
-                .into_iter()
-                .flat_map(|listing| listed(&claims[0], listing)),
-        );
+        let words = match (&**claims, how) {
+            ([claim], How::Listed(listing)) => {
+                WordList::new(keys, args.chain(listed(claim, listing)))
+            }
+            ([claim], How::Among(among)) => {
+                WordList::new(keys.chain(timeout(claim)), args.chain(asked(claim, among)))
+            }
+            _ => WordList::new(keys, args),
+        };
         Call::Step(Step {
             alone: script.for_vote(topology, vote),
             batched: name.map(|name| batched(scripts, topology, name)),
-            words: WordList::new(keys, args),
+            words,
             vote: vote.clone(),
             takes: true,
             idle: |reply| held_for(reply).is_some() || is_forgotten(reply),
@@ -142,7 +148,7 @@ impl Acquire {
             let acquire = Self {
                 claims: chosen(&self.claims, members),
                 vote: None,
-                listing: None,
+                how: How::Plainly,
                 ..*self
             };
             match route.ask(&acquire).await {
@@ -219,6 +225,23 @@ fn listed<'a>(claim: &'a Claim, listing: &'a Listing) -> [Word<'a>; 4] {
         text(looked),
         millis(*lifetime),
     ]
+}
+
+/// Returns what an acquire says among readers and writers.
+fn asked<'a>(claim: &'a Claim, among: &'a Among) -> Vec<Word<'a>> {
+    let writer = text(claim.key.writer_hint());
+    let reader = text(claim.key.reader_hint());
+    let hint = among.hint.as_ref();
+    let lasts = hint.map_or(NOTHING, |hint| millis(hint.lasts));
+    match (claim.kind.role, &among.under) {
+        (Role::Write | Role::Alone, _) => {
+            let locker = hint.map_or(NOTHING, |hint| text(hint.locker.to_string()));
+            vec![writer, locker, reader, lasts]
+        }
+        (Role::Read, None) => vec![NOTHING, writer, reader, lasts],
+        // Whoever waits, its owner must not wait for itself.
+        (Role::Read, Some(under)) => vec![text(&**under), NOTHING, reader, lasts],
+    }
 }
 
 fn answer(reply: &Reply, locks: usize) -> Option<AcquireAnswer> {

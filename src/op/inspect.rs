@@ -104,7 +104,7 @@ impl Op for Force {
 }
 
 /// Makes an error of a reply that names a type: the key is not a lock.
-fn no_lock(key: &Key, node: &Arc<str>, reply: &Reply) -> Option<Error> {
+pub(super) fn no_lock(key: &Key, node: &Arc<str>, reply: &Reply) -> Option<Error> {
     let Reply::Bytes(key_type) = reply else {
         return None;
     };

@@ -15,6 +15,7 @@ mod inspect;
 mod label;
 mod memory;
 mod raise;
+mod read_write;
 mod refusal;
 mod release;
 mod renew;
@@ -34,6 +35,7 @@ pub(crate) use self::memory::{
     Announced, AskAbout, Opening, Remembrance, ServerIdentity, Testimony, Vet,
 };
 pub(crate) use self::raise::{Raise, RaiseAnswer};
+pub(crate) use self::read_write::{Expel, LeaveHint, ListHolders, ListedHolder};
 pub(crate) use self::release::{LeaveList, Release};
 pub(crate) use self::renew::{Renew, RenewAnswer};
 pub(crate) use self::retake::Retake;

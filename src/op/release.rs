@@ -7,11 +7,15 @@ use std::time::Duration;
 use super::refusal::{Subject, subjects};
 use super::reply::{array, forbidden, is_gone};
 use super::sending::Op;
-use super::word::{NOTHING, Word, alone, batched, channel, field, lock, millis, text};
+use super::word::{NOTHING, Word, alone, batched, channel, field, lock, millis, text, timeout};
 use crate::claim::{Claim, ReleaseAnswer, Wakes};
 use crate::key::Key;
+use crate::kind::Role;
 use crate::lua::{Script, Topology};
 use crate::node::{Call, Reply, Step, WordList};
+
+/// How long a lock is left to the readers that waited for a writer, once it has released.
+const TURN: Duration = Duration::from_millis(20);
 
 /// Releases a lock. With a `rest` the lock stays locked for that long, under a field that no
 /// operation names, and nobody is woken.
@@ -27,13 +31,25 @@ impl Op for Release {
     fn call(&self, topology: Topology) -> Call {
         let Self { claim, rest, wakes } = self;
         let scripts = &claim.kind.scripts;
-        let (script, shared, words) = match rest {
-            Some(rest) => (
+        let channel = channel(&claim.key);
+        let (script, shared, words) = match (rest, claim.kind.role) {
+            (_, Role::Read) => {
+                let keys = [lock(&claim.key), channel]
+                    .into_iter()
+                    .chain(timeout(claim));
+                (&scripts.release, None, WordList::new(keys, [field(claim)]))
+            }
+            (_, Role::Write) => {
+                let args = [field(claim), text(claim.key.reader_hint()), millis(TURN)];
+                let words = WordList::new([lock(&claim.key), channel], args);
+                (&scripts.release, None, words)
+            }
+            (Some(rest), Role::Alone) => (
                 &scripts.keep,
                 None,
                 WordList::new([lock(&claim.key)], [millis(*rest), field(claim)]),
             ),
-            None => {
+            (None, Role::Alone) => {
                 let (list, releaser) = match wakes {
                     Wakes::All => (NOTHING, &None),
                     Wakes::Next(releaser) => (Word::List(&claim.key), releaser),
@@ -43,7 +59,7 @@ impl Op for Release {
                     list,
                     releaser.as_ref().map_or(NOTHING, Word::Releaser),
                 ];
-                let words = WordList::new([lock(&claim.key), channel(&claim.key)], args);
+                let words = WordList::new([lock(&claim.key), channel], args);
                 (
                     &scripts.release,
                     Some(batched(scripts, topology, "release")),

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use super::reply::array;
 use super::sending::{ClusterRoute, Op};
 use super::slots::{by_slot, chosen};
-use super::word::{fields, lock, millis, scripts_of, written};
+use super::word::{fields, lock, millis, scripts_of, timeout, written};
 use crate::claim::Claim;
 use crate::lua::Topology;
 use crate::node::{Call, Outcome, ReplicaAck, Reply, WordList};
@@ -25,10 +25,19 @@ pub(crate) struct Renew {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RenewAnswer {
     Renewed,
+    /// Renewed, and before that another client had left the lock only this long to live: it has a
+    /// shorter lease, and sets the lifetime of all readers.
+    Cut(Duration),
     /// The lock is deleted, is somebody else's, or is not a lock any more.
     Gone,
     /// The server could not renew it, for this reason.
     Failed(String),
+}
+
+impl RenewAnswer {
+    fn is_renewed(&self) -> bool {
+        matches!(self, Self::Renewed | Self::Cut(_))
+    }
 }
 
 impl Op for Renew {
@@ -37,7 +46,10 @@ impl Op for Renew {
     type Output = Vec<RenewAnswer>;
 
     fn call(&self, topology: Topology) -> Call {
-        let keys = self.claims.iter().map(|claim| lock(&claim.key));
+        let keys = self
+            .claims
+            .iter()
+            .flat_map(|claim| once(lock(&claim.key)).chain(timeout(claim)));
         let args = once(millis(self.lease)).chain(fields(&self.claims));
         written(
             scripts_of(&self.claims).renew.on(topology),
@@ -54,13 +66,10 @@ impl Op for Renew {
         ack: ReplicaAck,
     ) -> Outcome<Vec<RenewAnswer>> {
         if let Outcome::Done(answers) = &mut answer
-            && answers.contains(&RenewAnswer::Renewed)
+            && answers.iter().any(RenewAnswer::is_renewed)
             && let Err(failure) = ack.confirm().await
         {
-            for answer in answers
-                .iter_mut()
-                .filter(|answer| **answer == RenewAnswer::Renewed)
-            {
+            for answer in answers.iter_mut().filter(|answer| answer.is_renewed()) {
                 *answer = RenewAnswer::Failed(failure.reason.clone());
             }
         }
@@ -149,7 +158,9 @@ fn answers(reply: &Reply, locks: usize) -> Option<Vec<RenewAnswer>> {
             Reply::Int(0) => RenewAnswer::Gone,
             Reply::Bytes(error) => {
                 let error = cut(error);
-                if error.contains("WRONGTYPE") {
+                if let Some(left) = error.strip_prefix("cut ") {
+                    RenewAnswer::Cut(Duration::from_millis(left.parse().ok()?))
+                } else if error.contains("WRONGTYPE") {
                     RenewAnswer::Gone
                 } else {
                     RenewAnswer::Failed(error)
@@ -159,10 +170,7 @@ fn answers(reply: &Reply, locks: usize) -> Option<Vec<RenewAnswer>> {
         };
     }
     // A reply that does not account for every lock may be about others, and counts as none.
-    let counted = answers
-        .iter()
-        .filter(|answer| **answer == RenewAnswer::Renewed)
-        .count();
+    let counted = answers.iter().filter(|answer| answer.is_renewed()).count();
     (usize::try_from(*renewed) == Ok(counted)).then_some(answers)
 }
 

@@ -75,6 +75,14 @@ pub(super) fn lock(key: &Key) -> Word<'_> {
     text(key.stored())
 }
 
+/// Returns the key of its own that a reader has beside the lock.
+pub(super) fn timeout(claim: &Claim) -> Option<Word<'_>> {
+    claim
+        .kind
+        .shares()
+        .then(|| text(claim.key.reader_timeout(&claim.field)))
+}
+
 pub(super) fn channel(key: &Key) -> Word<'_> {
     text(&**key.channel())
 }

@@ -43,12 +43,18 @@ impl Quorum {
         }
     }
 
-    /// Returns the same holder with the label of its locker, from the first server that has it.
-    /// Does not wait for the slowest.
+    /// Returns the same holder with the label of its locker.
     pub(crate) async fn labelled(&self, holder: Holder) -> Holder {
-        let Some(locker) = locker_of(holder.owner_bytes()) else {
-            return holder;
-        };
+        match self.label_of(holder.owner_bytes()).await {
+            Some(label) => holder.labelled(Some(label)),
+            None => holder,
+        }
+    }
+
+    /// Returns the label of the locker of this owner, from the first server that has it. Does not
+    /// wait for the slowest.
+    pub(crate) async fn label_of(&self, owner: &[u8]) -> Option<String> {
+        let locker = locker_of(owner)?;
         let mut asking = self.ask_for_labels(&ReadLabel(locker.into()));
         // Those that refuse labels have answered.
         let refusing = self
@@ -69,12 +75,10 @@ impl Quorum {
             if answered >= self.majority() {
                 until = until.min(Some(patience_of(started)));
             }
-            let Some((place, outcome)) = asking.next_by(until).await else {
-                return holder;
-            };
+            let (place, outcome) = asking.next_by(until).await?;
             answered += 1;
             if let Some(text) = self.heard_of_label(place, outcome).flatten() {
-                return holder.labelled(Some(shown(&text)));
+                return Some(shown(&text));
             }
         }
     }

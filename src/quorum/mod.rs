@@ -46,6 +46,7 @@ mod labels;
 mod node_record;
 mod outcome;
 mod pace;
+mod read_write;
 #[cfg(test)]
 #[cfg(feature = "testing")]
 #[path = "../../tests/unit/test_quorum.rs"]
@@ -75,7 +76,7 @@ use self::voter::Voter;
 pub(crate) use self::votes::Confirmations;
 use self::votes::RoundVotes;
 use self::waiting::Lists;
-use crate::claim::{Claim, Listing, ReleaseAnswer};
+use crate::claim::{Claim, How, ReleaseAnswer};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::fence::{Fence, Source};
@@ -107,8 +108,7 @@ pub(crate) enum Order {
 pub(crate) struct AcquireTerms {
     pub(crate) lease: Duration,
     pub(crate) fences: Source,
-    /// If the locker waits for the lock: what the list needs to know.
-    pub(crate) listing: Option<Listing>,
+    pub(crate) how: How,
 }
 
 /// A vote that a node has lost and is asked for again.

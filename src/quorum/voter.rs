@@ -29,11 +29,7 @@ impl Voter {
         terms: &AcquireTerms,
         ticket: &Ticket,
     ) -> Outcome<AcquireAnswer> {
-        let AcquireTerms {
-            lease,
-            fences,
-            listing,
-        } = terms.clone();
+        let AcquireTerms { lease, fences, how } = terms.clone();
         let claims = Arc::clone(claims);
         let vote = ticket.vote.clone();
         let acquire = Acquire {
@@ -41,7 +37,7 @@ impl Voter {
             lease,
             fences,
             vote,
-            listing,
+            how,
         };
         self.vouch(ticket, op::ask(&self.node, Lane::Grants, &acquire).await)
     }
@@ -126,6 +122,7 @@ mod tests {
 
     use super::super::test_quorum::{TestQuorum, claim};
     use super::*;
+    use crate::claim::How;
     use crate::fence::Source;
 
     const LEASE: Duration = Duration::from_secs(30);
@@ -135,7 +132,7 @@ mod tests {
         let terms = AcquireTerms {
             lease: LEASE,
             fences: Source::Tokens,
-            listing: None,
+            how: How::Plainly,
         };
         let ticket = test
             .voter(place)

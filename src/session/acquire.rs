@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
+use super::read_write;
 use super::reentries;
 use super::release;
 use super::try_lock;
+use super::waits;
 use super::{RawGuard, Session};
 use crate::clock::Instant;
 use crate::error::Error;
 use crate::foreign::{self, Span, contained};
-use crate::hold::{Hold, Terms};
+use crate::hold::{Hold, Want};
 use crate::identity::{Caller, Origin};
 use crate::key::Key;
-use crate::lines::{Arrival, CallWaiter, LockRequest, Timed};
+use crate::lines::{Arrival, CallWaiter, LineAnswer, LockRequest, Timed};
 
 /// A caller's place in a line. Dropping it leaves the line.
 struct WaiterGuard<'a> {
@@ -52,10 +54,11 @@ impl Session {
         self: &Arc<Self>,
         key: &Key,
         caller: &Caller,
-        terms: &Terms,
+        want: &Want,
         deadline: Option<Instant>,
     ) -> Result<Option<RawGuard>, Error> {
         self.enter()?;
+        let came = self.now();
         loop {
             self.check_open()?;
             let now = self.now();
@@ -69,7 +72,7 @@ impl Session {
                 since: now,
                 call: LockRequest {
                     origin,
-                    terms: *terms,
+                    want: *want,
                     span: span_of(self, key),
                     reply,
                 },
@@ -81,6 +84,14 @@ impl Session {
                         .map(Some);
                 }
                 Arrival::Lost(loss) => return Err(Error::lost(key, loss)),
+                Arrival::Upgrade => return Err(read_write::upgrade(key)),
+                Arrival::Inside(write) => {
+                    let reads = read_inside(self, key, caller, *want, write, came, deadline);
+                    match Box::pin(reads).await? {
+                        None => continue,
+                        guard => return Ok(guard),
+                    }
+                }
                 Arrival::Queued => {}
             }
             let mut waiting = WaiterGuard {
@@ -102,12 +113,16 @@ impl Session {
             let answer = answer.await.unwrap_or(Err(Error::Closed));
             waiting.answered = true;
             drop(waiting);
-            let Some(guard) = answer? else {
+            let guard = match answer? {
+                LineAnswer::Granted(guard) => guard,
+                LineAnswer::SentBack => continue,
                 // The line left the lock to others for all of this caller's time: it may be free.
-                return match self.lines.has_given_turn(key, now) {
-                    true => Box::pin(try_after_turn(self, key, caller, *terms)).await,
-                    false => Ok(None),
-                };
+                LineAnswer::TimeOver => {
+                    return match self.lines.has_given_turn(key, now) {
+                        true => Box::pin(try_after_turn(self, key, caller, *want)).await,
+                        false => Ok(None),
+                    };
+                }
             };
             // A grant that was revoked or lost before this caller was polled does not count: the
             // caller queues again.
@@ -116,9 +131,37 @@ impl Session {
             }
             // The grant was in time, and only the poll was late: one more attempt decides.
             if deadline.is_some_and(|deadline| self.now() >= deadline) {
-                return Box::pin(self.try_lock(key, caller, *terms)).await;
+                return Box::pin(self.try_lock(key, caller, *want)).await;
             }
         }
+    }
+}
+
+/// Reads inside a write hold of the caller's owner, for a caller that came then. Waits through an
+/// outage, as a caller in line does. Returns `None` if the caller has to come again.
+async fn read_inside(
+    session: &Arc<Session>,
+    key: &Key,
+    caller: &Caller,
+    want: Want,
+    write: Arc<Hold>,
+    came: Instant,
+    deadline: Option<Instant>,
+) -> Result<Option<RawGuard>, Error> {
+    match read_write::read_inside(session, key, caller, want, write).await {
+        Ok(Some(guard)) => try_lock::take(session, guard),
+        Err(error @ Error::Unavailable { .. }) => {
+            let now = session.now();
+            let left = session.outage.patience_left(came, now);
+            let left = deadline.map_or(left, |deadline| left.min(now.until(deadline)));
+            if left.is_zero() {
+                return Err(error);
+            }
+            let pause = session.settings.retry_pause(fastrand::f64()).min(left);
+            waits::pause_until(session, now + pause).await;
+            Ok(None)
+        }
+        other => other,
     }
 }
 
@@ -127,9 +170,9 @@ async fn try_after_turn(
     session: &Arc<Session>,
     key: &Key,
     caller: &Caller,
-    terms: Terms,
+    want: Want,
 ) -> Result<Option<RawGuard>, Error> {
-    let guard = session.try_lock(key, caller, terms).await?;
+    let guard = session.try_lock(key, caller, want).await?;
     // This is the outcome of the turn: the line may be empty by now, and would give the others the
     // same turn again and again.
     if guard.is_some() {
@@ -169,6 +212,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::hold::Terms;
     use crate::options::Reentry;
     use crate::owner::Owner;
 
@@ -193,7 +237,7 @@ mod tests {
                 since: now,
                 call: LockRequest {
                     origin,
-                    terms,
+                    want: Want::of_lock(terms),
                     span: Span::default(),
                     reply,
                 },

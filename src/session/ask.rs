@@ -9,10 +9,12 @@ use tokio::task::yield_now;
 use super::attempt::{self, Attempt};
 use super::state::{Asking, UnderWay};
 use super::{Session, jobs};
+use crate::claim::{Among, Hint, How, Listing};
 use crate::clock::Instant;
 use crate::foreign::log;
 use crate::lease;
 use crate::line::{AcquireOutcome, Event};
+use crate::lines::Head;
 use crate::op::ListPlace;
 use crate::quorum::Order;
 
@@ -36,9 +38,9 @@ pub(super) async fn ask(asking: Asking) {
         slice::from_ref(key),
         &head.owner,
         head.origin,
-        head.terms,
+        head.want,
         order,
-        listing,
+        how(session, &head, listing),
     )
     .await;
     let answer = match attempt {
@@ -86,6 +88,21 @@ pub(super) async fn ask(asking: Asking) {
     under_way.end(Event::Answered(answer));
 }
 
+/// Returns how the acquire for a waiter asks.
+fn how(session: &Session, head: &Head, listing: Option<Listing>) -> How {
+    if head.want.kind.hands_over() {
+        return listing.into();
+    }
+    let hint = Hint {
+        locker: session.id,
+        lasts: session.settings.hint(),
+    };
+    How::Among(Among {
+        under: None,
+        hint: Some(hint),
+    })
+}
+
 /// Returns how long it is until an outage has lasted for too long. If it has, all lines that wait
 /// are told.
 fn outage_ends_in(session: &Arc<Session>) -> Option<Duration> {
@@ -119,10 +136,10 @@ mod tests {
     use crate::clock::Instant;
     use crate::error::Error;
     use crate::foreign::{Span, poll_sickly};
-    use crate::hold::Terms;
+    use crate::hold::{Terms, Want};
     use crate::identity::Caller;
     use crate::key::Key;
-    use crate::lines::{Arrival, CallWaiter, Head, LockRequest};
+    use crate::lines::{Arrival, CallWaiter, LineAnswer, LockRequest};
     use crate::options::Reentry;
     use crate::owner::Owner;
 
@@ -132,7 +149,7 @@ mod tests {
         max_hold: None,
     };
 
-    type Reply = oneshot::Receiver<Result<Option<RawGuard>, Error>>;
+    type Reply = oneshot::Receiver<Result<LineAnswer<RawGuard>, Error>>;
 
     /// Has a caller wait, and returns its number and its answer.
     fn arrives(session: &Session, key: &Key, task: u64) -> (u64, Reply) {
@@ -146,7 +163,7 @@ mod tests {
             since: Instant::now(),
             call: LockRequest {
                 origin,
-                terms: TERMS,
+                want: Want::of_lock(TERMS),
                 span: Span::default(),
                 reply,
             },
@@ -170,7 +187,7 @@ mod tests {
             id: waits[0].0,
             owner,
             origin,
-            terms: TERMS,
+            want: Want::of_lock(TERMS),
             span: Span::default(),
         };
         let under_way = UnderWay::new(&session, &key);

@@ -8,17 +8,17 @@ use super::labels;
 use super::reentries;
 use super::release;
 use super::{RawGuard, Session};
-use crate::claim::{Claim, Listing};
+use crate::claim::{Claim, How};
 use crate::clock::{self, Instant};
 use crate::engine::{InFlight, Work};
 use crate::error::{Error, Loss};
 use crate::fence::{Fence, Source};
 use crate::foreign::{self, log};
-use crate::hold::{Grant, Hold, Terms};
+use crate::hold::{Grant, Hold, Want};
 use crate::identity::Origin;
 use crate::key::Key;
 use crate::lease;
-use crate::lines::{Admitted, CallWaiter};
+use crate::lines::{Admitted, CallWaiter, LineAnswer};
 use crate::owner::Owner;
 use crate::quorum::{self, Acquired, Majority, Order};
 use crate::standing::Unsettled;
@@ -40,7 +40,7 @@ pub(super) struct PendingAcquire<'a> {
     session: &'a Arc<Session>,
     owner: &'a Owner,
     origin: Origin,
-    pub(super) terms: Terms,
+    pub(super) want: Want,
     /// Each has a generation of its own, from `first` on.
     pub(super) claims: Arc<[Claim]>,
     first: u64,
@@ -58,16 +58,16 @@ impl<'a> PendingAcquire<'a> {
         keys: &[Key],
         owner: &'a Owner,
         origin: Origin,
-        terms: Terms,
+        want: Want,
         patience: Duration,
     ) -> Self {
         // Invariant 2: a retry is another acquire, with generations of its own.
         let first = session
             .generations
             .fetch_add(keys.len() as u64, Ordering::Relaxed);
-        let kind = session.settings.kind;
+        let kind = want.kind;
         let claim = |(key, generation): (&Key, u64)| {
-            let field = owner.field(session.id, generation).into();
+            let field = owner.field(session.id, generation, kind.suffix()).into();
             Claim {
                 kind,
                 key: key.clone(),
@@ -86,7 +86,7 @@ impl<'a> PendingAcquire<'a> {
             session,
             owner,
             origin,
-            terms,
+            want,
             claims,
             first,
             fences,
@@ -97,7 +97,7 @@ impl<'a> PendingAcquire<'a> {
 
     /// Returns what it may take.
     pub(super) fn unsettled(&self) -> Unsettled {
-        Unsettled::new(&self.session.book, &self.claims, self.terms.lease)
+        Unsettled::new(&self.session.book, &self.claims, self.want.terms.lease)
     }
 
     /// Makes the holds of a majority's yes, unless the lease was over when it came.
@@ -111,7 +111,7 @@ impl<'a> PendingAcquire<'a> {
                 origin: self.origin,
                 generation,
                 fence: *fence,
-                terms: self.terms,
+                terms: self.want.terms,
                 since: self.sent,
                 granted,
                 patience: self.patience,
@@ -160,9 +160,9 @@ pub(super) async fn attempt(
     keys: &[Key],
     owner: &Owner,
     origin: Origin,
-    terms: Terms,
+    want: Want,
     order: Order,
-    listing: Option<Listing>,
+    how: How,
 ) -> Attempt {
     // Closing waits for what began before it, so this is sent before the connections quit.
     if let Err(error) = session.check_open() {
@@ -176,17 +176,17 @@ pub(super) async fn attempt(
             keys,
             owner,
             origin,
-            terms,
-            lease::recheck_interval(terms.lease),
+            want,
+            lease::recheck_interval(want.terms.lease),
         )
     };
     let mut pending = new();
     // Invariant 1: this undoes everything, should the task end early.
     let mut unsettled = pending.unsettled();
     let with = |fences| quorum::AcquireTerms {
-        lease: terms.lease,
+        lease: want.terms.lease,
         fences,
-        listing: listing.clone(),
+        how: how.clone(),
     };
     let mut round = session
         .quorum
@@ -278,7 +278,7 @@ fn give(session: &Arc<Session>, granted: Granted, admitted: Admitted<RawGuard>) 
     session.engine.queue_reply(move || {
         // A caller that is gone drops the guard, and that releases.
         match waiter {
-            Some(waiter) => foreign::answer(waiter.call.reply, Ok(Some(guard))),
+            Some(waiter) => foreign::answer(waiter.call.reply, Ok(LineAnswer::Granted(guard))),
             None => drop(guard),
         }
         drop(in_flight);
@@ -292,13 +292,13 @@ fn admit(session: &Arc<Session>, granted: &Granted, waiter: Option<u64>) -> Admi
 
 /// Makes older holds of the key lost, before a grant is registered.
 fn depose_others(session: &Session, hold: &Hold) {
-    // The grant proves that earlier holders of this key no longer hold it.
+    // The grant proves that earlier holders of this key that it excludes no longer hold it.
     let key = &hold.claim.key;
     for other in session
         .lines
         .holds_of(key)
         .iter()
-        .filter(|other| other.generation < hold.generation)
+        .filter(|other| other.generation < hold.generation && hold.excludes(other))
     {
         other.lose(Loss::NotOwner);
     }
@@ -334,7 +334,7 @@ fn settle(session: &Arc<Session>, granted: &Granted) {
     // The answer to a later attempt may have come first: the later grant proves that this one is
     // gone.
     if session.lines.has_hold(&hold.claim.key, |other| {
-        other.generation > hold.generation && other.is_held()
+        other.generation > hold.generation && other.is_held() && hold.excludes(other)
     }) {
         hold.lose(Loss::NotOwner);
     }
@@ -351,6 +351,6 @@ fn serve(session: &Arc<Session>, hold: &Arc<Hold>, waiters: Vec<CallWaiter<RawGu
         reentries::note_reentry(hold);
         let guard =
             RawGuard::granted_beside(Arc::clone(session), Arc::clone(hold), waiter.call.origin);
-        foreign::answer(waiter.call.reply, Ok(Some(guard)));
+        foreign::answer(waiter.call.reply, Ok(LineAnswer::Granted(guard)));
     }
 }

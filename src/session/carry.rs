@@ -17,7 +17,7 @@ use crate::foreign::{self, contained, log};
 use crate::key::Key;
 use crate::lease;
 use crate::line::{Effect, Event, Moment};
-use crate::lines::{CallWaiter, Head, Timed, Timers, World};
+use crate::lines::{CallWaiter, Head, LineAnswer, Timed, Timers, World};
 use crate::shown::Shown;
 
 impl World for Around {
@@ -31,9 +31,11 @@ impl World for Around {
     fn moment(&self, key: &Key) -> Moment<'_> {
         let settings = &self.settings;
         let quorum = &self.quorum;
+        let has_readers = key.has_readers();
         let is_told = settings.kind.announced;
         // All waiters listen, and this server, the only one, counts all of them.
         let counts = is_told
+            && !has_readers
             && matches!(quorum.nodes(), [] | [_])
             && !quorum.nodes().iter().any(|n| n.is_cluster());
         Moment {
@@ -48,7 +50,8 @@ impl World for Around {
             round_trip: quorum.round_trip(),
             is_told,
             counts,
-            lister: quorum.lister_of(key),
+            lister: quorum.lister_of(key).filter(|_| !has_readers),
+            hint: has_readers.then(|| settings.hint()),
             sources: self.channels.sources(key),
         }
     }
@@ -119,6 +122,10 @@ impl World for Around {
                 jobs::refuse(session.lines.leave(key, id), &Error::lost(key, loss));
                 Some(Event::Changed)
             }
+            Effect::SendBack(id) => {
+                jobs::send_back(session.lines.leave(key, id));
+                Some(Event::Changed)
+            }
             Effect::GiveUp { came_by } => Some(Event::GaveUp(give_up(&session, key, came_by))),
             Effect::Pass => pass(&session, key),
             // These change the subscription and the timer, under the shard's lock
@@ -140,8 +147,14 @@ fn pass(session: &Arc<Session>, key: &Key) -> Option<Event> {
     let key = key.clone();
     let pending = session.engine.track(Work::Operation);
     session.engine.spawn(async move {
-        let passing = foreign::survive(owned.quorum.pass(key.clone()));
-        let passed = passing
+        let passing = async {
+            if key.has_readers() {
+                owned.quorum.withdraw(key.clone(), owned.id).await
+            } else {
+                owned.quorum.pass(key.clone()).await
+            }
+        };
+        let passed = foreign::survive(passing)
             .await
             .unwrap_or_else(|said| Err(owned.panicked(&said)));
         if let Err(error) = &passed {
@@ -209,9 +222,9 @@ fn end_wait(session: &Session, key: &Key, id: u64, deadline: Instant) {
     if let Some(waiter) = session.lines.leave(key, id) {
         // Nobody asked a server while the lock was left to others: the caller does.
         let answer = if held || session.lines.has_given_turn(key, waiter.since) {
-            Ok(None)
+            Ok(LineAnswer::TimeOver)
         } else {
-            waits::gave_up(session, waiter.since, deadline).map(|()| None)
+            waits::gave_up(session, waiter.since, deadline).map(|()| LineAnswer::TimeOver)
         };
         foreign::answer(waiter.call.reply, answer);
     }

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use uuid::Uuid;
@@ -11,14 +12,14 @@ use super::closing::{self, CloseOnRuntimeDrop};
 use super::outage::Outage;
 use super::refusals::Refusals;
 use super::state::{Around, Session};
-use super::warned::Warned;
+use super::warned::{Warned, Warning};
 use super::{carry, jobs, labels, leave, levels, losses};
 use crate::alarm::Alarm;
 use crate::clock::Instant;
 use crate::engine::{Engine, JobRunner};
 use crate::error::{Error, Loss};
 use crate::foreign::log;
-use crate::hold::{LossReporter, Lost};
+use crate::hold::{Hold, LossReporter, Lost};
 use crate::key::Key;
 use crate::lines::Lines;
 use crate::node::{LinkEvent, Target};
@@ -193,7 +194,22 @@ pub(super) fn judge(session: &Arc<Session>, finding: Finding) {
             session.alarm.watch(&hold, Instant::now());
             session.book.retake(hold, node);
         }
+        Finding::Cut(hold, left) => warn_of_cut(session, &hold, left),
         Finding::Panicked(message) => fail(session, message),
+    }
+}
+
+/// Has the alarm look at a hold that ends sooner by now, since another client cuts its lease.
+fn warn_of_cut(session: &Session, hold: &Arc<Hold>, left: Duration) {
+    let now = Instant::now();
+    session.alarm.watch(hold, now);
+    let key = &hold.claim.key;
+    if session.warned.is_due(key, Warning::Cut, now) {
+        log!(
+            warn, key = %key.shown(), ?left, lease = ?hold.terms.lease,
+            "another client with a shorter lease sets the lease of all readers of this lock: give it the same \
+             lease (Redisson: lockWatchdogTimeout); until then the lock counts as held for the shorter time only"
+        );
     }
 }
 

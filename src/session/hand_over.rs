@@ -66,13 +66,14 @@ pub(super) async fn hand_over(mut released: Unconfirmed, head: Option<Head>) {
     let _in_flight = session.engine.track(Work::Release);
     let hold = Arc::clone(&released.hold);
     let key = &hold.claim.key;
-    let patience = lease::recheck_interval(head.terms.lease).min(session.settings.command_timeout);
+    let patience =
+        lease::recheck_interval(head.want.terms.lease).min(session.settings.command_timeout);
     let next = PendingAcquire::new(
         session,
         slice::from_ref(key),
         &head.owner,
         head.origin,
-        head.terms,
+        head.want,
         patience,
     );
     // If this task ends early, both are undone, in this order.
@@ -80,7 +81,7 @@ pub(super) async fn hand_over(mut released: Unconfirmed, head: Option<Head>) {
     let mut asking = pin!(session.quorum.hand_over(
         &hold.claim,
         &next.claims[0],
-        head.terms.lease,
+        head.want.terms.lease,
         next.fences
     ));
     let outcome = match timeout(Instant::now().until(released.deadline), &mut asking).await {

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::foreign::{self, contained};
 use crate::key::Key;
 use crate::line::Event;
-use crate::lines::CallWaiter;
+use crate::lines::{CallWaiter, LineAnswer};
 
 impl UnderWay {
     pub(super) fn new(session: &Arc<Session>, key: &Key) -> Self {
@@ -90,6 +90,13 @@ where
 pub(super) fn refuse<G>(waiters: impl IntoIterator<Item = CallWaiter<G>>, error: &Error) {
     for waiter in waiters {
         foreign::answer(waiter.call.reply, Err(error.clone()));
+    }
+}
+
+/// Sends these callers back, to come again.
+pub(super) fn send_back<G>(waiters: impl IntoIterator<Item = CallWaiter<G>>) {
+    for waiter in waiters {
+        foreign::answer(waiter.call.reply, Ok(LineAnswer::SentBack));
     }
 }
 

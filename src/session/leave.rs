@@ -53,6 +53,7 @@ fn count_down(
     match leave {
         // A revoked grant has no count left to write.
         Leave::Nested(0) => foreign::answer(reply, Ok(())),
+        Leave::Nested(_) if !hold.claim.kind.hands_over() => foreign::answer(reply, Ok(())),
         Leave::Nested(count) => send_count(session, hold, count, reply),
         Leave::Last => send_release(session, hold, reply),
         Leave::Lost { loss, last } => {
@@ -127,7 +128,11 @@ fn hands_over(session: &Session, hold: &Hold) -> bool {
     // A lock that is kept for its `min_hold` is not free for the next caller.
     let is_over = hold::rest(hold.kept_until(), session.now()).is_none();
     // With `replicas`, acquires and releases are on different connections.
-    session.quorum.hands_over() && session.settings.replicas.is_none() && is_sound && is_over
+    hold.claim.kind.hands_over()
+        && session.quorum.hands_over()
+        && session.settings.replicas.is_none()
+        && is_sound
+        && is_over
 }
 
 /// Removes a lost hold whose last guard is gone. What may stand under its field is released all the

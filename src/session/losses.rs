@@ -11,6 +11,7 @@ use super::{Session, leave};
 use crate::error::Loss;
 use crate::foreign::log;
 use crate::hold::{Hold, Lost};
+use crate::kind::Role;
 use crate::line::Event;
 
 /// The most losses that are handled before the first of them is logged.
@@ -33,6 +34,10 @@ pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<
                 let (1.., Some(session)) = (many, session.upgrade()) else { return };
                 for Lost { hold, .. } in &lost {
                     session.lines.step(&hold.claim.key, Event::Changed);
+                    // The reads of its owner inside of it keep the hash, and it with them, alive.
+                    if hold.claim.kind.role == Role::Write {
+                        session.book.undo_hold(hold);
+                    }
                     // Callers that have not claimed it yet never will: they queue again.
                     if hold.revoke() {
                         leave::take_back(&session, hold);
@@ -102,7 +107,7 @@ mod tests {
     use crate::engine::Engine;
     use crate::error::Error;
     use crate::foreign::SickOfEvents;
-    use crate::hold::{HoldState, Terms};
+    use crate::hold::{HoldState, Terms, Want};
     use crate::identity::Caller;
     use crate::key::Key;
     use crate::options::Options;
@@ -153,7 +158,8 @@ mod tests {
         let as_owner = |owner: &Owner| Caller::blocking(Some(owner), Reentry::Task);
         let holder = as_owner(&owner);
         let waiter = as_owner(&Owner::new());
-        let waiting = session.wait_in_line(&key, &waiter, &TERMS, None);
+        let want = Want::of_lock(TERMS);
+        let waiting = session.wait_in_line(&key, &waiter, &want, None);
         let mut waiting = std::pin::pin!(waiting);
         assert!(futures_util::poll!(&mut waiting).is_pending());
         let (subscriber, events) = SickOfEvents::new();
@@ -191,14 +197,24 @@ mod tests {
         };
         told(waiting.await.err());
         for caller in [&holder, &waiter] {
-            told(session.wait_in_line(&key, caller, &TERMS, None).await.err());
-            told(session.try_lock(&"other".into(), caller, TERMS).await.err());
+            told(
+                session
+                    .wait_in_line(&key, caller, &Want::of_lock(TERMS), None)
+                    .await
+                    .err(),
+            );
+            told(
+                session
+                    .try_lock(&"other".into(), caller, Want::of_lock(TERMS))
+                    .await
+                    .err(),
+            );
             told(
                 session
                     .wait_in_line(
                         &"other".into(),
                         caller,
-                        &TERMS,
+                        &Want::of_lock(TERMS),
                         Some(session.now() + Duration::from_secs(1)),
                     )
                     .await

@@ -53,6 +53,7 @@ mod losses;
 mod multi;
 mod outage;
 mod raw_guard;
+mod read_write;
 mod reentries;
 mod refusals;
 mod release;

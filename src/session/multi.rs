@@ -18,7 +18,7 @@ use super::waits;
 use super::{RawGuard, Session};
 use crate::clock::Instant;
 use crate::error::Error;
-use crate::hold::Terms;
+use crate::hold::Want;
 use crate::identity::Caller;
 use crate::key::Key;
 
@@ -26,7 +26,7 @@ use crate::key::Key;
 struct Errand<'a> {
     keys: &'a [Key],
     caller: &'a Caller,
-    terms: Terms,
+    want: Want,
     called: Instant,
     deadline: Option<Instant>,
     /// Whether a round has been answered.
@@ -40,7 +40,7 @@ impl Session {
         self: &Arc<Self>,
         keys: &[Key],
         caller: &Caller,
-        terms: Terms,
+        want: Want,
         deadline: Option<Instant>,
     ) -> Result<Option<Vec<RawGuard>>, Error> {
         self.enter()?;
@@ -48,7 +48,7 @@ impl Session {
         let mut errand = Errand {
             keys,
             caller,
-            terms,
+            want,
             called,
             deadline,
             answered: false,
@@ -57,7 +57,7 @@ impl Session {
             // Callers in a line were there first.
             if !keys.iter().any(|key| self.lines.is_awaited(key)) {
                 match self
-                    .in_time(deadline, self.try_all(keys, caller, terms))
+                    .in_time(deadline, self.try_all(keys, caller, want))
                     .await
                 {
                     Some(Ok(Some(taken))) => return Ok(Some(taken)),
@@ -96,7 +96,7 @@ async fn collect(
     // In the order of their names: two callers that want the same locks never wait for each other.
     for key in errand.keys {
         match session
-            .wait_in_line(key, errand.caller, &errand.terms, errand.deadline)
+            .wait_in_line(key, errand.caller, &errand.want, errand.deadline)
             .await
         {
             Ok(Some(guard)) => guards.push(guard),

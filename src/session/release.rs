@@ -137,6 +137,9 @@ pub(super) async fn write_count(
     hold: &Arc<Hold>,
     count: u32,
 ) -> Result<(), Error> {
+    if !hold.claim.kind.hands_over() {
+        return hold.at(session.now()).check(&hold.claim.key);
+    }
     let owned = Arc::clone(session);
     let counted = Arc::clone(hold);
     let settled = jobs::on_engine(session, async move {

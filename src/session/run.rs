@@ -7,6 +7,7 @@ use super::Session;
 use crate::error::Error;
 use crate::identity::{Caller, Known, Scope, TurnHeld};
 use crate::key::Key;
+use crate::kind::Kind;
 use crate::options::Reentry;
 use crate::owner::Owner;
 
@@ -35,6 +36,7 @@ impl Session {
     pub(crate) async fn begin_run(
         self: &Arc<Self>,
         keys: Arc<[Key]>,
+        kind: &Kind,
         named: Option<&Owner>,
         reentry: Reentry,
     ) -> Result<Run, Error> {
@@ -72,8 +74,8 @@ impl Session {
         let (runs, around) = caller.runs.standing();
         caller.runs = runs;
         let mut turns = Vec::with_capacity(keys.len());
-        // The keys are in order, so two runs never wait for each other.
-        for key in keys.iter() {
+        // The keys are in order, so two runs never wait for each other. Reads are inside together.
+        for key in keys.iter().filter(|_| !kind.shares()) {
             let inside = caller.runs.innermost(self.id, key);
             match self.turns.take(key, &caller.owner, inside).await {
                 Some(turn) => turns.push(turn),

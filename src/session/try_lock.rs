@@ -5,12 +5,14 @@ use std::sync::Arc;
 use super::attempt;
 use super::attempt::Attempt;
 use super::jobs;
+use super::read_write;
 use super::reentries;
 use super::release;
 use super::{RawGuard, Session};
+use crate::claim::{Among, How};
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
-use crate::hold::{HoldState, Terms};
+use crate::hold::{HoldState, Want};
 use crate::identity::Caller;
 use crate::key::Key;
 use crate::lines::Entry;
@@ -22,10 +24,10 @@ impl Session {
         self: &Arc<Self>,
         key: &Key,
         caller: &Caller,
-        terms: Terms,
+        want: Want,
     ) -> Result<Option<RawGuard>, Error> {
         let taken = self
-            .try_all(std::slice::from_ref(key), caller, terms)
+            .try_all(std::slice::from_ref(key), caller, want)
             .await?;
         Ok(taken.and_then(|mut guards| guards.pop()))
     }
@@ -36,7 +38,7 @@ impl Session {
         self: &Arc<Self>,
         keys: &[Key],
         caller: &Caller,
-        terms: Terms,
+        want: Want,
     ) -> Result<Option<Vec<RawGuard>>, Error> {
         self.enter()?;
         let mut guards = Vec::with_capacity(keys.len());
@@ -46,12 +48,20 @@ impl Session {
             let before = open.len();
             let mut rest = Vec::with_capacity(before);
             for key in open {
-                match self.lines.enter(&key, &caller.owner, self.now()) {
+                match self.lines.enter(&key, &caller.owner, want.kind, self.now()) {
                     Entry::Reentered(hold, _) => {
                         reentries::note_reentry(&hold);
                         guards.push(RawGuard::entered(Arc::clone(self), hold, caller.origin));
                     }
                     Entry::Lost(loss) => return Err(Error::lost(&key, loss)),
+                    Entry::Upgrade => return Err(read_write::upgrade(&key)),
+                    Entry::Inside(write) => {
+                        let reads = read_write::read_inside(self, &key, caller, want, write);
+                        match Box::pin(reads).await? {
+                            Some(guard) => guards.extend(take(self, guard)?),
+                            None => rest.push(key),
+                        }
+                    }
                     // The guards so far are dropped, and their counts go back.
                     Entry::HeldHere => return Ok(None),
                     Entry::Open => rest.push(key),
@@ -65,7 +75,7 @@ impl Session {
             }
             if !rest.is_empty() {
                 attempted = true;
-                let Some(granted) = acquire_all(self, &rest, caller, terms).await? else {
+                let Some(granted) = acquire_all(self, &rest, caller, want).await? else {
                     open = rest;
                     continue;
                 };
@@ -94,7 +104,7 @@ async fn acquire_all(
     session: &Arc<Session>,
     keys: &[Key],
     caller: &Caller,
-    terms: Terms,
+    want: Want,
 ) -> Result<Option<Vec<RawGuard>>, Error> {
     let owned = Arc::clone(session);
     let keys = keys.to_vec();
@@ -102,7 +112,11 @@ async fn acquire_all(
     let origin = caller.origin;
     jobs::on_engine(session, async move {
         let sent = Instant::now();
-        match attempt::attempt(&owned, &keys, &owner, origin, terms, Order::AllAtOnce, None).await {
+        let how = match want.kind.hands_over() {
+            true => How::Plainly,
+            false => How::Among(Among::default()),
+        };
+        match attempt::attempt(&owned, &keys, &owner, origin, want, Order::AllAtOnce, how).await {
             Attempt::Granted(granted) => Ok(Some(
                 granted
                     .iter()

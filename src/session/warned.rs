@@ -21,6 +21,7 @@ pub(super) struct Warned(Mutex<HashMap<(Key, Warning), Instant>>);
 pub(super) enum Warning {
     Beside,
     Itself,
+    Cut,
 }
 
 impl Warned {

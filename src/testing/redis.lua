@@ -141,6 +141,31 @@ local commands = {
     local entry = find(key, 'hash')
     return entry and entry.fields[field] and 1 or 0
   end,
+  HGET = function(key, field)
+    local entry = find(key, 'hash')
+    return entry and entry.fields[field] or false
+  end,
+  HLEN = function(key)
+    local entry = find(key, 'hash')
+    return entry and #entry.order or 0
+  end,
+  HDEL = function(key, field)
+    local entry = find(key, 'hash')
+    if not entry or not entry.fields[field] then
+      return 0
+    end
+    entry.fields[field] = nil
+    for at, other in ipairs(entry.order) do
+      if other == field then
+        table.remove(entry.order, at)
+        break
+      end
+    end
+    if #entry.order == 0 then
+      entries[key] = nil
+    end
+    return 1
+  end,
   HMGET = function(key, ...)
     local entry, values = find(key, 'hash'), {}
     for i, field in ipairs({...}) do

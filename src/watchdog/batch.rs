@@ -186,7 +186,7 @@ async fn renew(
 fn failed(batch: &Batch, said: &[RenewAnswer]) -> Option<(Batch, String)> {
     let reason = said.iter().find_map(|answer| match answer {
         RenewAnswer::Failed(reason) => Some(reason.clone()),
-        RenewAnswer::Renewed | RenewAnswer::Gone => None,
+        RenewAnswer::Renewed | RenewAnswer::Cut(_) | RenewAnswer::Gone => None,
     })?;
     let failed = batch
         .iter()

@@ -63,6 +63,8 @@ pub(crate) enum Finding {
     Revoked(Arc<Hold>),
     /// This node does not have the lock, but a majority of the others has.
     VoteLost(Arc<Hold>, NodeIndex),
+    /// Another client leaves the lock only this long to live after a renewal.
+    Cut(Arc<Hold>, Duration),
     /// The watchdog panicked, with this message. Some holds may no longer be in any of its tables.
     Panicked(String),
 }

@@ -19,7 +19,7 @@ use super::{Finding, Judge, WatchOrder};
 use crate::clock::{self, Instant};
 use crate::error::Loss;
 use crate::hold::{Hold, HoldState, Survey};
-use crate::lease;
+use crate::lease::{self, NodeIndex};
 use crate::op::RenewAnswer;
 use crate::options::Settings;
 use crate::stats::Counters;
@@ -210,7 +210,12 @@ impl Wheel {
         for (hold, said) in batch.holds.iter().zip(&batch.said) {
             match said {
                 RenewAnswer::Renewed => {
-                    renewed += usize::from(self.renewed(hold, batch.node, batch.sent, now));
+                    renewed += usize::from(self.renewed(hold, batch.node, batch.sent, None, now));
+                }
+                RenewAnswer::Cut(left) => {
+                    renewed +=
+                        usize::from(self.renewed(hold, batch.node, batch.sent, Some(*left), now));
+                    judge(Finding::Cut(Arc::clone(hold), *left));
                 }
                 // For a hold that has left the wheel, "gone" means nothing: it was released while
                 // the renewal was under way.
@@ -245,8 +250,16 @@ impl Wheel {
         self.report.tell_due(&self.counters, Instant::now());
     }
 
-    /// Records a node's renewal. Returns whether it completed a majority for this hold.
-    fn renewed(&mut self, hold: &Arc<Hold>, node: usize, sent: Instant, now: Instant) -> bool {
+    /// Records a node's renewal, which another client may have `cut`. Returns whether it completed a
+    /// majority for this hold.
+    fn renewed(
+        &mut self,
+        hold: &Arc<Hold>,
+        node: NodeIndex,
+        sent: Instant,
+        cut: Option<Duration>,
+        now: Instant,
+    ) -> bool {
         // It was released or lost while its renewal was under way.
         let Some(entry) = self.entries.get_mut(&hold.generation) else {
             return false;
@@ -256,7 +269,11 @@ impl Wheel {
             self.entries.remove(&hold.generation);
             return false;
         }
-        if !hold.renewed(node, sent, now) {
+        let is_renewed = match cut {
+            None => hold.renewed(node, sent, now),
+            Some(left) => hold.cut_to(left, node, sent),
+        };
+        if !is_renewed {
             return false;
         }
         self.notes.push((Arc::clone(hold), Note::Renewed));
@@ -428,7 +445,7 @@ impl Rhythm {
     }
 
     fn interval(self, hold: &Hold) -> Duration {
-        lease::tick_interval(hold.terms.lease, self.renewal_failures)
+        lease::tick_interval(hold.trusted_lease(), self.renewal_failures)
     }
 }
 
@@ -709,7 +726,7 @@ mod tests {
         let judge: Judge = Box::new(move |finding| {
             let finding = match finding {
                 Finding::VoteLost(_, node) => Some(node),
-                Finding::Revoked(_) => None,
+                Finding::Revoked(_) | Finding::Cut(..) => None,
                 finding @ Finding::Panicked(_) => panic!("{finding:?}"),
             };
             tells.lock().expect("sound").push(finding);
@@ -733,7 +750,7 @@ mod tests {
         let hold = hold(TERMS, &[0], 1);
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
         let mut notes = |after| {
-            assert!(wheel.renewed(&hold, 0, hold.since + after, hold.since));
+            assert!(wheel.renewed(&hold, 0, hold.since + after, None, hold.since));
             wheel
                 .notes
                 .drain(..)

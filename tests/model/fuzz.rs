@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::hold::Terms;
 use crate::identity::{CallContext, Known};
 use crate::line::{AcquireOutcome, Moment, WakeSources, WakeUp};
 use crate::sync::Mutex;
@@ -17,7 +18,7 @@ const TERMS: Terms = Terms {
 };
 const MS: Duration = Duration::from_millis(1);
 
-type Reply = oneshot::Receiver<Result<Option<()>, Error>>;
+type Reply = oneshot::Receiver<Result<LineAnswer<()>, Error>>;
 
 struct Wild {
     now: Mutex<Instant>,
@@ -86,6 +87,7 @@ impl World for Wild {
             is_told: true,
             counts: self.majority == 1,
             lister: self.lister.as_ref(),
+            hint: None,
             sources: *self.sources.lock(),
         }
     }
@@ -292,7 +294,7 @@ impl Fuzz {
                     let named = self.random.bool();
                     self.owed.push(Owed::Outcome(Event::Named(named)));
                 }
-                Effect::Lost(id, _) => {
+                Effect::Lost(id, _) | Effect::SendBack(id) => {
                     drop(self.lines.leave(&key, id));
                     self.owed.push(Owed::Outcome(Event::Changed));
                 }
@@ -387,7 +389,7 @@ impl Fuzz {
                     since: now,
                     call: LockRequest {
                         origin,
-                        terms: TERMS,
+                        want: Want::of_lock(TERMS),
                         span: Span::default(),
                         reply,
                     },
@@ -565,7 +567,7 @@ fn a_waker_that_blocks_a_caller_blocks_no_other_caller() {
         };
         let call = LockRequest {
             origin,
-            terms: TERMS,
+            want: Want::of_lock(TERMS),
             span: Span::default(),
             reply,
         };

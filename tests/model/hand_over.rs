@@ -292,6 +292,7 @@ fn moment() -> Moment<'static> {
         is_told: true,
         counts: true,
         lister: None,
+        hint: None,
         sources: WakeSources::default(),
     }
 }

@@ -179,6 +179,7 @@ impl Locker {
             is_told: true,
             counts: true,
             lister: Some(&NAME),
+            hint: None,
             sources: WakeSources {
                 asked: self.channel != Channel::Off,
                 confirmed,

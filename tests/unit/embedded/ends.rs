@@ -13,7 +13,7 @@ async fn closing_ends_all_tasks() {
     let guard = register(&session, &hold);
     let waiter = tokio::spawn(async move {
         waiting
-            .wait_in_line(&"w".into(), &caller(), &TERMS, None)
+            .wait_in_line(&"w".into(), &caller(), &Want::of_lock(TERMS), None)
             .await
             .err()
     });
@@ -31,7 +31,7 @@ async fn closing_ends_all_tasks() {
     assert_eq!(Arc::strong_count(&session), 1, "nothing is left");
     assert!(matches!(
         session
-            .wait_in_line(&"w".into(), &caller(), &TERMS, None)
+            .wait_in_line(&"w".into(), &caller(), &Want::of_lock(TERMS), None)
             .await,
         Err(Error::Closed)
     ));
@@ -46,8 +46,13 @@ fn lockers_end_with_their_runtime() {
         let waiting = Arc::clone(&session);
         // Its caller is on another thread, and gets the error.
         let waiter = std::thread::spawn(move || {
-            futures_executor::block_on(waiting.wait_in_line(&"w".into(), &caller(), &TERMS, None))
-                .err()
+            futures_executor::block_on(waiting.wait_in_line(
+                &"w".into(),
+                &caller(),
+                &Want::of_lock(TERMS),
+                None,
+            ))
+            .err()
         });
         while session.stats().waiters == 0 {
             yield_now().await;
@@ -80,7 +85,7 @@ fn lockers_end_with_their_runtime() {
     let call = futures_executor::block_on(session.wait_in_line(
         &"k".into(),
         &caller(),
-        &TERMS,
+        &Want::of_lock(TERMS),
         Some(session.now() + SECOND),
     ));
     assert!(matches!(call, Err(Error::Closed)));
@@ -104,7 +109,8 @@ fn a_call_that_has_just_begun_when_the_runtime_ends_gets_an_error() {
     let entered = runtime.enter();
     let session = embedded();
     let (key, caller) = (Key::from("k"), caller());
-    let mut call = Box::pin(session.wait_in_line(&key, &caller, &TERMS, None));
+    let want = Want::of_lock(TERMS);
+    let mut call = Box::pin(session.wait_in_line(&key, &caller, &want, None));
     let mut woken_by_nobody = Context::from_waker(Waker::noop());
     assert!(call.as_mut().poll(&mut woken_by_nobody).is_pending());
     drop(entered);

@@ -18,7 +18,7 @@ use crate::alarm::Alarm;
 use crate::clock::{Clock, Instant};
 use crate::engine::Engine;
 use crate::error::{Error, Loss};
-use crate::hold::{Hold, HoldState, Terms};
+use crate::hold::{Hold, HoldState, Terms, Want};
 use crate::identity::Caller;
 use crate::key::Key;
 use crate::lease;
@@ -281,7 +281,12 @@ async fn calls_end_when_their_time_is_over() {
     let (key, start) = (Key::from("k"), session.now());
     for (wait, lasts) in [(SECOND * 5, SECOND * 5), (SECOND * 7, SECOND * 12)] {
         let refused = session
-            .wait_in_line(&key, &caller(), &TERMS, Some(session.now() + wait))
+            .wait_in_line(
+                &key,
+                &caller(),
+                &Want::of_lock(TERMS),
+                Some(session.now() + wait),
+            )
             .await;
         assert!(matches!(refused, Err(Error::Unavailable { .. })));
         assert_eq!(session.now(), start + lasts);
@@ -290,7 +295,7 @@ async fn calls_end_when_their_time_is_over() {
         .lock_all(
             &[key.clone(), "l".into()],
             &caller(),
-            TERMS,
+            Want::of_lock(TERMS),
             Some(session.now() + SECOND * 3),
         )
         .await;
@@ -299,7 +304,7 @@ async fn calls_end_when_their_time_is_over() {
     // Without a wait time it rides out an outage for `outage_tolerance`, which is a lease.
     let (start, (refused, took)) = (
         session.now(),
-        machine_time(session.wait_in_line(&key, &caller(), &TERMS, None)).await,
+        machine_time(session.wait_in_line(&key, &caller(), &Want::of_lock(TERMS), None)).await,
     );
     let Err(Error::Unavailable { waited, .. }) = refused else {
         panic!("{refused:?}")
@@ -394,9 +399,13 @@ async fn an_engine_with_a_thread_keeps_the_machines_time() {
     );
     // A caller waits for as long as it asked for, in the machine's time too.
     let wait = Duration::from_millis(200);
-    let (refused, took) =
-        machine_time(real.wait_in_line(&"k".into(), &caller(), &TERMS, Some(real.now() + wait)))
-            .await;
+    let (refused, took) = machine_time(real.wait_in_line(
+        &"k".into(),
+        &caller(),
+        &Want::of_lock(TERMS),
+        Some(real.now() + wait),
+    ))
+    .await;
     assert!(
         matches!(refused, Err(Error::Unavailable { .. })) && took >= wait,
         "{took:?}"
@@ -431,7 +440,8 @@ fn threads_outside_see_the_time_of_the_locker() {
         sleep(SECOND * 3_600).await;
         assert_eq!(look(), (HoldState::Safe, left), "in another host, too");
     });
-    let refused = session.block_on(session.wait_in_line(&"k".into(), &caller(), &TERMS, None));
+    let refused =
+        session.block_on(session.wait_in_line(&"k".into(), &caller(), &Want::of_lock(TERMS), None));
     assert!(
         matches!(refused, Err(Error::Config(error)) if error.to_string().contains("async")),
         "nobody may block"

@@ -1,0 +1,44 @@
+//! Finds out who has a read-write lock, and releases it from them. Such a lock is on one server.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::Quorum;
+use crate::error::Error;
+use crate::key::Key;
+use crate::op::{Expel, LeaveHint, ListHolders, ListedHolder};
+
+impl Quorum {
+    /// Deletes the hint that a writer of this locker waits.
+    ///
+    /// # Errors
+    /// Why it may still be there.
+    pub(crate) async fn withdraw(&self, key: Key, locker: Uuid) -> Result<(), Error> {
+        let leaving = self.ask(LeaveHint { key, locker });
+        self.hear(leaving, |_, missing| missing == 0)
+            .await
+            .map(|_| ())
+    }
+
+    /// Returns who has the lock.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], or the refusal of a server.
+    pub(crate) async fn holders_of(&self, key: &Key) -> Result<Vec<ListedHolder>, Error> {
+        let asking = self.ask(ListHolders(key.clone()));
+        let found = self.hear(asking, |_, missing| missing == 0).await?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Releases the lock from the holders with these fields. Returns whether any of them had it.
+    ///
+    /// # Errors
+    /// As [`holders_of`](Self::holders_of).
+    pub(crate) async fn expel(&self, key: &Key, fields: Arc<[String]>) -> Result<bool, Error> {
+        let key = key.clone();
+        let expelling = self.ask(Expel { key, fields });
+        let expelled = self.hear(expelling, |_, missing| missing == 0).await?;
+        Ok(expelled.iter().any(|count| *count > 0))
+    }
+}

@@ -1,0 +1,163 @@
+//! Readers and writers: reads inside a write hold, the refusal of upgrades, and who has the lock.
+//!
+//! A read inside a write hold of the same owner goes past the line: others in it may wait for that
+//! hold. The script grants it only while the write hold is on the server, so it is no way in for
+//! anybody else. An owner that reads and asks to write would wait for itself, and is refused.
+
+use std::slice;
+use std::sync::Arc;
+
+use super::attempt::{self, Attempt};
+use super::{RawGuard, Session, jobs, labels};
+use crate::claim::{Among, How};
+use crate::clock::Instant;
+use crate::error::{Error, Loss};
+use crate::hold::{Hold, Want};
+use crate::holder::{Holders, ReadWriteHolder};
+use crate::identity::Caller;
+use crate::key::Key;
+use crate::kind::Format;
+use crate::quorum::Order;
+
+/// Returns the error of an owner that reads and asks to write.
+pub(super) fn upgrade(key: &Key) -> Error {
+    Error::config(
+        "write",
+        format!(
+            "this owner holds {key:?} for reading, so a writer would wait for itself: release the read guard first"
+        ),
+    )
+}
+
+/// Reads inside this write hold of the caller's owner. Returns `None` if that hold is being
+/// released: then the caller comes again.
+///
+/// # Errors
+/// [`Error::Lost`] if the server does not have the write hold.
+pub(super) async fn read_inside(
+    session: &Arc<Session>,
+    key: &Key,
+    caller: &Caller,
+    want: Want,
+    write: Arc<Hold>,
+) -> Result<Option<RawGuard>, Error> {
+    let owned = Arc::clone(session);
+    let key = key.clone();
+    let owner = caller.owner.clone();
+    let origin = caller.origin;
+    jobs::on_engine(session, async move {
+        let sent = Instant::now();
+        let how = How::Among(Among {
+            under: Some(Arc::clone(&write.claim.field)),
+            hint: None,
+        });
+        let keys = slice::from_ref(&key);
+        match attempt::attempt(&owned, keys, &owner, origin, want, Order::AllAtOnce, how).await {
+            Attempt::Granted(granted) => Ok(granted
+                .iter()
+                .map(|grant| attempt::register(&owned, grant))
+                .next()),
+            // The server would have granted it inside the write hold.
+            Attempt::Held { .. } if write.lose(Loss::NotOwner) => {
+                Err(Error::lost(&key, Loss::NotOwner))
+            }
+            Attempt::Held { .. } | Attempt::Split | Attempt::Outrun => Ok(None),
+            Attempt::Refused(error) => Err(error),
+            Attempt::Unavailable(nodes) => {
+                let lasts = owned.outage.known_before(sent, Instant::now());
+                Err(owned.quorum.unavailable(nodes, lasts))
+            }
+        }
+    })
+    .await
+}
+
+/// Sends those back that wait in line for this hold's owner to end it: they want the lock in the
+/// other role.
+pub(super) fn recall(session: &Session, hold: &Hold) {
+    let kind = hold.claim.kind;
+    if kind.hands_over() {
+        return;
+    }
+    let owner = hold.owner();
+    let waiters = session.lines.drain(&hold.claim.key, |waiter| {
+        waiter.owner == owner && waiter.call.want.kind != kind
+    });
+    jobs::send_back(waiters);
+}
+
+impl Session {
+    /// # Errors
+    /// [`Error::Config`] if this locker cannot have read-write locks.
+    pub(crate) fn check_read_write(&self) -> Result<(), Error> {
+        let servers = self.quorum.nodes().len();
+        let reason = if self.settings.kind.format == Format::Plain {
+            "a read-write lock is a hash in Redisson's format, and this locker has Format::Plain: connect another \
+             locker in Format::Redisson for it"
+                .to_owned()
+        } else if servers > 1 {
+            format!(
+                "a read-write lock is on one server, and this locker has {servers} independent ones: connect \
+                 another locker to one of them, to a cluster or to a master with Sentinels for it, or use a lock (get)"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::config("rw", reason))
+    }
+
+    /// Returns who has a read-write lock, according to the server.
+    pub(crate) async fn holders(self: &Arc<Self>, key: &Key) -> Result<Holders, Error> {
+        self.enter()?;
+        let session = Arc::clone(self);
+        let asked = key.clone();
+        jobs::on_engine(self, async move {
+            let mut holders = Vec::new();
+            for holder in session.quorum.holders_of(&asked).await? {
+                let label = match labels::has_labels(&session) {
+                    true => session.quorum.label_of(&holder.field).await,
+                    false => None,
+                };
+                holders.push(ReadWriteHolder {
+                    owner: holder.field,
+                    count: holder.count,
+                    remaining: holder.remaining,
+                    label,
+                });
+            }
+            Ok(Holders::new(holders))
+        })
+        .await
+    }
+
+    /// Releases a read-write lock from those who have it now.
+    pub(crate) async fn expel(self: &Arc<Self>, key: &Key) -> Result<bool, Error> {
+        self.enter()?;
+        let session = Arc::clone(self);
+        let key = key.clone();
+        jobs::on_engine(self, async move {
+            let before = session.lines.holds_of(&key);
+            let found = session.quorum.holders_of(&key).await;
+            // Before the command is sent: others may acquire the lock once it is.
+            let named = |hold: &Arc<Hold>| {
+                found
+                    .iter()
+                    .flatten()
+                    .any(|holder| *holder.field == *hold.claim.field.as_bytes())
+            };
+            let mut deposed = false;
+            let now = session.lines.holds_of(&key);
+            for hold in before.iter().chain(now.iter().filter(|hold| named(hold))) {
+                deposed |= hold.lose(Loss::ForceUnlocked);
+            }
+            // Fields that are no text are no owner's, neither of this crate nor of Redisson.
+            let fields: Arc<[String]> = found?
+                .into_iter()
+                .filter_map(|holder| String::from_utf8(holder.field).ok())
+                .collect();
+            let expelled = !fields.is_empty() && session.quorum.expel(&key, fields).await?;
+            Ok(expelled || deposed)
+        })
+        .await
+    }
+}
