@@ -1,0 +1,18 @@
+//! The read-write lock on one server.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cancelling;
+mod fairness;
+mod losses;
+mod nesting;
+mod sharing;
+
+/// The body of a child process. Run as an ordinary test it has nothing to do.
+#[test]
+fn child_process() {
+    common::children::run();
+}
