@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use crate::key::Key;
 use crate::kind::Kind;
 
@@ -45,7 +43,7 @@ pub(crate) struct Among {
 /// The hint that a caller of a locker waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hint {
-    pub(crate) locker: Uuid,
+    pub(crate) locker: Arc<str>,
     pub(crate) lasts: Duration,
 }
 

@@ -146,7 +146,7 @@ pub struct Holders {
 /// In which way a read-write lock is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Mode {
+pub enum LockMode {
     /// Nobody has it.
     Free,
     /// Readers have it.
@@ -176,11 +176,11 @@ impl Holders {
     }
 
     /// Returns in which way the lock is held.
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> LockMode {
         match (&self.writer, &*self.readers) {
-            (Some(_), _) => Mode::Write,
-            (None, []) => Mode::Free,
-            (None, _) => Mode::Read,
+            (Some(_), _) => LockMode::Write,
+            (None, []) => LockMode::Free,
+            (None, _) => LockMode::Read,
         }
     }
 

@@ -104,6 +104,15 @@ impl Key {
         }
     }
 
+    /// Does the same, but a key that comes from a lock stays of that lock's family.
+    pub(crate) fn kept_or_under(self, prefix: &str, family: &'static Family) -> Self {
+        if self.whole {
+            self
+        } else {
+            self.under(prefix, family)
+        }
+    }
+
     /// Returns the name.
     pub fn as_str(&self) -> &str {
         let braces = usize::from(self.braced);
@@ -197,8 +206,8 @@ impl Key {
         self.beside(READER).to_string()
     }
 
-    /// Returns the key that is there for as long as a reader with this field has the lock: Redisson's
-    /// readers tell by it who is alive.
+    /// Returns the key that is there for as long as a reader with this field has the lock:
+    /// Redisson's readers tell by it who is alive.
     pub(crate) fn reader_timeout(&self, field: &str) -> String {
         let [before, after] = if self.braced { ["{", "}"] } else { ["", ""] };
         format!("{before}{self}{after}:{field}:rwlock_timeout:1")

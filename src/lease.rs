@@ -35,6 +35,12 @@ pub(crate) fn recheck_interval(lease: Duration) -> Duration {
     lease / 6
 }
 
+/// Returns how long a server keeps the hint that a caller waits for a read-write lock: each refused
+/// attempt renews it, one in a re-check at least.
+pub(crate) fn hint_interval(lease: Duration) -> Duration {
+    recheck_interval(lease) * 2
+}
+
 /// Returns the grid of renewals. They fall on its multiples, so that those due at about the same
 /// time travel together. New holds wait at most this long for the watchdog, so it never hears of
 /// short ones: hence the bounds.

@@ -61,9 +61,9 @@ pub use error::{ConfigError, Error, Loss, NodeFailure, ServerError, ServerErrorK
 pub use fence::Fence;
 pub use guard::Guard;
 pub use hold::HoldState;
-pub use holder::{Holder, Holders, Mode, NodeHolder, ReadWriteHolder};
+pub use holder::{Holder, Holders, LockMode, NodeHolder, ReadWriteHolder};
 pub use key::Key;
-pub use kind::Format;
+pub use kind::{Format, LockKind};
 pub use lock::{Lock, Section};
 pub use locker::{Locker, LockerBuilder};
 pub use multi::{MultiGuard, MultiLock, MultiSection};
@@ -72,6 +72,8 @@ pub use node::Tls;
 pub use options::{Fencing, Reentry};
 pub use owner::Owner;
 pub use rw::{ReadGuard, ReadLock, RwLock, WriteGuard, WriteLock};
-pub use stats::{Attempts, CallOutcome, Distribution, Losses, NodeState, NodeTimes, Sizes, Stats};
+pub use stats::{
+    Attempts, CallOutcome, Distribution, KindStats, Losses, NodeState, NodeTimes, Sizes, Stats,
+};
 pub use tokio_util::sync::CancellationToken;
 pub use uuid::Uuid;

@@ -204,13 +204,17 @@ impl Locker {
     /// Returns the rights that a server's user needs for the locks with these names. Asks no
     /// server.
     ///
+    /// A [`Key`] that comes from a lock stands for a lock of that kind: `locks.rw("prices").key()`.
+    ///
     /// # Errors
     /// [`Error::Config`] for an empty name.
     pub fn rights<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Right>, Error> {
-        let keys: Vec<_> = keys.into_iter().map(|key| self.whole(key)).collect();
+        let family = self.settings().kind.family;
+        let whole = |key: K| key.into().kept_or_under(&self.prefix, family);
+        let keys: Vec<_> = keys.into_iter().map(whole).collect();
         keys.iter().try_for_each(Error::check_name)?;
         let session = self.shared.session();
         let quorum = session.quorum();

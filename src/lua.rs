@@ -68,7 +68,7 @@ pub(crate) use texts;
 /// The texts that all kinds share.
 const SHARED: Texts = texts!(
     "shared" "ask" "batch" "enlist" "enlist_alone" "expel" "fence" "force" "forgotten" "holders" "inspect" "label"
-    "label_of" "living" "open" "pass" "readers" "refused" "remembers" "types" "vet" "wake" "withdraw"
+    "label_of" "leased" "open" "pass" "readers" "refused" "remembers" "timeouts" "types" "vet" "wake" "withdraw"
 );
 
 /// Stands before a script whose answer may be a vote.
@@ -192,9 +192,10 @@ mod tests {
             "enlist_alone",
             "fence",
             FORGOTTEN,
-            "living",
+            "leased",
             "refused",
             REMEMBERS,
+            "timeouts",
             "wake",
         ];
         all().filter(move |(_, name, _)| !pieces.contains(name))

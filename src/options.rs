@@ -179,12 +179,6 @@ impl Settings {
         ))
     }
 
-    /// Returns how long a server keeps the hint that a caller waits for a read-write lock. It is
-    /// renewed with each refused attempt, at every re-check at least.
-    pub(crate) fn hint(&self) -> Duration {
-        crate::lease::recheck_interval(self.lease) * 2
-    }
-
     /// Returns a pause within `retry_delay`.
     pub(crate) fn retry_pause(&self, random: f64) -> Duration {
         self.retry_delay.start + (self.retry_delay.end - self.retry_delay.start).mul_f64(random)

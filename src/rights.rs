@@ -3,7 +3,7 @@
 //! same rights; a test compares the two.
 
 use crate::key::{Key, MEMORY, WAKE};
-use crate::kind::CommandsOfKind;
+use crate::kind::{CommandsOfKind, READ};
 use crate::label;
 use crate::options::{Fencing, Settings};
 
@@ -176,6 +176,35 @@ const MEMORIES: &[Row] = &[
     ),
 ];
 
+/// What a read-write lock has beside its key: the timeouts of its readers, and the hints of those
+/// that wait.
+const READ_WRITE: &[Row] = &[
+    Row(Sent, LOCKING, &["EVALSHA NO-SCRIPT 1 TIMEOUT"]),
+    Row(
+        Called,
+        LOCKING,
+        &[
+            "SET TIMEOUT 1 PX 1",
+            "DEL TIMEOUT",
+            "PTTL TIMEOUT",
+            "PEXPIRE TIMEOUT 1",
+        ],
+    ),
+    Row(
+        Called,
+        NOTHING,
+        &[
+            "GET WRITER",
+            "SET WRITER l PX 1",
+            "PTTL WRITER",
+            "DEL WRITER",
+            "GET READER",
+            "SET READER waits PX 1",
+            "PTTL READER",
+        ],
+    ),
+];
+
 /// Returns the rights that a locker with these settings needs on each of its servers, for these
 /// locks.
 pub(crate) fn rights(
@@ -185,18 +214,6 @@ pub(crate) fn rights(
     locks: &[Key],
 ) -> Vec<Right> {
     let remembers = !settings.restart_quarantine.is_zero();
-    let CommandsOfKind {
-        to_lock,
-        to_inspect,
-        to_do_both,
-        to_retake,
-    } = settings.kind.calls;
-    let of_kind = [
-        Row(Called, LOCKS, to_do_both),
-        Row(Called, INSPECTION, to_inspect),
-        Row(Called, LOCKING, to_lock),
-    ];
-    let of_kind_of_several = [Row(Called, TOLERANCE, to_retake)];
     let tokens = settings.fencing == Fencing::Redisson;
     let has_lists = nodes == 1 && !in_cluster;
     let info: &[Row] = match () {
@@ -213,15 +230,6 @@ pub(crate) fn rights(
         (!tokens && nodes > 1, MARKS_OF_SEVERAL),
         (!tokens && remembers, REMEMBERED_MARKS),
     ];
-    let of_lock: [(bool, &[Row]); 7] = [
-        (tokens, TOKENS),
-        (true, ANY),
-        (true, &of_kind),
-        (nodes > 1, &of_kind_of_several),
-        (has_lists, LIST),
-        (in_cluster, SHARDED_MESSAGES),
-        (true, MESSAGES),
-    ];
     let shared = [
         (has_lists, WAKE_UPS),
         (settings.kind.labelled, LABEL),
@@ -236,9 +244,37 @@ pub(crate) fn rights(
         rows.flat_map(|row| row.rights(key)).collect::<Vec<_>>()
     };
     let mut rights = add(&of_locker, &any);
-    locks
-        .iter()
-        .for_each(|key| rights.extend(add(&of_lock, key)));
+    for key in locks {
+        // Readers call what writers call.
+        let kind = if key.has_readers() {
+            &READ
+        } else {
+            settings.kind
+        };
+        let CommandsOfKind {
+            to_lock,
+            to_inspect,
+            to_do_both,
+            to_retake,
+        } = kind.calls;
+        let of_kind = [
+            Row(Called, LOCKS, to_do_both),
+            Row(Called, INSPECTION, to_inspect),
+            Row(Called, LOCKING, to_lock),
+        ];
+        let of_kind_of_several = [Row(Called, TOLERANCE, to_retake)];
+        let of_lock: [(bool, &[Row]); 8] = [
+            (tokens, TOKENS),
+            (true, ANY),
+            (true, &of_kind),
+            (nodes > 1, &of_kind_of_several),
+            (has_lists && kind.hands_over(), LIST),
+            (!kind.hands_over(), READ_WRITE),
+            (in_cluster, SHARDED_MESSAGES),
+            (true, MESSAGES),
+        ];
+        rights.extend(add(&of_lock, key));
+    }
     rights.extend(add(&shared, &any));
     rights
 }
@@ -262,7 +298,10 @@ fn right(usage: Usage, needed_for: &'static [Need], command: &str, key: &Key) ->
         };
         is_of_lock = rule.is_none();
         let sign = if word == "CHANNEL" { '&' } else { '~' };
-        names = Some(rule.map_or_else(|| format!("{sign}{}", pattern(&name)), str::to_owned));
+        // Each reader has one of its own.
+        let end = if word == "TIMEOUT" { "*" } else { "" };
+        let shown = name.strip_suffix(READER_OF_TIMEOUT).unwrap_or(&name);
+        names = Some(rule.map_or_else(|| format!("{sign}{}{end}", pattern(shown)), str::to_owned));
         name
     };
     let words: Vec<String> = command.split(' ').map(&mut word).collect();
@@ -290,6 +329,9 @@ fn name(word: &str, key: &Key) -> Option<(String, Option<&'static str>)> {
         "CHANNEL" | "CHANNEL-KEY" => (key.channel().to_string(), None),
         "TOKEN" => (key.token(), None),
         "LIST" => (key.waiting(), None),
+        "TIMEOUT" => (key.reader_timeout("f"), None),
+        "WRITER" => (key.writer_hint(), None),
+        "READER" => (key.reader_hint(), None),
         "MARK" => (key.mark().to_owned(), Some("~lockhound_fence:*")),
         "WAKE" => (format!("{WAKE}any"), Some("&lockhound_wake:*")),
         "LABEL" => (label::key_of("any"), Some("~lockhound_label:*")),
@@ -297,6 +339,9 @@ fn name(word: &str, key: &Key) -> Option<(String, Option<&'static str>)> {
         _ => return None,
     })
 }
+
+/// The end of the timeout of a reader with the field "f".
+const READER_OF_TIMEOUT: &str = "f:rwlock_timeout:1";
 
 /// A digest that no script has.
 const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";

@@ -18,8 +18,8 @@ use crate::options::Reentry;
 use crate::owner::Owner;
 use crate::session::SharedSession;
 
-/// A re-entrant read-write lock with a name, shared with Redisson's `getReadWriteLock`. Readers have
-/// it together; a writer has it alone. Cheap to clone; the handle by itself holds nothing.
+/// A re-entrant read-write lock with a name, shared with Redisson's `getReadWriteLock`. Readers
+/// have it together; a writer has it alone. Cheap to clone; the handle by itself holds nothing.
 ///
 /// # Who enters next
 /// Within a process, callers enter in the order in which they came, and readers that stand together
@@ -121,8 +121,8 @@ impl RwLock {
         locked.map_err(|error| error.of(slice::from_ref(&self.key)))
     }
 
-    /// Releases the lock for all who have it now, readers and writers, and wakes the waiters. Returns
-    /// whether anybody had it.
+    /// Releases the lock for all who have it now, readers and writers, and wakes the waiters.
+    /// Returns whether anybody had it.
     ///
     /// It first asks who has the lock, and then releases exactly those: a reader that comes after
     /// them stays. Guards of this [`Locker`](crate::Locker) are lost before they are released, with
@@ -184,7 +184,8 @@ impl ReadLock {
         self
     }
 
-    /// Returns a handle that locks as this owner, as [`Lock::owned_by`](crate::Lock::owned_by) does.
+    /// Returns a handle that locks as this owner, as [`Lock::owned_by`](crate::Lock::owned_by)
+    /// does.
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
         self.0.options.owner = Some(owner);
@@ -215,7 +216,8 @@ impl ReadLock {
             .ok_or(Error::Closed)
     }
 
-    /// Takes the lock for reading in one attempt. Returns `None` if a writer has it, or waits for it.
+    /// Takes the lock for reading in one attempt. Returns `None` if a writer has it, or waits for
+    /// it.
     ///
     /// # Errors
     /// As [`Lock::try_lock`](crate::Lock::try_lock) and [`lock`](Self::lock).
@@ -336,7 +338,8 @@ impl WriteLock {
         self
     }
 
-    /// Returns a handle that locks as this owner, as [`Lock::owned_by`](crate::Lock::owned_by) does.
+    /// Returns a handle that locks as this owner, as [`Lock::owned_by`](crate::Lock::owned_by)
+    /// does.
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
         self.0.options.owner = Some(owner);
@@ -502,8 +505,8 @@ impl ReadGuard {
     }
 }
 
-/// The guard of a write. Dropping the last guard of its owner's write releases it in the background;
-/// [`unlock`](Self::unlock) reports whether that worked.
+/// The guard of a write. Dropping the last guard of its owner's write releases it in the
+/// background; [`unlock`](Self::unlock) reports whether that worked.
 ///
 /// What it promises is what [`Guard`](crate::Guard) promises, by the methods of [`Section`].
 #[must_use = "the lock is released when its guard is dropped"]

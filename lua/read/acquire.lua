@@ -1,62 +1,65 @@
--- Takes a lock for reading, together with other readers. Sent at most once per generation; a late
--- or second copy changes only the leases.
--- KEYS[1]  the lock: a hash with its mode and a field for each holder
+-- Takes a read-write lock for a reader if no writer holds it and the reader does not have to let a
+-- waiting writer pass. Sent at most once per generation; a late or second copy only raises leases.
+-- KEYS[1]  the lock
 -- KEYS[2]  its mark: the last fence of all locks that share the mark; it never expires. Or
 --          Redisson's token counter
--- KEYS[3]  the timeout of this reader: it is there while the reader lives
+-- KEYS[3]  the reader's timeout key: Redisson's readers delete a lock whose readers have none
 -- ARGV[1]  lease, in milliseconds
 -- ARGV[2]  field: uuid:task-id:generation
 -- ARGV[3]  the client's clock, in microseconds. Negative: truncated to 0.1 s, and this is the only
 --          server. -1: KEYS[2] is a token counter, and no clock is used
--- ARGV[4]  the field of the write hold inside which it reads, or empty
--- ARGV[5]  the hint that a writer waits; empty: the reader does not leave the lock to it
--- ARGV[6]  the hint that a reader waits, or that it is the readers' turn
--- ARGV[7]  how long a reader that is refused waits, in milliseconds; empty: not at all
+-- ARGV[4]  the field of the owner's own write hold, inside which it reads; empty: of none
+-- ARGV[5]  the writers' hint: it exists while a writer waits. Empty: this reader lets none pass
+-- ARGV[6]  the readers' hint: 'waits' after a reader was refused, 'turn' while readers go first
+-- ARGV[7]  for how long a refused reader sets its hint, in milliseconds; 0 or
+--          empty: it does not
 -- Returns {1, fence}  granted
---         {0, ttl}    held by a writer, or left to one: milliseconds until that is over, -1 if it has no end
+--         {0, ttl}    held by a writer, or a writer goes first: milliseconds until that lease, or the
+--                     writers' hint, runs out, -1 if the lock has no lease
 local lock, mark, timeout = KEYS[1], KEYS[2], KEYS[3]
-local lease_ms, field, asked, inside = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local writer, reader, hint_ms = ARGV[5], ARGV[6], ARGV[7]
+local lease_ms, field, asked, under = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local writers_hint, readers_hint, hint_ms = ARGV[5], ARGV[6], ARGV[7]
 -- forgotten.lua
 
-local ttl = redis.call('PTTL', lock)
-if ttl == -2 or redis.call('HEXISTS', lock, field) == 0 then
-  local refused = nil
-  -- A hash without a mode is another kind of lock.
-  if ttl ~= -2 and redis.call('HGET', lock, 'mode') ~= 'read'
-    and (inside == '' or redis.call('HEXISTS', lock, inside) == 0) then
-    refused = ttl
-  elseif writer ~= '' then
-    -- Hints refuse nothing that they cannot be asked about.
-    local left = redis.pcall('PTTL', writer)
-    if type(left) == 'number' and left > 0 and redis.pcall('GET', reader) ~= 'turn' then
-      refused = left
-    end
+local ttl, copy, wait_ms = redis.call('PTTL', lock), false, nil
+local free, inside = ttl == -2, false
+if not free then
+  local found = redis.call('HMGET', lock, field, 'mode', under)
+  copy = found[1]
+  -- The server compares it: this may be a late copy, and the write may be another's by now.
+  inside = under ~= '' and found[3]
+  -- Another lock of Redisson has no mode. Redisson's readers enter it all the same.
+  if not copy and found[2] ~= 'read' and not (found[2] == 'write' and inside) then
+    wait_ms = ttl
   end
-  if refused then
-    if hint_ms ~= '' then
-      redis.pcall('SET', reader, 'waits', 'PX', hint_ms)
-    end
-    return {0, refused}
+end
+-- Hints are not declared: a user without rights to them can still lock.
+if not copy and not inside and not wait_ms and writers_hint ~= '' then
+  local hint_left = redis.pcall('PTTL', writers_hint)
+  if type(hint_left) == 'number' and hint_left > 0 and redis.pcall('GET', readers_hint) ~= 'turn' then
+    wait_ms = hint_left
   end
+end
+if wait_ms then
+  if (tonumber(hint_ms) or 0) > 0 and redis.pcall('GET', readers_hint) ~= 'turn' then
+    redis.pcall('SET', readers_hint, 'waits', 'PX', hint_ms)
+  end
+  return {0, wait_ms}
 end
 
 -- fence.lua
-redis.call('HSETNX', lock, 'mode', 'read')
-redis.call('HSETNX', lock, field, '1')
-local leased = redis.pcall('SET', timeout, '1', 'PX', lease_ms)
--- Other readers may have longer leases.
-if not leased['err'] and ttl < lease_ms + 0 then
-  leased = redis.pcall('PEXPIRE', lock, lease_ms)
+-- A field without this key would not count as a reader, so the key comes first.
+if not copy or redis.call('PTTL', timeout) < lease_ms + 0 then
+  redis.call('SET', timeout, '1', 'PX', lease_ms)
 end
-if type(leased) == 'number' or not leased['err'] then
+if free then
+  redis.call('HSET', lock, 'mode', 'read', field, '1')
+  -- leased.lua
   return {1, fence}
 end
--- No lock must remain without a lease.
-redis.pcall('DEL', timeout)
-if ttl ~= -2 then
-  redis.call('HDEL', lock, field)
-elseif redis.pcall('DEL', lock) ~= 1 then
-  redis.call('SET', lock, '', 'PX', 1)
+-- Never lowered: other readers may have longer leases.
+if ttl < lease_ms + 0 then
+  redis.call('PEXPIRE', lock, lease_ms)
 end
-return leased
+redis.call('HSET', lock, field, '1')
+return {1, fence}

@@ -1,10 +1,12 @@
--- Lists those who have a read-write lock.
+-- Reports who holds a read-write lock: owners of this crate or of Redisson.
 -- KEYS[1]  the lock
 -- Returns {}    free
 --         {mode, ttl, field, count, left, ..}
---               its mode, the milliseconds that it has left, and three entries for each holder, at most 1,000
---               of them: its field, how many times it has entered, and its milliseconds: 0 for a reader that died
---         type  the key is no such lock: its type, as TYPE returns it
+--               held: 'read' or 'write'; milliseconds until the lease of the lock runs out, -1 if it
+--               has none; and for each holder, of 1,000 at most, its field, which may be any bytes, its
+--               hold count, and for how many milliseconds it holds, 0 for a dead reader and -1 if that
+--               cannot be told
+--         type  the key is no read-write lock: its type, as TYPE returns it
 local lock = KEYS[1]
 
 local kind = redis.call('TYPE', lock)['ok']
@@ -15,20 +17,19 @@ local mode = kind == 'hash' and redis.call('HGET', lock, 'mode')
 if mode ~= 'read' and mode ~= 'write' then
   return kind
 end
+-- timeouts.lua
 local ttl = redis.call('PTTL', lock)
-local fields, answer = redis.call('HGETALL', lock), {mode, ttl}
-local prefix = string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}'
-for i = 1, math.min(#fields, 2002), 2 do
-  local field, count = fields[i], tonumber(fields[i + 1]) or 0
-  if field ~= 'mode' then
-    local left = string.find(field, ':write$') and ttl or 0
-    for n = math.min(count, 1000), 1, -1 do
-      local timeout = redis.pcall('PTTL', prefix .. ':' .. field .. ':rwlock_timeout:' .. n)
-      left = type(timeout) == 'number' and math.max(left, timeout) or left
+local found, fields = {mode, ttl}, redis.call('HGETALL', lock)
+for i = 1, #fields, 2 do
+  local field, count = fields[i], fields[i + 1]
+  if field ~= 'mode' and #found < 3002 then
+    local left_ms = ttl
+    if string.sub(field, -6) ~= ':write' then
+      left_ms = left(field, count)
     end
-    answer[#answer + 1] = field
-    answer[#answer + 1] = count
-    answer[#answer + 1] = left
+    found[#found + 1] = field
+    found[#found + 1] = tonumber(count) or 1
+    found[#found + 1] = left_ms < math.huge and left_ms or -1
   end
 end
-return answer
+return found

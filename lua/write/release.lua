@@ -1,30 +1,46 @@
--- Releases a write, and notifies the waiters. Reads of its owner inside of it stay, and others may
--- read beside them. Also undoes an acquire that was never answered.
+-- Releases a read-write lock from a writer, and notifies its waiters. Readers of the same owner
+-- that are inside stay: the lock is then one of readers. Also undoes an acquire that was never
+-- answered.
 -- KEYS[1]  the lock
 -- KEYS[2]  the channel of its unlock messages
 -- ARGV[1]  field: uuid:task-id:generation:write
--- ARGV[2]  the hint that a reader waits
--- ARGV[3]  how long the lock is left to readers that wait, in milliseconds
+-- ARGV[2]  the readers' hint: 'waits' after a reader was refused, 'turn' while readers go first
+-- ARGV[3]  how long readers go first, if one was refused, in milliseconds
 -- Returns n   released, and n clients are subscribed to the channel
 --         -1  gone: the lock is not held under this field
 local lock, channel = KEYS[1], KEYS[2]
-local field, reader, turn_ms = ARGV[1], ARGV[2], ARGV[3]
+local field, readers_hint, turn_ms = ARGV[1], ARGV[2], ARGV[3]
 
-local held = redis.pcall('HEXISTS', lock, field)
--- refused.lua
+local held = redis.pcall('HDEL', lock, field)
+if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
+  -- Redis before 7.2 does not say which command it refused.
+  held['err'] = held['err'] .. ", refused: 'hdel'"
+  return held
+end
 -- A key of another type is not one of our locks.
 if held ~= 1 then
   return -1
 end
-redis.call('HDEL', lock, field)
--- living.lua
-if living then
+-- timeouts.lua
+local last = 0
+if redis.call('HLEN', lock) > 1 then
+  local readers = redis.call('HGETALL', lock)
+  for i = 1, #readers, 2 do
+    last = math.max(last, left(readers[i], readers[i + 1]))
+  end
+end
+if last > 0 then
   redis.call('HSET', lock, 'mode', 'read')
+  -- Reading raised the lease of the lock, so it is long enough unless somebody cut it.
+  if last < math.huge and redis.call('PTTL', lock) < last then
+    redis.pcall('PEXPIRE', lock, last)
+  end
 else
   redis.call('DEL', lock)
 end
-if redis.pcall('GET', reader) == 'waits' then
-  redis.pcall('SET', reader, 'turn', 'PX', turn_ms)
+-- The hint is not declared: a user without rights to it can still release.
+if redis.pcall('GET', readers_hint) == 'waits' then
+  redis.pcall('SET', readers_hint, 'turn', 'PX', turn_ms)
 end
 -- The message is a hint: a user that may not publish has released the lock all the same.
 local told = redis.pcall('PUBLISH', channel, '1')

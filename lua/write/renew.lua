@@ -1,4 +1,5 @@
--- Restarts the leases of many writes. Never creates a lock. A failing key does not fail the others.
+-- Raises the leases of many writers. Never lowers one, since readers inside a write may have longer
+-- leases, and never creates a lock. A failing key does not fail the others.
 -- KEYS[i]    a lock
 -- ARGV[1]    their lease, in milliseconds
 -- ARGV[i+1]  its field: uuid:task-id:generation:write
@@ -6,15 +7,17 @@
 --         i     its index in KEYS
 --         0     gone: the lock is not held under this field
 --         text  or, instead of 0, an error in the server's words
-local lease_ms, reply, renewed = ARGV[1], {0}, 0
--- Looked up once: it is called several times per lock.
+local lease_ms, reply, renewed = ARGV[1] + 0, {0}, 0
+-- Looked up once: it is called three times per lock.
 local pcall = redis.pcall
 for i, lock in ipairs(KEYS) do
   local answer = pcall('HEXISTS', lock, ARGV[i + 1])
   if answer == 1 then
-    -- Its owner may read inside of it with a longer lease.
-    local left = pcall('PTTL', lock)
-    answer = left < lease_ms + 0 and pcall('PEXPIRE', lock, lease_ms) or 1
+    answer = pcall('PTTL', lock)
+    -- It always writes, since a replica must not seem to renew.
+    if type(answer) == 'number' then
+      answer = pcall('PEXPIRE', lock, math.max(answer, lease_ms))
+    end
   end
   if answer == 1 then
     renewed = renewed + 1

@@ -44,9 +44,41 @@ impl Format {
     }
 }
 
+/// A kind of lock, as statistics tell them apart. Its `Display` is the value of the metrics' label
+/// `kind`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LockKind {
+    /// `lock`: a [`Lock`](crate::Lock), or one of several.
+    Lock,
+    /// `read`: the readers' side of an [`RwLock`](crate::RwLock).
+    Read,
+    /// `write`: the writers' side of an [`RwLock`](crate::RwLock).
+    Write,
+}
+
+impl LockKind {
+    /// All kinds, each at the place of its counts.
+    pub(crate) const ALL: [Self; 3] = [Self::Lock, Self::Read, Self::Write];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Lock => "lock",
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}
+
+impl fmt::Display for LockKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// As what a lock is held, beside others or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum LockRole {
     /// Nobody else has it.
     Alone,
     /// Readers have it together.
@@ -61,7 +93,7 @@ pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) format: Format,
     pub(crate) family: &'static Family,
-    pub(crate) role: Role,
+    pub(crate) role: LockRole,
     /// The type of its key, as TYPE returns it.
     pub(crate) key_type: &'static str,
     /// Whether all clients send a message when they release such a lock.
@@ -77,7 +109,7 @@ pub(crate) struct Kind {
 impl Kind {
     /// Returns whether its holders have a lock together.
     pub(crate) fn shares(&self) -> bool {
-        self.role == Role::Read
+        self.role == LockRole::Read
     }
 
     /// Returns whether a lock of this kind keeps one of the other kind out, of another owner.
@@ -88,14 +120,23 @@ impl Kind {
     /// Returns whether a lock may go from caller to caller without becoming free, waiting lockers
     /// are in a list, and the server has the hold count.
     pub(crate) fn hands_over(&self) -> bool {
-        self.role == Role::Alone
+        self.role == LockRole::Alone
+    }
+
+    /// Returns as what statistics count it.
+    pub(crate) fn counted(&self) -> LockKind {
+        match self.role {
+            LockRole::Alone => LockKind::Lock,
+            LockRole::Read => LockKind::Read,
+            LockRole::Write => LockKind::Write,
+        }
     }
 
     /// Returns what the fields of its holders end with.
     pub(crate) fn suffix(&self) -> &'static str {
         match self.role {
-            Role::Alone | Role::Read => "",
-            Role::Write => ":write",
+            LockRole::Alone | LockRole::Read => "",
+            LockRole::Write => ":write",
         }
     }
 }

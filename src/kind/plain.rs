@@ -1,6 +1,6 @@
 //! The lock of Redlock clients in other languages: a string whose value is the field of its holder.
 
-use super::{CommandsOfKind, Format, Kind, Role, Scripts};
+use super::{CommandsOfKind, Format, Kind, LockRole, Scripts};
 use crate::key::LOCK;
 use crate::lua::texts;
 
@@ -9,7 +9,7 @@ pub(super) static PLAIN: Kind = Kind {
     name: "plain",
     format: Format::Plain,
     family: &LOCK,
-    role: Role::Alone,
+    role: LockRole::Alone,
     key_type: "string",
     announced: false,
     labelled: false,

@@ -1,7 +1,7 @@
 //! Redisson's `getReadWriteLock`: a hash with its mode, and the fields of its readers or its
 //! writer. Each reader has a key of its own beside it, by which the others tell that it lives.
 
-use super::{CommandsOfKind, Format, Kind, Role, Scripts};
+use super::{CommandsOfKind, Format, Kind, LockRole, Scripts};
 use crate::key::READ_WRITE;
 use crate::lua::texts;
 
@@ -9,7 +9,7 @@ pub(crate) static READ: Kind = Kind {
     name: "read",
     format: Format::Redisson,
     family: &READ_WRITE,
-    role: Role::Read,
+    role: LockRole::Read,
     key_type: "hash",
     announced: true,
     labelled: true,
@@ -22,7 +22,7 @@ pub(crate) static WRITE: Kind = Kind {
     name: "write",
     format: Format::Redisson,
     family: &READ_WRITE,
-    role: Role::Write,
+    role: LockRole::Write,
     key_type: "hash",
     announced: true,
     labelled: true,
@@ -34,7 +34,8 @@ pub(crate) static WRITE: Kind = Kind {
 const CALLS: CommandsOfKind = CommandsOfKind {
     to_lock: &[
         "HEXISTS LOCK f",
-        "HGET LOCK f",
+        "HGET LOCK mode",
+        "HMGET LOCK f",
         "HSET LOCK f 1",
         "HSETNX LOCK f 1",
         "HDEL LOCK f",

@@ -1,6 +1,6 @@
 //! Redisson's `getLock`: a hash with the field of its holder.
 
-use super::{CommandsOfKind, Format, Kind, Role, Scripts};
+use super::{CommandsOfKind, Format, Kind, LockRole, Scripts};
 use crate::key::LOCK;
 use crate::lua::texts;
 
@@ -8,7 +8,7 @@ pub(super) static REDISSON: Kind = Kind {
     name: "redisson",
     format: Format::Redisson,
     family: &LOCK,
-    role: Role::Alone,
+    role: LockRole::Alone,
     key_type: "hash",
     announced: true,
     labelled: true,

@@ -17,7 +17,7 @@ use super::word::{
 use crate::claim::{Among, Claim, How, Listing, Wakes};
 use crate::error::NodeFailure;
 use crate::fence::{Fence, Source};
-use crate::kind::Role;
+use crate::kind::LockRole;
 use crate::lua::Topology;
 use crate::node::{Call, Outcome, Reply, Step, WordList};
 
@@ -234,13 +234,13 @@ fn asked<'a>(claim: &'a Claim, among: &'a Among) -> Vec<Word<'a>> {
     let hint = among.hint.as_ref();
     let lasts = hint.map_or(NOTHING, |hint| millis(hint.lasts));
     match (claim.kind.role, &among.under) {
-        (Role::Write | Role::Alone, _) => {
-            let locker = hint.map_or(NOTHING, |hint| text(hint.locker.to_string()));
+        (LockRole::Write | LockRole::Alone, _) => {
+            let locker = hint.map_or(NOTHING, |hint| text(&*hint.locker));
             vec![writer, locker, reader, lasts]
         }
-        (Role::Read, None) => vec![NOTHING, writer, reader, lasts],
+        (LockRole::Read, None) => vec![NOTHING, writer, reader, lasts],
         // Whoever waits, its owner must not wait for itself.
-        (Role::Read, Some(under)) => vec![text(&**under), NOTHING, reader, lasts],
+        (LockRole::Read, Some(under)) => vec![text(&**under), NOTHING, reader, lasts],
     }
 }
 

@@ -4,8 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use super::inspect::no_lock;
 use super::reply::{array, int, remaining, yes_or_no};
 use super::sending::{ClusterRoute, Op};
@@ -19,7 +17,7 @@ use crate::node::{Call, Outcome, Reply, WordList};
 /// Deletes the hint that a writer of this locker waits, and wakes those that it kept out.
 pub(crate) struct LeaveHint {
     pub(crate) key: Key,
-    pub(crate) locker: Uuid,
+    pub(crate) locker: Arc<str>,
 }
 
 /// Asks who has a lock.
@@ -45,7 +43,7 @@ impl Op for LeaveHint {
 
     fn call(&self, topology: Topology) -> Call {
         static WITHDRAW: Script = Script::shared("withdraw");
-        let args = [text(self.key.writer_hint()), text(self.locker.to_string())];
+        let args = [text(self.key.writer_hint()), text(&*self.locker)];
         alone(
             WITHDRAW.on(topology),
             WordList::new([channel(&self.key)], args),

@@ -10,7 +10,7 @@ use super::sending::Op;
 use super::word::{NOTHING, Word, alone, batched, channel, field, lock, millis, text, timeout};
 use crate::claim::{Claim, ReleaseAnswer, Wakes};
 use crate::key::Key;
-use crate::kind::Role;
+use crate::kind::LockRole;
 use crate::lua::{Script, Topology};
 use crate::node::{Call, Reply, Step, WordList};
 
@@ -33,23 +33,23 @@ impl Op for Release {
         let scripts = &claim.kind.scripts;
         let channel = channel(&claim.key);
         let (script, shared, words) = match (rest, claim.kind.role) {
-            (_, Role::Read) => {
+            (_, LockRole::Read) => {
                 let keys = [lock(&claim.key), channel]
                     .into_iter()
                     .chain(timeout(claim));
                 (&scripts.release, None, WordList::new(keys, [field(claim)]))
             }
-            (_, Role::Write) => {
+            (_, LockRole::Write) => {
                 let args = [field(claim), text(claim.key.reader_hint()), millis(TURN)];
                 let words = WordList::new([lock(&claim.key), channel], args);
                 (&scripts.release, None, words)
             }
-            (Some(rest), Role::Alone) => (
+            (Some(rest), LockRole::Alone) => (
                 &scripts.keep,
                 None,
                 WordList::new([lock(&claim.key)], [millis(*rest), field(claim)]),
             ),
-            (None, Role::Alone) => {
+            (None, LockRole::Alone) => {
                 let (list, releaser) = match wakes {
                     Wakes::All => (NOTHING, &None),
                     Wakes::Next(releaser) => (Word::List(&claim.key), releaser),

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use uuid::Uuid;
-
 use super::Quorum;
 use crate::error::Error;
 use crate::key::Key;
@@ -14,7 +12,7 @@ impl Quorum {
     ///
     /// # Errors
     /// Why it may still be there.
-    pub(crate) async fn withdraw(&self, key: Key, locker: Uuid) -> Result<(), Error> {
+    pub(crate) async fn withdraw(&self, key: Key, locker: Arc<str>) -> Result<(), Error> {
         let leaving = self.ask(LeaveHint { key, locker });
         self.hear(leaving, |_, missing| missing == 0)
             .await

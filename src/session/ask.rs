@@ -94,8 +94,8 @@ fn how(session: &Session, head: &Head, listing: Option<Listing>) -> How {
         return listing.into();
     }
     let hint = Hint {
-        locker: session.id,
-        lasts: session.settings.hint(),
+        locker: session.id.to_string().into(),
+        lasts: lease::hint_interval(session.settings.lease),
     };
     How::Among(Among {
         under: None,

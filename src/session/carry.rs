@@ -51,7 +51,7 @@ impl World for Around {
             is_told,
             counts,
             lister: quorum.lister_of(key).filter(|_| !has_readers),
-            hint: has_readers.then(|| settings.hint()),
+            hint: has_readers.then(|| lease::hint_interval(settings.lease)),
             sources: self.channels.sources(key),
         }
     }
@@ -149,7 +149,10 @@ fn pass(session: &Arc<Session>, key: &Key) -> Option<Event> {
     session.engine.spawn(async move {
         let passing = async {
             if key.has_readers() {
-                owned.quorum.withdraw(key.clone(), owned.id).await
+                owned
+                    .quorum
+                    .withdraw(key.clone(), owned.id.to_string().into())
+                    .await
             } else {
                 owned.quorum.pass(key.clone()).await
             }

@@ -11,6 +11,7 @@ use super::state::{Task, UnderWay};
 use crate::engine::Work;
 use crate::error::Error;
 use crate::foreign::{self, contained};
+use crate::hold::Hold;
 use crate::key::Key;
 use crate::line::Event;
 use crate::lines::{CallWaiter, LineAnswer};
@@ -98,6 +99,20 @@ pub(super) fn send_back<G>(waiters: impl IntoIterator<Item = CallWaiter<G>>) {
     for waiter in waiters {
         foreign::answer(waiter.call.reply, Ok(LineAnswer::SentBack));
     }
+}
+
+/// Sends those back that wait in line for this hold's owner to end it: they want the lock in the
+/// other role.
+pub(super) fn recall(session: &Session, hold: &Hold) {
+    let kind = hold.claim.kind;
+    if kind.hands_over() {
+        return;
+    }
+    let owner = hold.owner();
+    let waiters = session.lines.drain(&hold.claim.key, |waiter| {
+        waiter.owner == owner && waiter.call.want.kind != kind
+    });
+    send_back(waiters);
 }
 
 /// Returns why what was under way has no outcome.

@@ -46,9 +46,11 @@ fn count_down(
     let (reply, answer) = foreign::channel();
     let leave = hold.leave(now);
     if matches!(leave, Leave::Last | Leave::Lost { last: true, .. }) {
-        session
-            .counters
-            .released_after(now.since(hold.since), hold.class());
+        session.counters.released_after(
+            hold.claim.kind.counted(),
+            now.since(hold.since),
+            hold.class(),
+        );
     }
     match leave {
         // A revoked grant has no count left to write.

@@ -3,13 +3,8 @@
 use std::sync::Arc;
 
 use super::Session;
-
-const NAMES: [&str; 4] = [
-    "lockhound_holds",
-    "lockhound_waiters",
-    "lockhound_pending",
-    "lockhound_pending_undos",
-];
+use super::state::LEVELS;
+use crate::kind::LockKind;
 
 /// Reports them now, and with the heartbeats of the connections from now on.
 pub(super) fn report_levels(session: &Arc<Session>) {
@@ -26,14 +21,23 @@ pub(super) fn report_levels(session: &Arc<Session>) {
 }
 
 pub(super) fn tell_levels(session: &Session) {
-    let (holds, waiters) = session.lines.census();
-    session.levels.tell(
-        NAMES,
+    let census = session.lines.census();
+    let tally = session.engine.tally();
+    let each = LockKind::ALL.into_iter().zip(census);
+    let each = each.flat_map(|(kind, (holds, waiters))| {
         [
-            holds,
-            waiters,
-            session.engine.tally().all(),
-            session.engine.tally().undos(),
-        ],
+            (("lockhound_holds", Some(kind)), holds),
+            (("lockhound_waiters", Some(kind)), waiters),
+        ]
+    });
+    let levels: Vec<_> = each
+        .chain([
+            (("lockhound_pending", None), tally.all()),
+            (("lockhound_pending_undos", None), tally.undos()),
+        ])
+        .collect();
+    session.levels.tell(
+        std::array::from_fn::<_, LEVELS, _>(|at| levels[at].0),
+        std::array::from_fn(|at| levels[at].1),
     );
 }

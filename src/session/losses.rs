@@ -11,7 +11,7 @@ use super::{Session, leave};
 use crate::error::Loss;
 use crate::foreign::log;
 use crate::hold::{Hold, Lost};
-use crate::kind::Role;
+use crate::kind::LockRole;
 use crate::line::Event;
 
 /// The most losses that are handled before the first of them is logged.
@@ -35,7 +35,7 @@ pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<
                 for Lost { hold, .. } in &lost {
                     session.lines.step(&hold.claim.key, Event::Changed);
                     // The reads of its owner inside of it keep the hash, and it with them, alive.
-                    if hold.claim.kind.role == Role::Write {
+                    if hold.claim.kind.role == LockRole::Write {
                         session.book.undo_hold(hold);
                     }
                     // Callers that have not claimed it yet never will: they queue again.
@@ -44,7 +44,7 @@ pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<
                     }
                 }
                 // A recorder may block, and no line waits for that.
-                lost.iter().for_each(|lost| session.counters.tell_lost(lost.loss));
+                lost.iter().for_each(|lost| session.counters.tell_lost(lost.hold.claim.kind.counted(), lost.loss));
                 lost.drain(..).for_each(|lost| told.tell(&lost));
             }
         }

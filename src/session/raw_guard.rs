@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Session, extending, leave, read_write, reentries};
+use super::{Session, extending, jobs, leave, reentries};
 use crate::error::{Error, Loss};
 use crate::foreign::AnswerReceiver;
 use crate::hold::{self, Entrance, Hold, HoldState};
@@ -141,7 +141,7 @@ impl RawGuard {
         if let Stage::OnItsWay { origin, beside } = self.stage {
             let View { session, hold } = &self.view;
             self.stage = if hold.take_guard() {
-                read_write::recall(session, hold);
+                jobs::recall(session, hold);
                 Stage::Taken(reentries::enters(session, hold, origin))
             } else {
                 Stage::Over

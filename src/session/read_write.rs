@@ -72,20 +72,6 @@ pub(super) async fn read_inside(
     .await
 }
 
-/// Sends those back that wait in line for this hold's owner to end it: they want the lock in the
-/// other role.
-pub(super) fn recall(session: &Session, hold: &Hold) {
-    let kind = hold.claim.kind;
-    if kind.hands_over() {
-        return;
-    }
-    let owner = hold.owner();
-    let waiters = session.lines.drain(&hold.claim.key, |waiter| {
-        waiter.owner == owner && waiter.call.want.kind != kind
-    });
-    jobs::send_back(waiters);
-}
-
 impl Session {
     /// # Errors
     /// [`Error::Config`] if this locker cannot have read-write locks.

@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::hold::{Hold, LossReporter};
 use crate::identity::RunTurns;
 use crate::key::Key;
+use crate::kind::{Kind, LockKind};
 use crate::lines::{Head, Lines};
 use crate::notify::Channels;
 use crate::options::Settings;
@@ -26,6 +27,9 @@ use crate::quorum::Quorum;
 use crate::standing::{Book, Unsettled};
 use crate::stats::{CallOutcome, Counters, Levels, Stats};
 use crate::watchdog::Watchdog;
+
+/// How many gauges there are: of the holds and waiters of each kind, and two more.
+pub(super) const LEVELS: usize = 2 * LockKind::ALL.len() + 2;
 
 /// Everything that a locker's handles share.
 pub(crate) struct Session {
@@ -50,7 +54,7 @@ pub(crate) struct Session {
     pub(super) failure: OnceLock<String>,
     pub(super) book: Arc<Book>,
     pub(super) labelling: Arc<Labelling>,
-    pub(super) levels: Levels<4>,
+    pub(super) levels: Levels<LEVELS>,
 }
 
 /// What is around the lines of a session.
@@ -147,7 +151,6 @@ impl Session {
         if self.is_forked() {
             return Stats::default();
         }
-        let (holds, waiters) = self.lines.census();
         let misplaced_answers = self
             .quorum
             .nodes()
@@ -157,7 +160,7 @@ impl Session {
         let tally = self.engine.tally();
         let stats = self
             .counters
-            .stats(holds, waiters, tally.all(), tally.undos());
+            .stats(&self.lines.census(), tally.all(), tally.undos());
         let nodes = self.quorum.roll().nodes(self.now());
         Stats {
             nodes,
@@ -171,12 +174,14 @@ impl Session {
     /// process, a mutex of the counters may be locked forever.
     pub(crate) fn call_ended(
         &self,
+        kind: &Kind,
         outcome: CallOutcome,
         waited: Option<Duration>,
         class: Option<&'static str>,
     ) {
         if !self.is_forked() {
-            self.counters.call_ended(outcome, waited, class);
+            self.counters
+                .call_ended(kind.counted(), outcome, waited, class);
         }
     }
 

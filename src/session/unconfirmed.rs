@@ -47,7 +47,8 @@ impl Unconfirmed {
         }
         // After the caller: a recorder may block.
         if is_lost {
-            self.session.counters.tell_lost(Loss::NotOwner);
+            let kind = self.hold.claim.kind.counted();
+            self.session.counters.tell_lost(kind, Loss::NotOwner);
         }
     }
 
@@ -60,7 +61,9 @@ impl Unconfirmed {
         if !is_lost || std::mem::replace(&mut self.lost, true) {
             return false;
         }
-        self.session.counters.lost(Loss::NotOwner);
+        self.session
+            .counters
+            .lost(self.hold.claim.kind.counted(), Loss::NotOwner);
         let Claim { key, field, .. } = &self.hold.claim;
         log!(warn, key = %key.shown(), field = &**field, reason = %Loss::NotOwner, "released, but it was not ours");
         true
