@@ -137,7 +137,13 @@ impl Handle {
     }
 
     fn calling(&self, wait: Wait) -> Calling<'_> {
-        Calling::begin(self.session(), wait, &self.keys, self.options.class)
+        Calling::begin(
+            self.session(),
+            self.kind,
+            wait,
+            &self.keys,
+            self.options.class,
+        )
     }
 
     async fn take_as(

@@ -48,19 +48,20 @@ use crate::foreign::Span;
 use crate::hold::{Hold, Want};
 use crate::identity::Origin;
 use crate::key::{Key, OfKeys};
-use crate::kind::Kind;
+use crate::kind::{Kind, LockKind};
 use crate::line::{self, Effect, Event, LastRound, Line, Stays, Wants};
 use crate::owner::Owner;
+use crate::stats::Census;
 
 /// All slots of a locker.
 pub(crate) struct Lines<W: World> {
     slots: DashMap<Key, KeyState<W>, OfKeys>,
     timers: Arc<Timers>,
     ids: AtomicU64,
-    /// The number of holds in all slots, so that nothing has to count them.
-    holds: AtomicUsize,
-    /// The number of waiters in all slots.
-    waiters: AtomicUsize,
+    /// The number of holds in all slots, of each kind, so that nothing has to count them.
+    holds: [AtomicUsize; LockKind::ALL.len()],
+    /// The number of waiters in all slots, of each kind.
+    waiters: [AtomicUsize; LockKind::ALL.len()],
     world: W,
 }
 
@@ -149,8 +150,8 @@ impl<W: World> Lines<W> {
             slots: DashMap::default(),
             timers: Arc::default(),
             ids: AtomicU64::new(0),
-            holds: AtomicUsize::new(0),
-            waiters: AtomicUsize::new(0),
+            holds: Default::default(),
+            waiters: Default::default(),
             world,
         }
     }
@@ -333,7 +334,8 @@ impl<W: World> Lines<W> {
             Entry::Inside(hold) => (Arrival::Inside(hold), false),
             Entry::Upgrade => (Arrival::Upgrade, false),
             Entry::HeldHere | Entry::Open => {
-                self.waiters.fetch_add(1, Ordering::Relaxed);
+                self.waiters[waiter.call.want.kind.counted() as usize]
+                    .fetch_add(1, Ordering::Relaxed);
                 (Arrival::Queued, slot.line.arrive(waiter))
             }
         };
@@ -361,7 +363,7 @@ impl<W: World> Lines<W> {
             };
         };
         // Before the shard is unlocked: a removal must not be counted first.
-        self.holds.fetch_add(1, Ordering::Relaxed);
+        self.holds[hold.claim.kind.counted() as usize].fetch_add(1, Ordering::Relaxed);
         Admitted {
             waiter: self.counted(waiter),
             same_owner: self.let_in(slot, hold, now),
@@ -381,7 +383,7 @@ impl<W: World> Lines<W> {
         let (released, waiter) = slot.line.transfer(from, Arc::clone(hold), waiter, now);
         // Otherwise one hold takes the place of the other, and their number stays.
         if released.is_none() {
-            self.holds.fetch_add(1, Ordering::Relaxed);
+            self.holds[hold.claim.kind.counted() as usize].fetch_add(1, Ordering::Relaxed);
         }
         let same_owner = self.let_in(slot, hold, now);
         // Its drop may run a waker, so it waits for the end of the shard's lock.
@@ -471,7 +473,7 @@ impl<W: World> Lines<W> {
         };
         let taken = slot.line.remove(hold);
         if taken.is_some() {
-            self.holds.fetch_sub(1, Ordering::Relaxed);
+            self.holds[hold.claim.kind.counted() as usize].fetch_sub(1, Ordering::Relaxed);
         }
         self.run(key, slot, Event::Changed);
         // As above: after the shard's lock.
@@ -531,17 +533,19 @@ impl<W: World> Lines<W> {
             .collect()
     }
 
-    /// Returns the numbers of holds and of waiters.
-    pub(crate) fn census(&self) -> (usize, usize) {
-        (
-            self.holds.load(Ordering::Relaxed),
-            self.waiters.load(Ordering::Relaxed),
-        )
+    /// Returns the numbers of holds and of waiters of each kind.
+    pub(crate) fn census(&self) -> Census {
+        LockKind::ALL.map(|kind| {
+            (
+                self.holds[kind as usize].load(Ordering::Relaxed),
+                self.waiters[kind as usize].load(Ordering::Relaxed),
+            )
+        })
     }
 
     fn counted(&self, waiter: Option<CallWaiter<W::RawGuard>>) -> Option<CallWaiter<W::RawGuard>> {
-        if waiter.is_some() {
-            self.waiters.fetch_sub(1, Ordering::Relaxed);
+        if let Some(waiter) = &waiter {
+            self.waiters[waiter.call.want.kind.counted() as usize].fetch_sub(1, Ordering::Relaxed);
         }
         waiter
     }
@@ -748,11 +752,11 @@ mod tests {
             lines.enter(&key, &owner, LOCK, now),
             Entry::Reentered(_, 3)
         ));
-        assert_eq!(lines.census(), (1, 1));
+        assert_eq!(lines.census()[0], (1, 1));
         lines.remove(&hold);
         assert_eq!(lines.asks(), Some(foreign_id));
         assert_eq!(lines.drain(&key, |_| true).len(), 1);
-        assert_eq!(lines.census(), (0, 0));
+        assert_eq!(lines.census()[0], (0, 0));
     }
 
     #[test]
@@ -941,7 +945,7 @@ mod tests {
         lost.lose(Loss::Expired);
         assert_eq!(lines.release(&released, 7, now), None);
         assert!(matches!(lines.effect(), Some(Effect::Release(7, None))));
-        assert_eq!(lines.census().1, 1, "it is still in line");
+        assert_eq!(lines.census()[0].1, 1, "it is still in line");
     }
 
     #[test]
@@ -963,7 +967,7 @@ mod tests {
                 (stays.then_some(head.id), 1)
             );
             assert_eq!(
-                (lines.census(), held.guards()),
+                (lines.census()[0], held.guards()),
                 ((1, 1), 2),
                 "the caller of `succeed` drops the guard of a waiter that is gone"
             );

@@ -102,8 +102,13 @@ impl Roll {
         let servers = self.servers.lock();
         let counts = [servers.voting(), servers.entries.len()];
         drop(servers);
-        self.levels
-            .tell(["lockhound_servers_voting", "lockhound_servers"], counts);
+        self.levels.tell(
+            [
+                ("lockhound_servers_voting", None),
+                ("lockhound_servers", None),
+            ],
+            counts,
+        );
     }
 }
 

@@ -19,6 +19,7 @@ pub(crate) use self::levels::{Levels, tell_server};
 use crate::error::{Loss, NodeFailure};
 #[cfg(feature = "metrics")]
 use crate::foreign::contained;
+use crate::kind::LockKind;
 use crate::sync::{Arc, Mutex};
 
 /// What a [`Locker`](crate::Locker) has done and is doing. Counts start at zero when it connects.
@@ -76,12 +77,33 @@ pub struct Stats {
     pub renewal_lateness: Distribution,
     /// How many locks each renewal script to one node carried.
     pub renewal_batches: Sizes,
+    /// The holds, waiters, calls and losses of each kind.
+    pub by_kind: Vec<KindStats>,
     /// Each server: of a cluster, each master.
     pub nodes: Vec<NodeState>,
     /// The node whose answers to renewals take the longest, by the p99, or `None` before the first
     /// answer.
     pub slowest_node: Option<NodeTimes>,
 }
+
+/// The part of [`Stats`] that concerns one kind of lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KindStats {
+    /// The kind.
+    pub kind: LockKind,
+    /// As [`Stats::holds`].
+    pub holds: usize,
+    /// As [`Stats::waiters`].
+    pub waiters: usize,
+    /// As [`Stats::attempts`].
+    pub attempts: Attempts,
+    /// As [`Stats::losses`].
+    pub losses: Losses,
+}
+
+/// How many holds and waiters there are of each kind.
+pub(crate) type Census = [(usize, usize); LockKind::ALL.len()];
 
 /// Losses, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -102,6 +124,26 @@ pub struct Losses {
 }
 
 impl Losses {
+    /// Makes them of these counts, which are in the order of [`LOSSES`].
+    const fn of(counts: [u64; LOSSES.len()]) -> Self {
+        let [
+            not_owner,
+            renewal_failed,
+            expired,
+            max_hold,
+            force_unlocked,
+            closed,
+        ] = counts;
+        Self {
+            not_owner,
+            renewal_failed,
+            expired,
+            max_hold,
+            force_unlocked,
+            closed,
+        }
+    }
+
     /// Returns the number of all losses.
     pub const fn total(&self) -> u64 {
         self.not_owner
@@ -177,7 +219,8 @@ pub(crate) struct Counters {
     renewals: AtomicU64,
     renewal_errors: AtomicU64,
     undone: AtomicU64,
-    losses: [AtomicU64; LOSSES.len()],
+    /// For each kind.
+    losses: [[AtomicU64; LOSSES.len()]; LockKind::ALL.len()],
     hold_time: Times,
     renewal_lateness: Times,
     renewal_batches: Numbers,
@@ -216,11 +259,12 @@ impl Counters {
     /// Counts a call that has ended, and records how long it waited if it may wait.
     pub(crate) fn call_ended(
         &self,
+        kind: LockKind,
         outcome: CallOutcome,
         waited: Option<Duration>,
         class: Option<&'static str>,
     ) {
-        self.calls.ended(outcome, waited, class);
+        self.calls.ended(kind, outcome, waited, class);
     }
 
     pub(crate) fn suspicious_reentry(&self) {
@@ -231,9 +275,14 @@ impl Counters {
     }
 
     /// Records how long a lock was held that was taken by a handle of this class.
-    pub(crate) fn released_after(&self, time: Duration, class: Option<&'static str>) {
+    pub(crate) fn released_after(
+        &self,
+        kind: LockKind,
+        time: Duration,
+        class: Option<&'static str>,
+    ) {
         self.hold_time.note(time);
-        attempts::tell_hold(time, class);
+        attempts::tell_hold(kind, time, class);
     }
 
     /// Counts the leases that a script renewed.
@@ -300,32 +349,33 @@ impl Counters {
 
     /// Counts here only, since tokens wait for it; [`tell_lost`](Self::tell_lost) tells the
     /// recorder afterwards.
-    pub(crate) fn lost(&self, loss: Loss) {
+    pub(crate) fn lost(&self, kind: LockKind, loss: Loss) {
         if let Some(place) = place_of(loss) {
-            self.losses[place].fetch_add(1, Ordering::Relaxed);
+            self.losses[kind as usize][place].fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Tells the recorder of a loss. It may block in the recorder.
-    pub(crate) fn tell_lost(&self, loss: Loss) {
+    pub(crate) fn tell_lost(&self, kind: LockKind, loss: Loss) {
         if let Some(place) = place_of(loss) {
-            tell_losses(LOSSES[place].1, 1);
+            tell_losses(kind, LOSSES[place].1, 1);
         }
     }
 
     /// Returns the statistics, with these counts of other modules. The caller adds what the nodes
     /// know.
-    pub(crate) fn stats(
-        &self,
-        holds: usize,
-        waiters: usize,
-        pending: usize,
-        pending_undos: usize,
-    ) -> Stats {
+    pub(crate) fn stats(&self, census: &Census, pending: usize, pending_undos: usize) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let by_kind = LockKind::ALL.map(|kind| KindStats {
+            kind,
+            holds: census[kind as usize].0,
+            waiters: census[kind as usize].1,
+            attempts: self.calls.attempts_of(kind),
+            losses: self.losses_of(kind),
+        });
         Stats {
-            holds,
-            waiters,
+            holds: by_kind.iter().map(|of| of.holds).sum(),
+            waiters: by_kind.iter().map(|of| of.waiters).sum(),
             attempts: self.calls.attempts(),
             suspicious_reentries: read(&self.suspicious_reentries),
             renewals: read(&self.renewals),
@@ -340,29 +390,26 @@ impl Counters {
             hold_time: self.hold_time.distribution(),
             renewal_lateness: self.renewal_lateness.distribution(),
             renewal_batches: self.renewal_batches.sizes(),
+            by_kind: by_kind.into(),
             nodes: Vec::new(),
             slowest_node: self.slowest_node(),
         }
     }
 
+    /// Returns the losses of all kinds.
     pub(crate) fn losses(&self) -> Losses {
+        let of = |at: usize| {
+            self.losses
+                .iter()
+                .map(|of| of[at].load(Ordering::Relaxed))
+                .sum()
+        };
+        Losses::of(std::array::from_fn(of))
+    }
+
+    fn losses_of(&self, kind: LockKind) -> Losses {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let [
-            not_owner,
-            renewal_failed,
-            expired,
-            max_hold,
-            force_unlocked,
-            closed,
-        ] = self.losses.each_ref().map(read);
-        Losses {
-            not_owner,
-            renewal_failed,
-            expired,
-            max_hold,
-            force_unlocked,
-            closed,
-        }
+        Losses::of(self.losses[kind as usize].each_ref().map(read))
     }
 
     fn slowest_node(&self) -> Option<NodeTimes> {
@@ -408,16 +455,23 @@ fn tell(_name: &'static str, _n: u64) {
     contained(|| metrics::counter!(_name).increment(_n));
 }
 
-fn tell_losses(_reason: &'static str, _n: u64) {
+fn tell_losses(_kind: LockKind, _reason: &'static str, _n: u64) {
     #[cfg(feature = "metrics")]
-    contained(|| metrics::counter!("lockhound_losses_total", "reason" => _reason).increment(_n));
+    contained(|| {
+        metrics::counter!("lockhound_losses_total", "kind" => _kind.name(), "reason" => _reason)
+            .increment(_n);
+    });
 }
 
 /// Tells the recorder of all counters before anything is counted: a rate over a series that begins
 /// with its first event misses that event.
 fn register_counters() {
     COUNTERS.iter().for_each(|name| tell(name, 0));
-    LOSSES.iter().for_each(|(_, reason)| tell_losses(reason, 0));
+    for kind in LockKind::ALL {
+        LOSSES
+            .iter()
+            .for_each(|(_, reason)| tell_losses(kind, reason, 0));
+    }
     attempts::register_counters();
 }
 
@@ -570,17 +624,22 @@ mod tests {
     #[test]
     fn counts_and_times_come_out_as_they_went_in() {
         let counters = Counters::new();
-        counters.lost(Loss::Expired);
-        counters.lost(Loss::Expired);
-        counters.lost(Loss::Closed);
-        counters.lost(Loss::Released);
+        counters.lost(LockKind::Lock, Loss::Expired);
+        counters.lost(LockKind::Lock, Loss::Expired);
+        counters.lost(LockKind::Lock, Loss::Closed);
+        counters.lost(LockKind::Lock, Loss::Released);
         for ms in 1..=100 {
-            counters.call_ended(CallOutcome::TimedOut, Some(Duration::from_millis(ms)), None);
+            counters.call_ended(
+                LockKind::Lock,
+                CallOutcome::TimedOut,
+                Some(Duration::from_millis(ms)),
+                None,
+            );
         }
-        counters.call_ended(CallOutcome::Busy, None, Some("orders"));
-        counters.released_after(Duration::from_secs(100 * 86_400), None);
+        counters.call_ended(LockKind::Lock, CallOutcome::Busy, None, Some("orders"));
+        counters.released_after(LockKind::Lock, Duration::from_secs(100 * 86_400), None);
         counters.renewals_begun(0, Duration::from_secs(1));
-        let stats = counters.stats(3, 2, 1, 1);
+        let stats = counters.stats(&[(3, 2), (0, 0), (0, 0)], 1, 1);
         assert_eq!((stats.holds, stats.waiters, stats.pending), (3, 2, 1));
         assert_eq!(
             (
@@ -618,7 +677,7 @@ mod tests {
     fn the_slowest_node_is_named_and_batches_are_numbers() {
         let counters =
             Counters::of_nodes(&["redis://a".into(), "redis://b".into(), "redis://c".into()]);
-        assert_eq!(counters.stats(0, 0, 0, 0).slowest_node, None);
+        assert_eq!(counters.stats(&Default::default(), 0, 0).slowest_node, None);
         for (node, ms) in [(0, 3), (1, 90), (0, 5), (9, 1_000)] {
             counters.batch_answered(node, Duration::from_millis(ms));
         }
@@ -627,7 +686,7 @@ mod tests {
             .for_each(|locks| counters.batch_sent(*locks));
         counters.renewals_begun(100, Duration::from_millis(2));
         counters.renewed(99);
-        let stats = counters.stats(0, 0, 0, 0);
+        let stats = counters.stats(&Default::default(), 0, 0);
         let slowest = stats.slowest_node.expect("answers");
         assert_eq!((&*slowest.node, slowest.round_trip.count), ("redis://b", 1));
         let batches = stats.renewal_batches;

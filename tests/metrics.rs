@@ -48,8 +48,8 @@ async fn the_programs_recorder_receives_counts_and_times() {
         .filter(|(name, _)| name.contains("_total"));
     let counters: Vec<_> = counters.map(|(_, count)| count).collect();
     assert_eq!(
-        counters, [0; 19],
-        "each begins before its first event: 5, 8 outcomes, and losses for 6 reasons"
+        counters, [0; 47],
+        "each begins before its first event: 5, and for each of 3 kinds 8 outcomes, and losses for 6 reasons"
     );
     let lost = locks.get(key());
     let guard = lost.lock().await.unwrap();
@@ -66,6 +66,8 @@ async fn the_programs_recorder_receives_counts_and_times() {
     server.command::<bool>(&["DEL", lost.key().as_str()]);
     guard.lost().cancelled().await;
     drop(guard);
+    let prices = locks.rw(key());
+    drop(prices.read().lock().await.unwrap());
     let guard = lost.lock().await.unwrap();
     server.command::<bool>(&["DEL", lost.key().as_str()]);
     assert!(guard.unlock().await.is_err());
@@ -77,21 +79,26 @@ async fn the_programs_recorder_receives_counts_and_times() {
             .unwrap_or_else(|| panic!("{name} is not in {told:?}"))
     };
     // The one with a class has series of its own.
-    assert_eq!(of("lockhound_attempts_total outcome=granted"), 2);
+    assert_eq!(of("lockhound_attempts_total kind=lock outcome=granted"), 2);
     assert_eq!(
-        of("lockhound_attempts_total outcome=granted class=orders"),
+        of("lockhound_attempts_total kind=lock outcome=granted class=orders"),
         1
     );
     assert_eq!(
-        of("lockhound_losses_total reason=not_owner"),
+        of("lockhound_losses_total kind=lock reason=not_owner"),
         2,
         "one is found at the release"
     );
+    assert_eq!(of("lockhound_attempts_total kind=read outcome=granted"), 1);
+    assert_eq!(of("lockhound_hold_seconds kind=read"), 1);
     assert!(of("lockhound_renewals_total") >= 1);
-    assert_eq!(of("lockhound_wait_seconds outcome=granted"), 2);
-    assert_eq!(of("lockhound_wait_seconds outcome=granted class=orders"), 1);
-    assert_eq!(of("lockhound_hold_seconds"), 2);
-    assert_eq!(of("lockhound_hold_seconds class=orders"), 1);
+    assert_eq!(of("lockhound_wait_seconds kind=lock outcome=granted"), 2);
+    assert_eq!(
+        of("lockhound_wait_seconds kind=lock outcome=granted class=orders"),
+        1
+    );
+    assert_eq!(of("lockhound_hold_seconds kind=lock"), 2);
+    assert_eq!(of("lockhound_hold_seconds kind=lock class=orders"), 1);
     assert!(of("lockhound_renewal_lateness_seconds") >= 1);
     assert!(of("lockhound_renewal_batch_locks") >= 1);
     assert!(

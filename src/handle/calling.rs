@@ -7,6 +7,7 @@ use crate::clock::Instant;
 use crate::error::Error;
 use crate::foreign;
 use crate::key::Key;
+use crate::kind::Kind;
 use crate::owner::Owner;
 use crate::session::Session;
 use crate::stats::CallOutcome;
@@ -15,6 +16,7 @@ use crate::stats::CallOutcome;
 #[derive(Debug)]
 pub(crate) struct Calling<'a> {
     session: &'a Session,
+    kind: &'static Kind,
     wait: Wait,
     came: Instant,
     class: Option<&'static str>,
@@ -25,6 +27,7 @@ pub(crate) struct Calling<'a> {
 impl<'a> Calling<'a> {
     pub(super) fn begin(
         session: &'a Session,
+        kind: &'static Kind,
         wait: Wait,
         keys: &[Key],
         class: Option<&'static str>,
@@ -32,6 +35,7 @@ impl<'a> Calling<'a> {
         let span = spans::wait(wait.operation(), keys, class);
         Self {
             session,
+            kind,
             wait,
             came: session.now(),
             class,
@@ -96,6 +100,7 @@ impl<'a> Calling<'a> {
         self.span.record("outcome", &outcome);
         let may_wait = self.waits() && outcome != CallOutcome::Reentered;
         self.session.call_ended(
+            self.kind,
             outcome,
             may_wait.then(|| self.session.now().since(self.came)),
             self.class,

@@ -586,7 +586,7 @@ mod tests {
             list.next(now).is_none() && list.wakes_at().is_some(),
             "one waits"
         );
-        assert_eq!(book.counters.stats(0, 0, 0, 0).undone, 1);
+        assert_eq!(book.counters.stats(&Default::default(), 0, 0).undone, 1);
         book.engine.stop();
     }
 
@@ -660,7 +660,7 @@ mod tests {
         );
         assert!(matches!(refused, Outcome::Refused(_)), "{refused:?}");
         assert_eq!(
-            book.counters.stats(0, 0, 0, 0).undone,
+            book.counters.stats(&Default::default(), 0, 0).undone,
             0,
             "a release is no undo"
         );

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Distribution, Times};
 #[cfg(feature = "metrics")]
 use crate::foreign::contained;
+use crate::kind::LockKind;
 
 /// How a call that locks ended: `lock`, `try_lock`, `try_lock_for`, `run` and the others, also of
 /// several locks.
@@ -88,7 +89,8 @@ impl Attempts {
 /// The counts of calls, and how long they waited.
 #[derive(Debug)]
 pub(super) struct CallCounts {
-    ended: [AtomicU64; OUTCOMES.len()],
+    /// For each kind.
+    ended: [[AtomicU64; OUTCOMES.len()]; LockKind::ALL.len()],
     waits: Times,
 }
 
@@ -102,21 +104,30 @@ impl CallCounts {
 
     pub(super) fn ended(
         &self,
+        kind: LockKind,
         outcome: CallOutcome,
         waited: Option<Duration>,
         class: Option<&'static str>,
     ) {
-        self.ended[outcome as usize].fetch_add(1, Ordering::Relaxed);
-        tell(outcome, class, 1);
+        self.ended[kind as usize][outcome as usize].fetch_add(1, Ordering::Relaxed);
+        tell(kind, outcome, class, 1);
         if let Some(waited) = waited {
             self.waits.note(waited);
-            tell_wait(outcome, class, waited);
+            tell_wait(kind, outcome, class, waited);
         }
     }
 
+    /// Returns the calls of all kinds.
     pub(super) fn attempts(&self) -> Attempts {
+        let of = LockKind::ALL.map(|kind| self.attempts_of(kind));
+        Attempts(std::array::from_fn(|at| {
+            of.iter().map(|attempts| attempts.0[at]).sum()
+        }))
+    }
+
+    pub(super) fn attempts_of(&self, kind: LockKind) -> Attempts {
         Attempts(
-            self.ended
+            self.ended[kind as usize]
                 .each_ref()
                 .map(|count| count.load(Ordering::Relaxed)),
         )
@@ -129,36 +140,52 @@ impl CallCounts {
 
 /// Tells the recorder of all outcomes before the first call ends.
 pub(super) fn register_counters() {
-    OUTCOMES.iter().for_each(|outcome| tell(*outcome, None, 0));
+    for kind in LockKind::ALL {
+        OUTCOMES
+            .iter()
+            .for_each(|outcome| tell(kind, *outcome, None, 0));
+    }
 }
 
-fn tell(_outcome: CallOutcome, _class: Option<&'static str>, _n: u64) {
+fn tell(_kind: LockKind, _outcome: CallOutcome, _class: Option<&'static str>, _n: u64) {
     #[cfg(feature = "metrics")]
     contained(|| {
-        metrics::counter!("lockhound_attempts_total", labels(Some(_outcome), _class)).increment(_n);
+        let labels = labels(_kind, Some(_outcome), _class);
+        metrics::counter!("lockhound_attempts_total", labels).increment(_n);
     });
 }
 
-fn tell_wait(_outcome: CallOutcome, _class: Option<&'static str>, _waited: Duration) {
+fn tell_wait(
+    _kind: LockKind,
+    _outcome: CallOutcome,
+    _class: Option<&'static str>,
+    _waited: Duration,
+) {
     #[cfg(feature = "metrics")]
     contained(|| {
-        metrics::histogram!("lockhound_wait_seconds", labels(Some(_outcome), _class))
-            .record(_waited);
+        let labels = labels(_kind, Some(_outcome), _class);
+        metrics::histogram!("lockhound_wait_seconds", labels).record(_waited);
     });
 }
 
 /// Tells the recorder how long a lock was held.
-pub(super) fn tell_hold(_time: Duration, _class: Option<&'static str>) {
+pub(super) fn tell_hold(_kind: LockKind, _time: Duration, _class: Option<&'static str>) {
     #[cfg(feature = "metrics")]
-    contained(|| metrics::histogram!("lockhound_hold_seconds", labels(None, _class)).record(_time));
+    contained(|| {
+        metrics::histogram!("lockhound_hold_seconds", labels(_kind, None, _class)).record(_time);
+    });
 }
 
 #[cfg(feature = "metrics")]
-fn labels(outcome: Option<CallOutcome>, class: Option<&'static str>) -> Vec<metrics::Label> {
+fn labels(
+    kind: LockKind,
+    outcome: Option<CallOutcome>,
+    class: Option<&'static str>,
+) -> Vec<metrics::Label> {
     let label = |name, value| metrics::Label::from_static_parts(name, value);
     let outcome = outcome.map(|outcome| label("outcome", outcome.name()));
-    outcome
-        .into_iter()
+    std::iter::once(label("kind", kind.name()))
+        .chain(outcome)
         .chain(class.map(|class| label("class", class)))
         .collect()
 }

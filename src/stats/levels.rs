@@ -2,7 +2,11 @@
 
 #[cfg(feature = "metrics")]
 use crate::foreign::contained;
+use crate::kind::LockKind;
 use crate::sync::{Arc, Mutex};
+
+/// The name of a gauge, and the kind that it counts if there is one for each.
+pub(crate) type LevelName = (&'static str, Option<LockKind>);
 
 /// Numbers that a locker reports, as they were reported last. Its share is taken back when it is
 /// dropped.
@@ -11,14 +15,14 @@ pub(crate) struct Levels<const N: usize>(Mutex<GaugeShare<N>>);
 
 #[derive(Debug)]
 struct GaugeShare<const N: usize> {
-    names: [&'static str; N],
+    names: [LevelName; N],
     counts: [usize; N],
 }
 
 impl<const N: usize> Default for Levels<N> {
     fn default() -> Self {
         Self(Mutex::new(GaugeShare {
-            names: [""; N],
+            names: [("", None); N],
             counts: [0; N],
         }))
     }
@@ -26,7 +30,7 @@ impl<const N: usize> Default for Levels<N> {
 
 impl<const N: usize> Levels<N> {
     /// Reports these numbers under these names, the same each time. It may block in the recorder.
-    pub(crate) fn tell(&self, names: [&'static str; N], counts: [usize; N]) {
+    pub(crate) fn tell(&self, names: [LevelName; N], counts: [usize; N]) {
         let before = {
             let mut told = self.0.lock();
             told.names = names;
@@ -55,11 +59,13 @@ impl<const N: usize> Drop for Levels<N> {
 }
 
 /// Tells the recorder by how much a number has changed.
-fn change(_name: &'static str, _before: usize, _now: usize) {
+fn change((_name, _kind): LevelName, _before: usize, _now: usize) {
     #[cfg(feature = "metrics")]
     contained(|| {
         let exact = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
-        metrics::gauge!(_name).increment(exact(_now) - exact(_before));
+        let kind = |kind: LockKind| metrics::Label::from_static_parts("kind", kind.name());
+        let labels: Vec<_> = _kind.map(kind).into_iter().collect();
+        metrics::gauge!(_name, labels).increment(exact(_now) - exact(_before));
     });
 }
 

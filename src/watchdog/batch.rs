@@ -269,7 +269,10 @@ mod tests {
         let sender = Sender::new(quorum, Arc::clone(&counters), answers);
         let now = Instant::now();
         renew(sender, 0, batch, now, now + Duration::from_millis(300)).await;
-        (Instant::now().since(now), counters.stats(0, 0, 0, 0))
+        (
+            Instant::now().since(now),
+            counters.stats(&Default::default(), 0, 0),
+        )
     }
 
     #[tokio::test]

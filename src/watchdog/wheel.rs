@@ -250,8 +250,8 @@ impl Wheel {
         self.report.tell_due(&self.counters, Instant::now());
     }
 
-    /// Records a node's renewal, which another client may have `cut`. Returns whether it completed a
-    /// majority for this hold.
+    /// Records a node's renewal, which another client may have `cut`. Returns whether it completed
+    /// a majority for this hold.
     fn renewed(
         &mut self,
         hold: &Arc<Hold>,
@@ -772,7 +772,10 @@ mod tests {
             &no_finding(),
         );
         assert_eq!(
-            (wheel.counters.stats(0, 0, 0, 0).renewals, wheel.notes.len()),
+            (
+                wheel.counters.stats(&Default::default(), 0, 0).renewals,
+                wheel.notes.len()
+            ),
             (1, 0)
         );
     }

@@ -536,6 +536,134 @@ pub async fn a_dropped_guard_releases(on: Deployment) {
     on.is_free_everywhere(&key).await;
 }
 
+/// Returns two lockers and a name for a read-write lock, where there are such locks. Elsewhere
+/// every call is refused, with the reason.
+async fn read_write(on: &Deployment, lease: Duration) -> Option<([Locker; 2], String)> {
+    let (lockers, key) = (on.lockers(lease).await, key());
+    let several = on.servers.len() > 1;
+    let plain = lockers[0].settings().format() == Format::Plain;
+    if !several && !plain {
+        return Some((lockers, key));
+    }
+    let reason = if plain {
+        "Format::Plain"
+    } else {
+        "independent"
+    };
+    let lock = lockers[0].rw(&*key);
+    let refusals = [
+        lock.read().lock().await.err(),
+        lock.write().try_lock().await.err(),
+        lock.holders().await.err(),
+    ];
+    for error in refusals {
+        let error = error.expect("refused");
+        assert!(matches!(error, Error::Config(_)), "{error:?}");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+    None
+}
+
+pub async fn readers_are_inside_together_and_a_writer_alone(on: Deployment) {
+    let Some(([one, two], key)) = read_write(&on, LONG).await else {
+        return;
+    };
+    let [here, there] = [&one, &two].map(|locks| locks.rw(&*key));
+    let (first, second) = (here.read().lock().await, there.read().lock().await);
+    let (first, second) = (first.unwrap(), second.unwrap());
+    let writer = there.write().owned_by(Owner::new());
+    assert!(writer.try_lock().await.unwrap().is_none());
+    let refused = here.write().lock().await;
+    assert!(matches!(refused, Err(Error::Config(_))), "{refused:?}");
+    assert_eq!(here.holders().await.unwrap().readers().len(), 2);
+    drop((first, second));
+    let write = common::soon(ms(5_000), writer.lock())
+        .await
+        .expect("free")
+        .unwrap();
+    assert!(
+        here.read()
+            .owned_by(Owner::new())
+            .try_lock()
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert!(there.holders().await.unwrap().writer().is_some());
+    let fence = write.fence();
+    let read = write.downgrade().await.unwrap();
+    assert!(read.fence() > fence);
+    let beside = here.read().owned_by(Owner::new());
+    beside
+        .try_lock()
+        .await
+        .unwrap()
+        .expect("beside")
+        .unlock()
+        .await
+        .unwrap();
+    assert!(one.rw(&*key).force_unlock().await.unwrap());
+    on.is_free_everywhere(&key).await;
+    drop(read);
+}
+
+pub async fn readers_and_writers_are_woken_by_releases(on: Deployment) {
+    let Some(([one, two], key)) = read_write(&on, LONG).await else {
+        return;
+    };
+    let [here, there] = [&one, &two].map(|locks| locks.rw(&*key));
+    for _ in 0..2 {
+        let write = here.write().owned_by(Owner::new()).lock().await.unwrap();
+        let reads = there.read().owned_by(Owner::new());
+        let waiting = tokio::spawn(async move { reads.lock().await });
+        eventually(ms(5_000), "it waits", || two.stats().waiters == 1).await;
+        sleep(ms(100)).await;
+        write.unlock().await.unwrap();
+        // Without messages waiters poll every five seconds.
+        let read = common::soon(ms(1_000), waiting)
+            .await
+            .expect("woken")
+            .unwrap()
+            .unwrap();
+        let writes = here.write().owned_by(Owner::new());
+        let waiting = tokio::spawn(async move { writes.lock().await });
+        eventually(ms(5_000), "it waits", || one.stats().waiters == 1).await;
+        sleep(ms(100)).await;
+        read.unlock().await.unwrap();
+        let write = common::soon(ms(1_000), waiting)
+            .await
+            .expect("woken")
+            .unwrap()
+            .unwrap();
+        write.unlock().await.unwrap();
+    }
+    on.is_free_everywhere(&key).await;
+}
+
+pub async fn readers_and_writers_outlive_their_lease_and_are_told_of_a_loss(on: Deployment) {
+    let Some(([one, two], key)) = read_write(&on, SHORT).await else {
+        return;
+    };
+    let other = common::key();
+    let read = one.rw(&*key).read().lock().await.unwrap();
+    let write = one.rw(&*other).write().lock().await.unwrap();
+    sleep(SHORT * 3 / 2).await;
+    read.check().unwrap();
+    write.check().unwrap();
+    assert!(two.rw(&*key).write().try_lock().await.unwrap().is_none());
+    assert!(two.rw(&*other).read().try_lock().await.unwrap().is_none());
+    for key in [&key, &other] {
+        on.up().for_each(|server| server.delete(key));
+    }
+    for lost in [read.lost(), write.lost()] {
+        common::soon(SHORT, lost.cancelled()).await.expect("told");
+    }
+    assert_eq!(
+        (read.loss(), write.loss()),
+        (Some(Loss::NotOwner), Some(Loss::NotOwner))
+    );
+}
+
 /// Passes the list of behaviours to a macro, behind other words.
 macro_rules! with_every_behaviour {
     ($macro:ident! $($before:tt)*) => {
@@ -558,6 +686,9 @@ macro_rules! with_every_behaviour {
             a_section_runs_with_the_lock_and_ends_with_its_loss
             a_detached_hold_is_no_longer_its_task_s
             a_dropped_guard_releases
+            readers_are_inside_together_and_a_writer_alone
+            readers_and_writers_are_woken_by_releases
+            readers_and_writers_outlive_their_lease_and_are_told_of_a_loss
         }
     };
 }

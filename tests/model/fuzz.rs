@@ -520,7 +520,7 @@ impl Fuzz {
         assert!(left.is_none(), "{left:?} {:?}\n{}", self.holds.len(), log());
         assert_eq!(self.lines.timers.len(), 0, "{}", log());
         assert!(self.lines.world.listening.lock().is_empty());
-        assert_eq!(self.lines.census(), (0, 0), "{}", log());
+        assert_eq!(self.lines.census(), [(0, 0); 3], "{}", log());
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{Server, eventually, key, locker, locker_with, ms, soon};
-use lockhound::{Error, Mode, Owner};
+use lockhound::{Error, LockMode, Owner};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -117,7 +117,7 @@ async fn a_downgrade_lets_readers_in_and_no_writer() {
         .expect("told of the downgrade")
         .unwrap()
         .unwrap();
-    assert_eq!(lock.holders().await.unwrap().mode(), Mode::Read);
+    assert_eq!(lock.holders().await.unwrap().mode(), LockMode::Read);
     drop(read);
     assert!(!writer.is_finished(), "the reader is still inside");
     kept.unlock().await.unwrap();
@@ -137,10 +137,10 @@ async fn a_downgrade_of_one_of_two_guards_leaves_the_write() {
         .downgrade()
         .await
         .unwrap();
-    assert_eq!(lock.holders().await.unwrap().mode(), Mode::Write);
+    assert_eq!(lock.holders().await.unwrap().mode(), LockMode::Write);
     let last = outer.downgrade().await.unwrap();
     assert_eq!(last.fence(), inner.fence(), "one read");
-    assert_eq!(lock.holders().await.unwrap().mode(), Mode::Read);
+    assert_eq!(lock.holders().await.unwrap().mode(), LockMode::Read);
     drop((inner, last));
     eventually(SOON, "it is free", || !server.exists(&key)).await;
 }

@@ -1,7 +1,7 @@
 //! Who has the lock together with whom, and what is on the server meanwhile.
 
 use crate::common::{Server, eventually, key, locker, locker_with, ms, soon};
-use lockhound::{Error, Format, HoldState, Locker, Loss, Mode, Owner};
+use lockhound::{Error, Format, HoldState, LockMode, Locker, Loss, Owner};
 use std::time::Duration;
 
 #[tokio::test]
@@ -151,14 +151,17 @@ async fn holders_are_listed_with_their_labels() {
         .await
         .unwrap();
     let lock = here.rw(&*key);
-    assert_eq!(lock.holders().await.unwrap().mode(), Mode::Free);
+    assert_eq!(lock.holders().await.unwrap().mode(), LockMode::Free);
     assert!(!lock.is_locked().await.unwrap());
     let guards = [
         lock.read().lock().await.unwrap(),
         there.rw(&*key).read().lock().await.unwrap(),
     ];
     let holders = lock.holders().await.unwrap();
-    assert_eq!((holders.mode(), holders.readers().len()), (Mode::Read, 2));
+    assert_eq!(
+        (holders.mode(), holders.readers().len()),
+        (LockMode::Read, 2)
+    );
     assert!(holders.writer().is_none() && lock.is_locked().await.unwrap());
     let mut labels: Vec<_> = holders
         .readers()
@@ -175,7 +178,10 @@ async fn holders_are_listed_with_their_labels() {
     let guard = lock.write().lock().await.unwrap();
     let nested = lock.read().lock().await.unwrap();
     let holders = there.rw(&*key).holders().await.unwrap();
-    assert_eq!((holders.mode(), holders.readers().len()), (Mode::Write, 1));
+    assert_eq!(
+        (holders.mode(), holders.readers().len()),
+        (LockMode::Write, 1)
+    );
     let writer = holders.writer().unwrap();
     assert!(
         writer.owner().ends_with(":write") && writer.owner().starts_with(&here.id().to_string())

@@ -3,7 +3,7 @@
 
 use crate::behaviours::{Chosen, Deployment, on_each, with_every_behaviour};
 use crate::key::Family;
-use crate::kind::{CommandsOfKind, Format, Kind, Role, Scripts};
+use crate::kind::{CommandsOfKind, Format, Kind, LockRole, Scripts};
 use crate::lua::Texts;
 
 static FAMILY: Family = Family {
@@ -15,7 +15,7 @@ pub(super) static TRIAL: Kind = Kind {
     name: "trial",
     format: Format::Redisson,
     family: &FAMILY,
-    role: Role::Alone,
+    role: LockRole::Alone,
     key_type: "hash",
     announced: true,
     labelled: true,
