@@ -21,7 +21,7 @@ const LAYERS: [Layer; 6] = [
     Layer {
         name: "user",
         modules: &[
-            "guide", "locker", "servers", "multi", "lock", "guard", "handle",
+            "guide", "locker", "servers", "multi", "rw", "lock", "guard", "handle",
         ],
         libraries: &["tokio", "tokio_util", "tracing", "uuid"],
     },
