@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`critical_sections`] | How does a program take one lock or several, and what does it do when it loses one? |
 //! | [`nesting_and_owners`] | Who enters again, who waits, and how is that changed? |
+//! | [`readers_and_writers`] | How do readers share a lock, and when is that worth it? |
 //! | [`waiting`] | How long does a call wait, and what happens while the servers are away? |
 //! | [`fencing`] | How does a database, an object store or another service refuse a holder that is late? |
 //! | [`quorums`] | When are several servers worth it, and what do clusters, Sentinels and replicas give? |
@@ -40,6 +41,9 @@ pub mod critical_sections {}
 
 #[doc = include_str!("../docs/guide/nesting_and_owners.md")]
 pub mod nesting_and_owners {}
+
+#[doc = include_str!("../docs/guide/readers_and_writers.md")]
+pub mod readers_and_writers {}
 
 #[doc = include_str!("../docs/guide/waiting.md")]
 pub mod waiting {}
