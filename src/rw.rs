@@ -39,7 +39,8 @@ use crate::session::SharedSession;
 /// # Fences
 /// Readers and writers have a [`fence`](Section::fence). That of a read is above the fence of every
 /// earlier write and below that of every later one. Reads are not in order among themselves, so a
-/// resource remembers the highest fence of a *write*, and refuses whatever is below.
+/// resource remembers the highest fence of a *write*, and refuses whatever is below. A write that
+/// is late then still passes after a later read.
 ///
 /// # What it does not do
 /// - It is on one server, on a master with Sentinels, or in a cluster. Over several independent

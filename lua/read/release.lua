@@ -34,11 +34,19 @@ if fields > 1 then
   if redis.call('HGET', lock, 'mode') == 'write' then
     return 0
   end
-  local holders = redis.call('HGETALL', lock)
+  local holders, ttl, last = redis.call('HGETALL', lock), redis.call('PTTL', lock), 0
   for i = 1, #holders, 2 do
-    if left(holders[i], holders[i + 1]) > 0 then
+    last = math.max(last, left(holders[i], holders[i + 1]))
+    -- Readers of one lease have more than half of it left. Only where leases differ, or readers are
+    -- dead, is it worth asking for all of them.
+    if last * 2 > ttl then
       return 0
     end
+  end
+  if last > 0 then
+    -- This reader had the longest lease by far, and nobody else needs it.
+    redis.pcall('PEXPIRE', lock, last)
+    return 0
   end
 end
 redis.call('DEL', lock)

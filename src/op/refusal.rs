@@ -44,10 +44,20 @@ pub(super) fn subjects(
             counts: true,
         }
     };
-    claims
-        .iter()
-        .flat_map(|claim| once(lock(claim)).chain(fences.map(|fences| counter(claim, fences))))
-        .collect()
+    let timeout = |claim: &Claim| {
+        let name = claim.key.reader_timeout(&claim.field);
+        claim.kind.shares().then_some(Subject {
+            name,
+            key_type: "string",
+            counts: false,
+        })
+    };
+    let subjects = |claim| {
+        once(lock(claim))
+            .chain(timeout(claim))
+            .chain(fences.map(|fences| counter(claim, fences)))
+    };
+    claims.iter().flat_map(subjects).collect()
 }
 
 /// Adds to a refusal which keys it may be about, or which one it is. `ask` sends a script to the

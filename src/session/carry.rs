@@ -161,7 +161,12 @@ fn pass(session: &Arc<Session>, key: &Key) -> Option<Event> {
             .await
             .unwrap_or_else(|said| Err(owned.panicked(&said)));
         if let Err(error) = &passed {
-            log!(debug, key = %key.shown(), %error, "the locker could not be taken off the list");
+            let what = if key.has_readers() {
+                "the hint that a writer waits could not be deleted"
+            } else {
+                "the locker could not be taken off the list"
+            };
+            log!(debug, key = %key.shown(), %error, "{what}");
         }
         owned.lines.step(&key, Event::Passed(passed.is_ok()));
         drop(pending);

@@ -57,6 +57,25 @@ async fn a_dead_reader_keeps_a_writer_out_for_its_lease_only() {
     assert!(write.is_some(), "the last reader has cleaned up");
 }
 
+/// The hash lives as long as its longest lease.
+#[tokio::test]
+async fn a_dead_reader_is_not_kept_by_the_longer_lease_of_another() {
+    let (server, key) = (Server::start(), key());
+    let dead = locker_with(&server, ms(1_500)).await;
+    let locks = locker_with(&server, ms(300_000)).await;
+    let lock = locks.rw(&*key);
+    let beside = lock.read().lock().await.unwrap();
+    let fixed = dead.rw(&*key).read().fixed_lease(ms(1_500));
+    std::mem::forget(fixed.lock().await.unwrap());
+    beside.unlock().await.unwrap();
+    assert!(server.pttl(&key) <= 1_500, "{}", server.pttl(&key));
+    let write = lock.write().owned_by(Owner::new());
+    let guard = soon(SOON, write.lock())
+        .await
+        .expect("after the dead reader's lease");
+    guard.unwrap().unlock().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_silent_server_loses_readers_and_writers_in_time() {
     let (server, keys) = (Server::start(), [key(), key()]);

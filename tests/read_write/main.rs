@@ -9,10 +9,11 @@ mod cancelling;
 mod fairness;
 mod losses;
 mod nesting;
+mod processes;
 mod sharing;
 
 /// The body of a child process. Run as an ordinary test it has nothing to do.
 #[test]
 fn child_process() {
-    common::children::run();
+    processes::run();
 }
