@@ -364,6 +364,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::key::READ_WRITE as READ_WRITE_FAMILY;
     use crate::kind::Format;
     use crate::options::{Options, Replicas};
 
@@ -462,6 +463,39 @@ mod tests {
         let of_cluster = rights_of(1, true, |_| {});
         let both: BTreeSet<String> = documented(0).union(&documented(3)).cloned().collect();
         assert_eq!(rules(&of_cluster, true), both);
+    }
+
+    /// Each kind has rights of its own, and some that all need.
+    #[test]
+    fn the_rights_of_read_write_locks_are_the_documented_ones() {
+        let settings = Options::default().validate(1).expect("valid");
+        let key = Key::new("app:42", &READ_WRITE_FAMILY);
+        let used = rights(&settings, 1, false, &[key]);
+        let all = [true, false]
+            .into_iter()
+            .flat_map(|is_needed| rules(&used, is_needed));
+        // The pattern of the guide is that of all names.
+        let all: BTreeSet<String> = all
+            .map(|rule| rule.replace("~{app:42}:*", "~{app:42}"))
+            .collect();
+        let missing: Vec<_> = documented(7).difference(&all).cloned().collect();
+        assert_eq!(
+            missing,
+            Vec::<String>::new(),
+            "the guide lists what is not used"
+        );
+        let known: BTreeSet<String> = [0, 1, 6, 7].into_iter().flat_map(documented).collect();
+        let unknown: Vec<_> = all.difference(&known).cloned().collect();
+        assert_eq!(
+            unknown,
+            Vec::<String>::new(),
+            "the guide leaves out what is used"
+        );
+        let needed = rules(&used, true);
+        assert!(
+            needed.contains("~{app:42}:*") && !needed.contains("~lockhound_writer:{app:42}"),
+            "{needed:?}"
+        );
     }
 
     #[test]
