@@ -252,7 +252,7 @@ async fn renewal(program: &Program, locker: usize) {
     let (before, began) = (sent(), Instant::now());
     while sent() == before {
         assert!(began.elapsed() < program.plan.lease, "nothing is renewed");
-        sleep(ms(1)).await;
+        sleep(program.plan.lease / 1_000).await;
     }
 }
 
