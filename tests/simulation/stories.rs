@@ -181,7 +181,6 @@ async fn all_grant(net: &Net, keys: &[String], servers: &[usize], pause: Duratio
 pub enum Story {
     GrantedToNobody,
     RetakenForNobody,
-    ToldByOne,
     GoneFromTheList,
     FirstIsCutOff,
     ForcedWhileRenewed,
@@ -190,20 +189,19 @@ pub enum Story {
 
 impl Story {
     pub fn any() -> Self {
-        match fastrand::u8(0..7) {
+        match fastrand::u8(0..6) {
             0 => Self::GrantedToNobody,
             1 => Self::RetakenForNobody,
-            2 => Self::ToldByOne,
-            3 => Self::GoneFromTheList,
-            4 => Self::FirstIsCutOff,
-            5 => Self::ForcedWhileRenewed,
+            2 => Self::GoneFromTheList,
+            3 => Self::FirstIsCutOff,
+            4 => Self::ForcedWhileRenewed,
             _ => Self::AnsweredTwice,
         }
     }
 
     pub fn plan(self) -> Plan {
         let (servers, lockers) = match self {
-            Self::GrantedToNobody | Self::ToldByOne => (3, 2),
+            Self::GrantedToNobody => (3, 2),
             Self::RetakenForNobody | Self::ForcedWhileRenewed => (3, 1),
             Self::GoneFromTheList | Self::FirstIsCutOff => (1, 4),
             Self::AnsweredTwice => (1, 2),
@@ -213,7 +211,6 @@ impl Story {
             lockers,
             keys: 2,
             usual: Duration::ZERO,
-            remember: matches!(self, Self::ToldByOne),
             ..crowd::plan()
         }
     }
@@ -223,7 +220,6 @@ impl Story {
         match self {
             Self::GrantedToNobody => granted_to_nobody(program).await,
             Self::RetakenForNobody => retaken_for_nobody(program).await,
-            Self::ToldByOne => told_by_one(program).await,
             Self::GoneFromTheList => gone_from_the_list(program).await,
             Self::FirstIsCutOff => first_is_cut_off(program).await,
             Self::ForcedWhileRenewed => forced_while_renewed(program).await,
@@ -314,42 +310,6 @@ async fn retaken_for_nobody(program: &Program) {
     world.note(format_args!("it is lost, and server {at} goes on"));
     net.servers[at].go_on();
     net.calm(at);
-}
-
-/// The clock of one server is ahead, and so are the fences that it gives. With a second server it
-/// grants a lock of which the third never hears. Then the second forgets, and the first stops. The
-/// third alone cannot tell the second which fence was the last, so the second has no vote yet.
-async fn told_by_one(program: &Program) {
-    let Program {
-        world, net, plan, ..
-    } = program;
-    let servers = shuffled(plan.servers);
-    let (at, ahead, third) = (servers[0], servers[1], &servers[2..]);
-    let [first, next] = program.two_workers();
-    let locker = first.at;
-    let offset = fastrand::i64(60_000..600_000);
-    world.note(format_args!(
-        "the clock of server {ahead} is {offset} ms ahead, and locker {locker} comes to no {third:?}"
-    ));
-    net.servers[ahead].set_clock_offset(offset);
-    net.set_cut(locker, third, true);
-    // New servers begin to vote.
-    sleep(plan.lease * 2).await;
-    first.visit(0).await;
-    sleep(up_to(plan.lease)).await;
-    world.note(format_args!(
-        "server {at} starts anew, and server {ahead} stops"
-    ));
-    net.servers[at].restart();
-    net.servers[ahead].stop();
-    net.set_cut(locker, third, false);
-    let over = Instant::now() + plan.lease.mul_f64(LONGEST_SILENCE);
-    sleep_until(over - plan.lease.mul_f64(0.4 + 0.4 * fastrand::f64())).await;
-    let next = tokio::spawn(async move { next.visit(0).await });
-    sleep_until(over).await;
-    world.note(format_args!("server {ahead} goes on"));
-    net.servers[ahead].go_on();
-    next.await.unwrap();
 }
 
 /// A caller that waits for a lock.

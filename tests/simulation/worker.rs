@@ -67,25 +67,6 @@ impl Worker {
         self.take_one(&self.keys[key]).await;
     }
 
-    /// Waits for a lock for as long as it takes, and gives it back at once.
-    pub async fn visit(&self, key: usize) {
-        let lock = self.lock(&self.keys[key]);
-        loop {
-            let called = self.world.now();
-            match lock.lock().await {
-                Ok(guard) if guard.check().is_ok() => {
-                    let (key, fence, token) = (guard.key(), guard.fence(), guard.lost());
-                    let inside = self.enter(key, fence, token, called, "visits");
-                    return self.leave(guard, inside).await;
-                }
-                Ok(_) | Err(Error::Unavailable { .. }) => {
-                    self.world.note(format_args!("{} waits on", self.who));
-                }
-                Err(other) => panic!("{}: {other}", self.who),
-            }
-        }
-    }
-
     /// Tries to take a lock that no worker takes.
     pub async fn ask(&self) -> Option<Guard> {
         self.locks
