@@ -3,7 +3,7 @@
 //! stop, forget, lose, repeat and delay answers and have wrong clocks, and while networks are cut
 //! and lead elsewhere. Whatever happens, nobody believes in a lock beside another, fences grow,
 //! some order of the calls explains all of them, everybody returns, and nothing is left. Then many
-//! want one lock at once, for a moment (`crowd.rs`).
+//! want one lock at once, for a moment (`crowd.rs`), and a story is told (`stories.rs`).
 //!
 //! A seed that fails is printed; `SIMULATION_SEED=7 cargo test --features testing --test simulation
 //! -- --nocapture` runs it alone, and shows what happened. `./dev soak simulation` runs seeds for
@@ -42,6 +42,7 @@ use faults::Net;
 use lockhound::testing::Server;
 use lockhound::{Locker, LockerBuilder, Owner};
 use plan::Plan;
+use stories::Story;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tracing_subscriber::filter::LevelFilter;
@@ -333,6 +334,7 @@ fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
         program.end().await;
         let mut trace = world.trace();
         trace.extend(in_a_crowd(aloud).await);
+        trace.extend(in_a_story(aloud).await);
         (trace, start.elapsed())
     })
 }
@@ -351,6 +353,20 @@ async fn in_a_crowd(aloud: bool) -> Vec<String> {
         &program.keys[0],
     )
     .await;
+    program.rest().await;
+    program.end().await;
+    world.trace()
+}
+
+/// The third part of a program: a story. What happens in it.
+async fn in_a_story(aloud: bool) -> Vec<String> {
+    let story = Story::any();
+    let (plan, world) = (story.plan(), World::new(aloud, None, false));
+    world.note(format_args!("{story:?}: {plan:?}"));
+    let program = Program::begin(Arc::clone(&world), plan).await;
+    timeout(LONG, story.happen(&program))
+        .await
+        .expect("it comes to an end");
     program.rest().await;
     program.end().await;
     world.trace()

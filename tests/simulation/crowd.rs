@@ -3,9 +3,9 @@
 //! fault occurs.
 //!
 //! If the fault delays and loses no answers, no caller waits for a free lock for longer than it
-//! takes to wake one ([`Crowd::waking`]): `tests/model/across` promises that no caller has to wait
-//! for the re-check. A lock that no caller has does not stay on the server for longer than it takes
-//! to release it ([`Crowd::giving_back`]).
+//! takes to wake one ([`waking`]): `tests/model/across` promises that no caller has to wait for the
+//! re-check. A lock that no caller has does not stay on the server for longer than it takes to
+//! release it ([`Crowd::giving_back`]).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -115,6 +115,14 @@ pub fn plan() -> Plan {
         mislead: false,
         skew: false,
     }
+}
+
+/// Returns how long a caller may wait for a free lock. The locker that is woken may need two round
+/// trips; the first to be woken may be cut off or gone, and then the others check one after the
+/// other (`src/line/wake_state.rs`: within 200 ms, and 20 ms more for the one that watches). The
+/// re-check, a sixth of a lease, comes later than that.
+pub fn waking(plan: &Plan) -> Duration {
+    ms(220) + plan.usual * 4
 }
 
 /// Lets each caller take the lock a few times, or give up.
@@ -342,14 +350,6 @@ impl Crowd {
         });
     }
 
-    /// Returns how long a caller may wait for a free lock. The locker that is woken may need two
-    /// round trips; the first to be woken may be cut off or gone, and then the others check one
-    /// after the other (`src/line/wake_state.rs`: within 200 ms, and 20 ms more for the one that
-    /// watches). The re-check, a sixth of a lease, comes later than that.
-    fn waking(&self) -> Duration {
-        ms(220) + self.plan.usual * 4
-    }
-
     /// Returns how long a lock that no caller has may stay on the server: its grant or release gets
     /// no answer, nor does the undo that follows, and each is repeated.
     fn giving_back(&self) -> Duration {
@@ -401,7 +401,7 @@ impl Crowd {
             };
             let waits = Instant::now().saturating_duration_since(since);
             assert!(
-                waits <= self.waking(),
+                waits <= waking(&self.plan),
                 "locker {locker} has waited for {} for {waits:?}: it is free",
                 self.key
             );

@@ -1,9 +1,16 @@
 //! Faults that come together in an order: what one of them breaks is tried while it is broken.
+//! Some come about in any program. Those of [`Story`] have servers and lockers of their own, since
+//! whole programs seldom meet their order: one is told after each program.
 
 use std::time::Duration;
 
+use lockhound::{Error, Guard, Lock, Owner};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use crate::Program;
+use crate::common::ms;
+use crate::crowd;
 use crate::faults::Net;
 use crate::plan::{Plan, up_to};
 use crate::worker::Worker;
@@ -167,4 +174,267 @@ async fn all_grant(net: &Net, keys: &[String], servers: &[usize], pause: Duratio
     while !keys.iter().any(is_granted) {
         sleep(pause).await;
     }
+}
+
+/// A story of its own: nothing goes wrong but what it tells.
+#[derive(Debug, Clone, Copy)]
+pub enum Story {
+    GrantedToNobody,
+    RetakenForNobody,
+    GoneFromTheList,
+    FirstIsCutOff,
+    ForcedWhileRenewed,
+    AnsweredTwice,
+}
+
+impl Story {
+    pub fn any() -> Self {
+        match fastrand::u8(0..6) {
+            0 => Self::GrantedToNobody,
+            1 => Self::RetakenForNobody,
+            2 => Self::GoneFromTheList,
+            3 => Self::FirstIsCutOff,
+            4 => Self::ForcedWhileRenewed,
+            _ => Self::AnsweredTwice,
+        }
+    }
+
+    pub fn plan(self) -> Plan {
+        let (servers, lockers) = match self {
+            Self::GrantedToNobody => (3, 2),
+            Self::RetakenForNobody | Self::ForcedWhileRenewed => (3, 1),
+            Self::GoneFromTheList | Self::FirstIsCutOff => (1, 4),
+            Self::AnsweredTwice => (1, 2),
+        };
+        Plan {
+            servers,
+            lockers,
+            keys: 2,
+            usual: Duration::ZERO,
+            ..crowd::plan()
+        }
+    }
+
+    /// Lets it happen.
+    pub async fn happen(self, program: &Program) {
+        match self {
+            Self::GrantedToNobody => granted_to_nobody(program).await,
+            Self::RetakenForNobody => retaken_for_nobody(program).await,
+            Self::GoneFromTheList => gone_from_the_list(program).await,
+            Self::FirstIsCutOff => first_is_cut_off(program).await,
+            Self::ForcedWhileRenewed => forced_while_renewed(program).await,
+            Self::AnsweredTwice => answered_twice(program).await,
+        }
+    }
+}
+
+/// Returns a handle of a new owner for this lock, by this locker.
+fn lock_of(program: &Program, locker: usize, key: usize) -> Lock {
+    program.lockers[locker]
+        .get(&*program.keys[key])
+        .owned_by(Owner::new())
+}
+
+/// Returns all of so many in a random order.
+fn shuffled(count: usize) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..count).collect();
+    fastrand::shuffle(&mut all);
+    all
+}
+
+/// Waits until this locker has sent a renewal.
+async fn renewal(program: &Program, locker: usize) {
+    let sent = || program.lockers[locker].stats().renewal_batches.count;
+    let (before, began) = (sent(), Instant::now());
+    while sent() == before {
+        assert!(began.elapsed() < program.plan.lease, "nothing is renewed");
+        sleep(program.plan.lease / 1_000).await;
+    }
+}
+
+/// A locker asks for a lock while one server is silent, and holds back what it would send there. The
+/// others say that the lock is held, so the attempt has failed by then. The lock is released, the
+/// server goes on, and only now it is asked: what it grants is for nobody, and is undone.
+async fn granted_to_nobody(program: &Program) {
+    let Program {
+        world, net, plan, ..
+    } = program;
+    let (at, moment) = (fastrand::usize(..plan.servers), plan.command_timeout / 5);
+    let lockers = shuffled(plan.lockers);
+    let guard = lock_of(program, lockers[0], 0).lock().await.unwrap();
+    world.note(format_args!("server {at} stops"));
+    net.servers[at].stop();
+    drop(lock_of(program, lockers[1], 1).lock().await.unwrap());
+    sleep(plan.command_timeout + ms(1) + up_to(plan.command_timeout)).await;
+    world.note(format_args!("locker {} asks for a held lock", lockers[1]));
+    let refused = lock_of(program, lockers[1], 0).try_lock().await.unwrap();
+    assert!(refused.is_none(), "{refused:?} is held");
+    sleep(up_to(moment)).await;
+    guard.unlock().await.unwrap();
+    sleep(up_to(moment)).await;
+    world.note(format_args!("it is released, and server {at} goes on"));
+    net.servers[at].go_on();
+}
+
+/// A lock is deleted on one server, and a renewal finds that. The server stops before it is asked to
+/// grant the lock again, and executes that when it goes on. By then the hold is lost, and its guard
+/// is gone: what the server has granted is undone.
+async fn retaken_for_nobody(program: &Program) {
+    let Program {
+        world,
+        net,
+        plan,
+        keys,
+        ..
+    } = program;
+    let at = fastrand::usize(..plan.servers);
+    // Between the first renewal and the second one.
+    let most = plan.lease.mul_f64(0.4 + 0.2 * fastrand::f64());
+    let lock = lock_of(program, 0, 0).max_hold(most);
+    let guard = lock.lock().await.unwrap();
+    let late = plan.command_timeout.mul_f64(0.2 + 0.6 * fastrand::f64());
+    world.note(format_args!(
+        "{} is deleted on server {at}, which answers after {late:?}",
+        keys[0]
+    ));
+    net.servers[at].delete(&keys[0]);
+    net.servers[at].delay(late..=late);
+    renewal(program, 0).await;
+    world.note(format_args!("it is renewed, and server {at} stops"));
+    net.servers[at].stop();
+    let lost = timeout(plan.lease, guard.lost().cancelled_owned());
+    lost.await.expect("its time is over");
+    sleep(up_to(plan.command_timeout)).await;
+    drop(guard);
+    sleep(up_to(plan.command_timeout)).await;
+    world.note(format_args!("it is lost, and server {at} goes on"));
+    net.servers[at].go_on();
+    net.calm(at);
+}
+
+/// A caller that waits for a lock.
+struct Waits {
+    locker: usize,
+    task: JoinHandle<Result<Guard, Error>>,
+}
+
+/// Returns the guard of a lock for which callers of three other lockers wait, in this order.
+async fn wait_in_turn(program: &Program) -> (Guard, [Waits; 3]) {
+    let lockers = shuffled(program.plan.lockers);
+    let guard = lock_of(program, lockers[0], 0).lock().await.unwrap();
+    let mut waits = Vec::new();
+    for &locker in &lockers[1..] {
+        let lock = lock_of(program, locker, 0);
+        let task = tokio::spawn(async move { lock.lock().await });
+        waits.push(Waits { locker, task });
+        // It is in the list then.
+        sleep(ms(5) + up_to(ms(10))).await;
+    }
+    let lockers = &lockers[1..];
+    program
+        .world
+        .note(format_args!("lockers {lockers:?} wait in this order"));
+    (guard, waits.try_into().ok().unwrap())
+}
+
+/// Asserts that a caller gets a lock that is free now without waiting for its re-check, and gives
+/// it back.
+async fn gets_it_soon(program: &Program, Waits { locker, task }: Waits) {
+    let soon = crowd::waking(&program.plan);
+    let guard = timeout(soon, task).await;
+    let guard = guard.unwrap_or_else(|_| panic!("locker {locker} waits for a lock that is free"));
+    program.world.note(format_args!("locker {locker} gets it"));
+    guard.unwrap().unwrap().unlock().await.unwrap();
+}
+
+/// Callers of three lockers wait for a lock, and those of the first two give up: the locker that
+/// would be woken, and the one that would watch it. The release wakes the third.
+async fn gone_from_the_list(program: &Program) {
+    let (guard, [first, second, third]) = wait_in_turn(program).await;
+    let mut leave = [first, second];
+    fastrand::shuffle(&mut leave);
+    for waits in leave {
+        program.world.note(format_args!(
+            "the caller of locker {} gives up",
+            waits.locker
+        ));
+        waits.task.abort();
+        sleep(up_to(ms(10))).await;
+    }
+    guard.unlock().await.unwrap();
+    gets_it_soon(program, third).await;
+}
+
+/// Callers of three lockers wait for a lock, and the first locker is cut off. A `force_unlock` wakes
+/// no locker by name, but notifies all: the second does not leave the lock to the first for long.
+async fn first_is_cut_off(program: &Program) {
+    let Program {
+        world,
+        net,
+        keys,
+        lockers,
+        ..
+    } = program;
+    let (guard, [first, second, third]) = wait_in_turn(program).await;
+    world.note("the first is cut off, and the lock is forced");
+    net.set_cut(first.locker, &[0], true);
+    sleep(up_to(ms(10))).await;
+    let forced = lockers[third.locker].get(&*keys[0]).force_unlock().await;
+    assert!(forced.unwrap(), "it was held");
+    gets_it_soon(program, second).await;
+    gets_it_soon(program, third).await;
+    net.set_cut(first.locker, &[0], false);
+    drop(guard);
+    // It may have found the server silent.
+    drop(first.task.await.unwrap());
+}
+
+/// A lock is forced right after a renewal, to which one server answers slowly. That answer comes
+/// when the hold is lost, and does not bring it back.
+async fn forced_while_renewed(program: &Program) {
+    let Program {
+        world,
+        net,
+        plan,
+        keys,
+        lockers,
+    } = program;
+    let at = fastrand::usize(..plan.servers);
+    let guard = lock_of(program, 0, 0).lock().await.unwrap();
+    let late = plan.command_timeout.mul_f64(0.3 + 0.6 * fastrand::f64());
+    world.note(format_args!("server {at} answers after {late:?}"));
+    net.servers[at].delay(late..=late);
+    renewal(program, 0).await;
+    world.note("it is renewed, and forced");
+    _ = lockers[0].get(&*keys[0]).force_unlock().await.unwrap();
+    for _ in 0..4 {
+        let is_lost = guard.check().is_err() && guard.lost().is_cancelled();
+        assert!(is_lost, "{guard:?} is held again, which was lost");
+        sleep(plan.command_timeout / 3).await;
+    }
+    net.calm(at);
+}
+
+/// A locker asks for a free lock, and then for one that is held elsewhere. The grant of the first is
+/// sent twice, and the copy comes in place of the answer about the second.
+async fn answered_twice(program: &Program) {
+    let Program { world, net, .. } = program;
+    let lockers = shuffled(2);
+    let guard = lock_of(program, lockers[0], 1).lock().await.unwrap();
+    let late = ms(5) + up_to(ms(50));
+    world.note(format_args!(
+        "answers take {late:?}, and the next one comes twice"
+    ));
+    net.servers[0].delay(late..=late);
+    net.servers[0].duplicate_reply();
+    let lock = lock_of(program, lockers[1], 0);
+    let free = tokio::spawn(async move { lock.try_lock().await });
+    sleep(ms(1) + up_to(late / 2)).await;
+    let held = lock_of(program, lockers[1], 1).try_lock().await;
+    assert!(
+        !matches!(held, Ok(Some(_))),
+        "{held:?} beside {guard:?}: it was given the answer to another command"
+    );
+    drop(free.await.unwrap());
+    net.calm(0);
 }
