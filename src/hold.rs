@@ -362,13 +362,13 @@ impl Hold {
     /// validity of the majority now ends later than before.
     pub(crate) fn renewed(self: &Arc<Self>, node: NodeIndex, sent: Instant, now: Instant) -> bool {
         let mut state = self.state.lock();
-        let until = lease::valid_until(sent, state.trusted);
         self.expire(&mut state, now);
         if state.phase != HoldPhase::Held {
             drop(state);
             self.fire();
             return false;
         }
+        let until = lease::valid_until(sent, state.trusted);
         // An answer may be late, and older than what the hold knows: only progress ends the
         // jeopardy.
         let before = state.votes.majority_until();
