@@ -57,6 +57,8 @@ mod memory;
 mod promises;
 #[path = "model/quorum/mod.rs"]
 mod quorum;
+#[path = "model/rw_phases.rs"]
+mod rw_phases;
 #[path = "model/server.rs"]
 mod server;
 #[path = "model/state.rs"]
