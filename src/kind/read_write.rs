@@ -1,6 +1,10 @@
 //! Redisson's `getReadWriteLock`: a hash with its mode, and the fields of its readers or its
 //! writer. Each reader has a key of its own beside it, by which the others tell that it lives.
 
+#[cfg(test)]
+#[path = "../../tests/unit/read_write_scripts.rs"]
+mod beside_redisson;
+
 use super::{CommandsOfKind, Format, Kind, Role, Scripts};
 use crate::key::READ_WRITE;
 use crate::lua::texts;
