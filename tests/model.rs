@@ -27,6 +27,7 @@
 //!   time.
 //! - Outcomes that are certain (*not executed*, *refused*), fences, the bound on pending undos, and
 //!   that a release is given up after a lease.
+//! - Readers: see `model/rw.rs`, and who of them and of writers asks when `model/rw_phases.rs`.
 //! - Several nodes: see `model/quorum`. Which locker is woken when, and hand-overs within a
 //!   process: see `model/across` and `model/hand_over.rs`, which run the real line with the tests
 //!   of `src/line`.
@@ -57,6 +58,10 @@ mod memory;
 mod promises;
 #[path = "model/quorum/mod.rs"]
 mod quorum;
+#[path = "model/rw.rs"]
+mod rw;
+#[path = "model/rw_phases.rs"]
+mod rw_phases;
 #[path = "model/server.rs"]
 mod server;
 #[path = "model/state.rs"]

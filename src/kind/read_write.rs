@@ -2,6 +2,10 @@
 //! writer. Each reader has a key of its own beside it, by which the others tell that it lives.
 
 use super::{CommandsOfKind, Format, Kind, LockRole, Scripts};
+#[cfg(test)]
+#[path = "../../tests/unit/read_write_scripts.rs"]
+mod beside_redisson;
+
 use crate::key::READ_WRITE;
 use crate::lua::texts;
 

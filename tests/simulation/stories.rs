@@ -252,9 +252,9 @@ async fn renewal(program: &Program, locker: usize) {
     }
 }
 
-/// A locker asks for a lock while one server is silent, and holds back what it would send there. The
-/// others say that the lock is held, so the attempt has failed by then. The lock is released, the
-/// server goes on, and only now it is asked: what it grants is for nobody, and is undone.
+/// A locker asks for a lock while one server is silent, and holds back what it would send there.
+/// The others say that the lock is held, so the attempt has failed by then. The lock is released,
+/// the server goes on, and only now it is asked: what it grants is for nobody, and is undone.
 async fn granted_to_nobody(program: &Program) {
     let Program {
         world, net, plan, ..
@@ -276,9 +276,9 @@ async fn granted_to_nobody(program: &Program) {
     net.servers[at].go_on();
 }
 
-/// A lock is deleted on one server, and a renewal finds that. The server stops before it is asked to
-/// grant the lock again, and executes that when it goes on. By then the hold is lost, and its guard
-/// is gone: what the server has granted is undone.
+/// A lock is deleted on one server, and a renewal finds that. The server stops before it is asked
+/// to grant the lock again, and executes that when it goes on. By then the hold is lost, and its
+/// guard is gone: what the server has granted is undone.
 async fn retaken_for_nobody(program: &Program) {
     let Program {
         world,
@@ -365,8 +365,9 @@ async fn gone_from_the_list(program: &Program) {
     gets_it_soon(program, third).await;
 }
 
-/// Callers of three lockers wait for a lock, and the first locker is cut off. A `force_unlock` wakes
-/// no locker by name, but notifies all: the second does not leave the lock to the first for long.
+/// Callers of three lockers wait for a lock, and the first locker is cut off. A `force_unlock`
+/// wakes no locker by name, but notifies all: the second does not leave the lock to the first for
+/// long.
 async fn first_is_cut_off(program: &Program) {
     let Program {
         world,
@@ -415,8 +416,8 @@ async fn forced_while_renewed(program: &Program) {
     net.calm(at);
 }
 
-/// A locker asks for a free lock, and then for one that is held elsewhere. The grant of the first is
-/// sent twice, and the copy comes in place of the answer about the second.
+/// A locker asks for a free lock, and then for one that is held elsewhere. The grant of the first
+/// is sent twice, and the copy comes in place of the answer about the second.
 async fn answered_twice(program: &Program) {
     let Program { world, net, .. } = program;
     let lockers = shuffled(2);
