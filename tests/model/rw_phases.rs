@@ -5,9 +5,9 @@
 //! - The server: who is inside, the hint of a writer, that of a reader, which the release of a
 //!   write turns into a turn, and what the scripts of `lua/read` and `lua/write` do to them.
 //! - The lockers, one caller each, as a line has it: an ask after each message, after each look (a
-//!   re-check of all who wait), after the end of a lease or a turn that kept them out, and once more
-//!   after the subscription. Callers leave, also while they are asked for. One that waits again
-//!   does so while the command that withdraws its hint is still on its way.
+//!   re-check of all who wait), after the end of a lease or a turn that kept them out, and once
+//!   more after the subscription. Callers leave, also while they are asked for. One that waits
+//!   again does so while the command that withdraws its hint is still on its way.
 //! - Commands and messages take any time. A message may be lost, a turn may end before those who
 //!   were called have asked, and a locker may die.
 //!
