@@ -490,7 +490,7 @@ impl<W: World> Lines<W> {
 
     /// Tells a line that waiters have left, if none is there any more, or the last writer has gone.
     fn left(&self, key: &Key, slot: RefMut<'_, Key, KeyState<W>>) {
-        if slot.line.waiters().is_empty() || slot.line.has_pass() {
+        if slot.line.waiters().is_empty() || slot.line.has_spare_hint() {
             self.run(key, slot, Event::Changed);
         }
     }

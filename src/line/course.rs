@@ -182,6 +182,12 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         if !self.heeds(event) {
             return None;
         }
+        let effect = self.follow(event, moment);
+        self.withdraw_hint();
+        effect
+    }
+
+    fn follow(&mut self, event: Event, moment: &Moment<'_>) -> Option<Effect<R>> {
         let now = moment.now;
         match (self.hear(event, moment)?, self.course.phase) {
             (Event::Stopped, _) => self.stop(moment),
@@ -1468,5 +1474,109 @@ mod tests {
         assert_eq!(tested.on(Event::Stopped), Some(Effect::Release(3, None)));
         assert!(tested.line.remove(&held(7)).is_some());
         tested.asks(Event::HandedOver, 2);
+    }
+
+    /// A hold of a reader.
+    #[derive(Debug, Clone, PartialEq)]
+    struct Reads(u8);
+
+    impl RawHold for Reads {
+        fn is(&self, other: &Self) -> bool {
+            self == other
+        }
+
+        fn blocks(&self, _: Instant) -> bool {
+            true
+        }
+
+        fn loss_of(&self, _: &Owner, _: Instant) -> Option<Loss> {
+            None
+        }
+
+        fn shares(&self) -> bool {
+            true
+        }
+    }
+
+    /// Whether a caller reads.
+    impl Wants for bool {
+        fn lease(&self) -> Duration {
+            RECHECK * 6
+        }
+
+        fn shares(&self) -> bool {
+            *self
+        }
+    }
+
+    /// A line of readers and writers, and the time.
+    fn among(callers: &[bool]) -> (Line<Reads, bool, u8>, Moment<'static>) {
+        let mut line = Line::default();
+        let Tested { mut moment, .. } = Tested::with(&[]);
+        (moment.hint, moment.counts, moment.lister) = (Some(RECHECK * 2), false, None);
+        for (id, reads) in (1..).zip(callers) {
+            line.arrive(Waiter {
+                id,
+                owner: Owner::task(id),
+                since: moment.now,
+                call: *reads,
+            });
+        }
+        (line, moment)
+    }
+
+    fn asks(effect: Option<Effect<u8>>) -> Option<u64> {
+        match effect {
+            Some(Effect::Ask { head, .. }) => Some(head),
+            _ => None,
+        }
+    }
+
+    const HELD_BY_OTHERS: Event = Event::Answered(AcquireOutcome::Held {
+        ttl: Some(RECHECK),
+        place: None,
+        contested: false,
+        lasts: false,
+    });
+
+    #[test]
+    fn readers_ask_beside_readers_and_a_writer_asks_behind_them_now_and_then() {
+        let (mut line, mut moment) = among(&[true, true, false]);
+        assert_eq!(asks(line.on(Event::Changed, &moment)), Some(1));
+        for reader in [1, 2] {
+            assert!(line.grant(Reads(1), Some(reader), moment.now).is_ok());
+            let next = line.on(Event::Answered(AcquireOutcome::Granted), &moment);
+            assert_eq!(asks(next), Some(reader + 1), "the writer leaves its hint");
+        }
+        assert!(line.on(HELD_BY_OTHERS, &moment).is_some());
+        let until = moment.now + RECHECK;
+        moment.now = moment.now + PATIENCE;
+        let waits = Some(Effect::WakeAt {
+            until,
+            others: false,
+        });
+        assert_eq!(
+            line.on(Event::Due, &moment),
+            waits,
+            "its own readers are there"
+        );
+        moment.now = until;
+        assert_eq!(
+            asks(line.on(Event::Due, &moment)),
+            Some(3),
+            "it renews the hint"
+        );
+    }
+
+    /// The ask may leave the hint after that.
+    #[test]
+    fn a_hint_is_withdrawn_once_nobody_waits_and_nothing_is_asked_for() {
+        let (mut line, moment) = among(&[false, true]);
+        assert_eq!(asks(line.on(Event::Changed, &moment)), Some(1));
+        assert!(line.leave(1).is_some() && line.has_spare_hint());
+        assert_eq!(line.on(Event::Changed, &moment), None);
+        assert!(!line.take_pass(), "the answer is yet to come");
+        assert!(line.on(HELD_BY_OTHERS, &moment).is_some());
+        assert!(line.take_pass() && !line.take_pass() && !line.has_spare_hint());
     }
 }

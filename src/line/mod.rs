@@ -277,12 +277,7 @@ impl<H, C, R> Line<H, C, R> {
         !(is_at_rest && matches!(event, Event::Changed | Event::Due))
     }
 
-    /// Returns whether the locker has to be taken off the list now.
-    pub(crate) fn has_pass(&self) -> bool {
-        self.passes
-    }
-
-    /// Returns the same, once.
+    /// Returns whether the locker has to be taken off the list now, once.
     pub(crate) fn take_pass(&mut self) -> bool {
         std::mem::take(&mut self.passes)
     }
@@ -470,15 +465,23 @@ impl<H, C: Wants, R> Line<H, C, R> {
     /// Takes out a waiter whose caller is gone, gets an answer, or has entered with a hold of its
     /// owner.
     pub(crate) fn leave(&mut self, id: u64) -> Option<Waiter<C>> {
-        let waiter = self.queue.remove(id)?;
-        let was_writer = self.course.hinted.is_some() && !waiter.call.shares();
-        if was_writer && self.queue.range(0).all(|other| other.call.shares()) {
-            // Nobody waits for what the hint keeps the readers of others out for.
+        self.queue.remove(id)
+    }
+
+    /// Returns whether a server may keep the hint that a writer waits, and none does. Then
+    /// [`Event::Changed`] follows.
+    pub(crate) fn has_spare_hint(&self) -> bool {
+        self.course.hinted.is_some() && self.queue.range(0).all(|waiter| waiter.call.shares())
+    }
+
+    /// Has a hint withdrawn for which no writer waits any more. While an ask is under way, that
+    /// would be in vain: the ask may leave the hint after that.
+    fn withdraw_hint(&mut self) {
+        if self.has_spare_hint() && !matches!(self.course.phase, Phase::Asks { .. }) {
             self.course.hinted = None;
             self.passes |= self.listed.begin_pass();
             self.listed.begin_wait();
         }
-        Some(waiter)
     }
 }
 
