@@ -20,7 +20,7 @@ use crate::foreign::{self, log};
 use crate::hold::{Terms, Want};
 use crate::identity::{Caller, Runs, Scope};
 use crate::key::Key;
-use crate::kind::Kind;
+use crate::kind::{Kind, LockRole, READ, WRITE};
 use crate::options::{Reentry, Settings, validate_duration};
 use crate::owner::Owner;
 use crate::session::{RawGuards, Session, SharedSession, Views};
@@ -63,7 +63,6 @@ impl Wait {
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
     shared: Arc<SharedSession>,
-    kind: &'static Kind,
     /// Sorted.
     pub(crate) keys: Arc<[Key]>,
     pub(crate) options: LockOptions,
@@ -72,20 +71,26 @@ pub(crate) struct Handle {
 impl Handle {
     /// Makes the handle of locks in the locker's format.
     pub(crate) fn new(shared: Arc<SharedSession>, keys: Arc<[Key]>) -> Self {
-        let kind = shared.session().settings().kind;
-        Self::of_kind(shared, keys, kind)
+        Self::in_role(shared, keys, LockRole::Alone)
     }
 
-    pub(crate) fn of_kind(
-        shared: Arc<SharedSession>,
-        keys: Arc<[Key]>,
-        kind: &'static Kind,
-    ) -> Self {
+    pub(crate) fn in_role(shared: Arc<SharedSession>, keys: Arc<[Key]>, role: LockRole) -> Self {
+        let options = LockOptions {
+            role,
+            ..LockOptions::default()
+        };
         Self {
             shared,
-            kind,
             keys,
-            options: LockOptions::default(),
+            options,
+        }
+    }
+
+    fn kind(&self) -> &'static Kind {
+        match self.options.role {
+            LockRole::Alone => self.settings().kind,
+            LockRole::Read => &READ,
+            LockRole::Write => &WRITE,
         }
     }
 
@@ -139,7 +144,7 @@ impl Handle {
     fn calling(&self, wait: Wait) -> Calling<'_> {
         Calling::begin(
             self.session(),
-            self.kind,
+            self.kind().counted(),
             wait,
             &self.keys,
             self.options.class,
@@ -232,9 +237,9 @@ impl Handle {
             // Bad terms are reported before anything is awaited.
             self.want()?;
             let (owner, reentry) = self.options.owner_and_reentry(self.settings());
-            let turn = self
-                .session()
-                .begin_run(Arc::clone(&self.keys), self.kind, owner, reentry);
+            let turn =
+                self.session()
+                    .begin_run(Arc::clone(&self.keys), self.kind(), owner, reentry);
             let Some(run) = self.session().in_time(calling.end_of_turn(), turn).await else {
                 return Ok(None);
             };
@@ -326,14 +331,12 @@ impl Handle {
                 format!("{:?} is given twice; give each name once", pair[0]),
             ));
         }
-        if !self.kind.hands_over() {
+        let kind = self.kind();
+        if !kind.hands_over() {
             self.session().check_read_write()?;
         }
         let terms = self.options.terms(self.settings())?;
-        Ok(Want {
-            kind: self.kind,
-            terms,
-        })
+        Ok(Want { kind, terms })
     }
 }
 
@@ -345,6 +348,8 @@ pub(crate) struct LockOptions {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Option<Duration>,
     pub(crate) reentry: Option<Reentry>,
+    /// As what the lock is taken.
+    pub(crate) role: LockRole,
     /// A label of metrics and spans.
     pub(crate) class: Option<&'static str>,
 }

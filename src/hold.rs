@@ -25,6 +25,7 @@ mod tokens;
 mod votes;
 mod whose;
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 pub(crate) use self::entries::Entrance;
@@ -131,8 +132,9 @@ struct State {
     kept_until: Option<Instant>,
     /// The longest lease that the servers may have been asked for.
     longest: Duration,
-    /// The lease by which a renewal counts: that of the terms, unless another client cuts it.
-    trusted: Duration,
+    /// The milliseconds by which a renewal counts, if another client cuts the lease to them. Small,
+    /// since almost no hold has any.
+    cut_ms: Option<NonZeroU32>,
     /// The class of the handle whose guard was the first.
     class: Option<&'static str>,
 }
@@ -161,7 +163,7 @@ impl Hold {
             alarm_at: None,
             kept_until: None,
             longest: grant.terms.lease,
-            trusted: grant.terms.lease,
+            cut_ms: None,
             class: None,
         };
         Self {
@@ -368,7 +370,7 @@ impl Hold {
             self.fire();
             return false;
         }
-        let until = lease::valid_until(sent, state.trusted);
+        let until = lease::valid_until(sent, self.trusted(&state));
         // An answer may be late, and older than what the hold knows: only progress ends the
         // jeopardy.
         let before = state.votes.majority_until();

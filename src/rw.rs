@@ -12,7 +12,7 @@ use crate::foreign;
 use crate::handle::{GuardInner, Handle, Wait};
 use crate::holder::Holders;
 use crate::key::Key;
-use crate::kind::{READ, WRITE};
+use crate::kind::{LockRole, READ};
 use crate::lock::Section;
 use crate::options::Reentry;
 use crate::owner::Owner;
@@ -80,13 +80,21 @@ impl RwLock {
     /// Returns the handle of its readers.
     pub fn read(&self) -> ReadLock {
         let keys = [self.key.clone()].into();
-        ReadLock(Handle::of_kind(Arc::clone(&self.shared), keys, &READ))
+        ReadLock(Handle::in_role(
+            Arc::clone(&self.shared),
+            keys,
+            LockRole::Read,
+        ))
     }
 
     /// Returns the handle of its writers.
     pub fn write(&self) -> WriteLock {
         let keys = [self.key.clone()].into();
-        WriteLock(Handle::of_kind(Arc::clone(&self.shared), keys, &WRITE))
+        WriteLock(Handle::in_role(
+            Arc::clone(&self.shared),
+            keys,
+            LockRole::Write,
+        ))
     }
 
     /// Returns the name of the lock.

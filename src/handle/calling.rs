@@ -7,7 +7,7 @@ use crate::clock::Instant;
 use crate::error::Error;
 use crate::foreign;
 use crate::key::Key;
-use crate::kind::Kind;
+use crate::kind::LockKind;
 use crate::owner::Owner;
 use crate::session::Session;
 use crate::stats::CallOutcome;
@@ -16,7 +16,7 @@ use crate::stats::CallOutcome;
 #[derive(Debug)]
 pub(crate) struct Calling<'a> {
     session: &'a Session,
-    kind: &'static Kind,
+    kind: LockKind,
     wait: Wait,
     came: Instant,
     class: Option<&'static str>,
@@ -27,7 +27,7 @@ pub(crate) struct Calling<'a> {
 impl<'a> Calling<'a> {
     pub(super) fn begin(
         session: &'a Session,
-        kind: &'static Kind,
+        kind: LockKind,
         wait: Wait,
         keys: &[Key],
         class: Option<&'static str>,

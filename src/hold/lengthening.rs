@@ -1,9 +1,10 @@
 //! A hold whose lease its holder extends, or another client cuts.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Hold, HoldPhase, HoldState};
+use super::{Hold, HoldPhase, HoldState, State};
 use crate::clock::Instant;
 use crate::lease::{self, NodeIndex};
 
@@ -32,8 +33,11 @@ impl Hold {
             return false;
         }
         // A client that is just about to end leaves next to nothing, and does not come again.
-        state.trusted = state.trusted.min(left.max(SHORTEST_CUT));
-        let until = lease::valid_until(sent, state.trusted);
+        let cut = self.trusted(&state).min(left.max(SHORTEST_CUT));
+        state.cut_ms = u32::try_from(cut.as_millis())
+            .ok()
+            .and_then(NonZeroU32::new);
+        let until = lease::valid_until(sent, self.trusted(&state));
         state.votes.replace(node, until);
         state.failed_ticks = 0;
         true
@@ -41,7 +45,12 @@ impl Hold {
 
     /// Returns the lease by which a renewal counts.
     pub(crate) fn trusted_lease(&self) -> Duration {
-        self.state.lock().trusted
+        self.trusted(&self.state.lock())
+    }
+
+    pub(super) fn trusted(&self, state: &State) -> Duration {
+        let cut = |ms: NonZeroU32| Duration::from_millis(ms.get().into());
+        state.cut_ms.map_or(self.terms.lease, cut)
     }
 
     /// Records that a node keeps the lock until at least this time.

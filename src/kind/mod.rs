@@ -77,9 +77,10 @@ impl fmt::Display for LockKind {
 }
 
 /// As what a lock is held, beside others or not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum LockRole {
     /// Nobody else has it.
+    #[default]
     Alone,
     /// Readers have it together.
     Read,

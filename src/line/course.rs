@@ -1525,9 +1525,9 @@ mod tests {
         (line, moment)
     }
 
-    fn asks(effect: Option<Effect<u8>>) -> Option<u64> {
+    fn asks(effect: Option<&Effect<u8>>) -> Option<u64> {
         match effect {
-            Some(Effect::Ask { head, .. }) => Some(head),
+            Some(Effect::Ask { head, .. }) => Some(*head),
             _ => None,
         }
     }
@@ -1542,11 +1542,15 @@ mod tests {
     #[test]
     fn readers_ask_beside_readers_and_a_writer_asks_behind_them_now_and_then() {
         let (mut line, mut moment) = among(&[true, true, false]);
-        assert_eq!(asks(line.on(Event::Changed, &moment)), Some(1));
+        assert_eq!(asks(line.on(Event::Changed, &moment).as_ref()), Some(1));
         for reader in [1, 2] {
             assert!(line.grant(Reads(1), Some(reader), moment.now).is_ok());
             let next = line.on(Event::Answered(AcquireOutcome::Granted), &moment);
-            assert_eq!(asks(next), Some(reader + 1), "the writer leaves its hint");
+            assert_eq!(
+                asks(next.as_ref()),
+                Some(reader + 1),
+                "the writer leaves its hint"
+            );
         }
         assert!(line.on(HELD_BY_OTHERS, &moment).is_some());
         let until = moment.now + RECHECK;
@@ -1562,7 +1566,7 @@ mod tests {
         );
         moment.now = until;
         assert_eq!(
-            asks(line.on(Event::Due, &moment)),
+            asks(line.on(Event::Due, &moment).as_ref()),
             Some(3),
             "it renews the hint"
         );
@@ -1572,7 +1576,7 @@ mod tests {
     #[test]
     fn a_hint_is_withdrawn_once_nobody_waits_and_nothing_is_asked_for() {
         let (mut line, moment) = among(&[false, true]);
-        assert_eq!(asks(line.on(Event::Changed, &moment)), Some(1));
+        assert_eq!(asks(line.on(Event::Changed, &moment).as_ref()), Some(1));
         assert!(line.leave(1).is_some() && line.has_spare_hint());
         assert_eq!(line.on(Event::Changed, &moment), None);
         assert!(!line.take_pass(), "the answer is yet to come");

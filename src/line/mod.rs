@@ -499,8 +499,8 @@ impl<H: RawHold, C, R> Line<H, C, R> {
         if waiter.is_some() {
             self.was_granted(now);
         }
-        // The script has deleted the hint with the grant of a writer.
-        if !hold.shares() && self.course.hinted.take().is_some() {
+        // The script has deleted the hint with the grant of a writer that waited.
+        if waiter.is_some() && !hold.shares() && self.course.hinted.take().is_some() {
             self.listed.leave();
         }
         let waiter = match waiter.map(|id| self.queue.remove(id)) {

@@ -58,7 +58,6 @@ impl Session {
         deadline: Option<Instant>,
     ) -> Result<Option<RawGuard>, Error> {
         self.enter()?;
-        let came = self.now();
         loop {
             self.check_open()?;
             let now = self.now();
@@ -86,11 +85,8 @@ impl Session {
                 Arrival::Lost(loss) => return Err(Error::lost(key, loss)),
                 Arrival::Upgrade => return Err(read_write::upgrade(key)),
                 Arrival::Inside(write) => {
-                    let reads = read_inside(self, key, caller, *want, write, came, deadline);
-                    match Box::pin(reads).await? {
-                        None => continue,
-                        guard => return Ok(guard),
-                    }
+                    // Boxed, as all that few calls come to.
+                    return Box::pin(read_inside(self, key, caller, *want, write, deadline)).await;
                 }
                 Arrival::Queued => {}
             }
@@ -137,32 +133,40 @@ impl Session {
     }
 }
 
-/// Reads inside a write hold of the caller's owner, for a caller that came then. Waits through an
-/// outage, as a caller in line does. Returns `None` if the caller has to come again.
+/// Reads inside a write hold of the caller's owner. Waits through an outage, as a caller in line
+/// does, and in line if that hold ends meanwhile.
 async fn read_inside(
     session: &Arc<Session>,
     key: &Key,
     caller: &Caller,
     want: Want,
     write: Arc<Hold>,
-    came: Instant,
     deadline: Option<Instant>,
 ) -> Result<Option<RawGuard>, Error> {
-    match read_write::read_inside(session, key, caller, want, write).await {
-        Ok(Some(guard)) => try_lock::take(session, guard),
-        Err(error @ Error::Unavailable { .. }) => {
-            let now = session.now();
-            let left = session.outage.patience_left(came, now);
-            let left = deadline.map_or(left, |deadline| left.min(now.until(deadline)));
-            if left.is_zero() {
-                return Err(error);
+    let came = session.now();
+    loop {
+        let write = Arc::clone(&write);
+        match read_write::read_inside(session, key, caller, want, write).await {
+            Ok(Some(guard)) => {
+                if let Some(guard) = try_lock::take(session, guard)? {
+                    return Ok(Some(guard));
+                }
             }
-            let pause = session.settings.retry_pause(fastrand::f64()).min(left);
-            waits::pause_until(session, now + pause).await;
-            Ok(None)
+            Ok(None) => break,
+            Err(error @ Error::Unavailable { .. }) => {
+                let now = session.now();
+                let left = session.outage.patience_left(came, now);
+                let left = deadline.map_or(left, |deadline| left.min(now.until(deadline)));
+                if left.is_zero() {
+                    return Err(error);
+                }
+                let pause = session.settings.retry_pause(fastrand::f64()).min(left);
+                waits::pause_until(session, now + pause).await;
+            }
+            Err(error) => return Err(error),
         }
-        other => other,
     }
+    Box::pin(session.wait_in_line(key, caller, &want, deadline)).await
 }
 
 /// Makes one attempt for a caller whose time is over while others have a turn.

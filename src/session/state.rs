@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::hold::{Hold, LossReporter};
 use crate::identity::RunTurns;
 use crate::key::Key;
-use crate::kind::{Kind, LockKind};
+use crate::kind::LockKind;
 use crate::lines::{Head, Lines};
 use crate::notify::Channels;
 use crate::options::Settings;
@@ -174,14 +174,13 @@ impl Session {
     /// process, a mutex of the counters may be locked forever.
     pub(crate) fn call_ended(
         &self,
-        kind: &Kind,
+        kind: LockKind,
         outcome: CallOutcome,
         waited: Option<Duration>,
         class: Option<&'static str>,
     ) {
         if !self.is_forked() {
-            self.counters
-                .call_ended(kind.counted(), outcome, waited, class);
+            self.counters.call_ended(kind, outcome, waited, class);
         }
     }
 

@@ -56,8 +56,9 @@ impl Session {
                     Entry::Lost(loss) => return Err(Error::lost(&key, loss)),
                     Entry::Upgrade => return Err(read_write::upgrade(&key)),
                     Entry::Inside(write) => {
-                        let reads = read_write::read_inside(self, &key, caller, want, write);
-                        match Box::pin(reads).await? {
+                        match Box::pin(read_write::read_inside(self, &key, caller, want, write))
+                            .await?
+                        {
                             Some(guard) => guards.extend(take(self, guard)?),
                             None => rest.push(key),
                         }
