@@ -31,20 +31,14 @@ impl From<Option<Listing>> for How {
 }
 
 /// How a reader or a writer asks among others.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Among {
+    pub(crate) locker: Arc<str>,
     /// For a read inside a write hold of its owner: the field of that hold.
     pub(crate) under: Option<Arc<str>>,
-    /// If it waits when it is refused: the server then keeps a hint, so that the other role lets
-    /// it in.
-    pub(crate) hint: Option<Hint>,
-}
-
-/// The hint that a caller of a locker waits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Hint {
-    pub(crate) locker: Arc<str>,
-    pub(crate) lasts: Duration,
+    /// If it waits when it is refused: how long the server keeps the hint of that, so that the
+    /// other role lets it in.
+    pub(crate) hint: Option<Duration>,
 }
 
 /// A locker that goes into a lock's waiting list if the lock is not granted.

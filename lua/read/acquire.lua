@@ -11,14 +11,14 @@
 -- ARGV[4]  the field of the owner's own write hold, inside which it reads; empty: of none
 -- ARGV[5]  the writers' hint: it exists while a writer waits. Empty: this reader lets none pass
 -- ARGV[6]  the readers' hint: 'waits' after a reader was refused, 'turn' while readers go first
--- ARGV[7]  for how long a refused reader sets its hint, in milliseconds; 0 or
---          empty: it does not
+-- ARGV[7]  for how long a refused reader sets its hint, in milliseconds; 0 or empty: it does not
+-- ARGV[8]  the locker, whose own writers are behind this reader in its line
 -- Returns {1, fence}  granted
 --         {0, ttl}    held by a writer, or a writer goes first: milliseconds until that lease, or the
 --                     writers' hint, runs out, -1 if the lock has no lease
 local lock, mark, timeout = KEYS[1], KEYS[2], KEYS[3]
 local lease_ms, field, asked, under = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local writers_hint, readers_hint, hint_ms = ARGV[5], ARGV[6], ARGV[7]
+local writers_hint, readers_hint, hint_ms, locker = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 -- forgotten.lua
 
 local ttl, copy, wait_ms = redis.call('PTTL', lock), false, nil
@@ -33,10 +33,15 @@ if not free then
     wait_ms = ttl
   end
 end
+-- The write is gone: others may have written since, also if the lock is free now.
+if under ~= '' and not copy and not inside then
+  wait_ms = math.max(ttl, 0)
+end
 -- Hints are not declared: a user without rights to them can still lock.
 if not copy and not inside and not wait_ms and writers_hint ~= '' then
   local hint_left = redis.pcall('PTTL', writers_hint)
-  if type(hint_left) == 'number' and hint_left > 0 and redis.pcall('GET', readers_hint) ~= 'turn' then
+  if type(hint_left) == 'number' and hint_left > 0 and redis.pcall('GET', writers_hint) ~= locker
+    and redis.pcall('GET', readers_hint) ~= 'turn' then
     wait_ms = hint_left
   end
 end

@@ -3,8 +3,7 @@
 -- Returns {}    free
 --         {mode, ttl, field, count, left, ..}
 --               held: 'read' or 'write'; milliseconds until the lease of the lock runs out, -1 if it
---               has none; and for each holder, of 1,000 at most, its field, which may be any bytes, its
---               hold count, and for how many milliseconds it holds, 0 for a dead reader and -1 if that
+--               has none; and for each holder its field, which may be any bytes, its hold count, and for how many milliseconds it holds, 0 for a dead reader and -1 if that
 --               cannot be told
 --         type  the key is no read-write lock: its type, as TYPE returns it
 local lock = KEYS[1]
@@ -22,7 +21,7 @@ local ttl = redis.call('PTTL', lock)
 local found, fields = {mode, ttl}, redis.call('HGETALL', lock)
 for i = 1, #fields, 2 do
   local field, count = fields[i], fields[i + 1]
-  if field ~= 'mode' and #found < 3002 then
+  if field ~= 'mode' then
     local left_ms = ttl
     if string.sub(field, -6) ~= ':write' then
       left_ms = left(field, count)

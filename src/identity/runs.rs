@@ -32,6 +32,8 @@ struct Frame {
     number: u64,
     locker: Uuid,
     keys: Arc<[Key]>,
+    /// Whether it has a turn of its own: reads run together.
+    has_turn: bool,
     /// Gone when the run and all runs inside of it are over.
     turn: Weak<TurnHeld>,
     outer: Runs,
@@ -70,11 +72,13 @@ impl Runs {
     ) -> (Self, Arc<TurnHeld>) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let has_turn = !turns.is_empty();
         let held = Arc::new(TurnHeld { turns, around });
         let frame = Frame {
             number,
             locker,
             keys,
+            has_turn,
             turn: Arc::downgrade(&held),
             outer: self.clone(),
         };
@@ -85,6 +89,17 @@ impl Runs {
     pub(crate) fn innermost(&self, locker: Uuid, key: &Key) -> Option<u64> {
         let of_key = |frame: &&Frame| {
             frame.locker == locker && frame.keys.contains(key) && frame.turn.strong_count() > 0
+        };
+        self.frames().find(of_key).map(|frame| frame.number)
+    }
+
+    /// Returns the same, of those runs that have a turn.
+    pub(crate) fn innermost_turn(&self, locker: Uuid, key: &Key) -> Option<u64> {
+        let of_key = |frame: &&Frame| {
+            frame.has_turn
+                && frame.locker == locker
+                && frame.keys.contains(key)
+                && frame.turn.strong_count() > 0
         };
         self.frames().find(of_key).map(|frame| frame.number)
     }

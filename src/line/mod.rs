@@ -153,6 +153,8 @@ pub(crate) enum LastRound {
 pub(crate) struct Line<H, C, R> {
     holds: Vec<H>,
     queue: Queue<C>,
+    /// How many of those in the queue read.
+    readers: usize,
     /// The release that has to be sent with the next step.
     passed: Option<R>,
     turn: Turn,
@@ -182,6 +184,7 @@ impl<H, C, R> Default for Line<H, C, R> {
         Self {
             holds: Vec::new(),
             queue: Queue::default(),
+            readers: 0,
             passed: None,
             turn: Turn::default(),
             course: Course::default(),
@@ -257,17 +260,6 @@ impl<H, C, R> Line<H, C, R> {
     /// Returns whether it is idle and remembers nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.is_idle() && self.others.is_none() && self.listed == Waitlisted::default()
-    }
-
-    /// Puts a waiter in line. Returns whether the line begins with it: then [`Event::Changed`]
-    /// follows, and the rounds before it say nothing.
-    pub(crate) fn arrive(&mut self, waiter: Waiter<C>) -> bool {
-        let begins = self.course.phase == Phase::Idle;
-        if begins {
-            self.last_round = LastRound::Pending;
-        }
-        self.queue.push(waiter);
-        begins
     }
 
     /// Returns whether this event may matter: a line without waiters and anything under way has
@@ -462,16 +454,41 @@ impl<H, C, R> Line<H, C, R> {
 }
 
 impl<H, C: Wants, R> Line<H, C, R> {
+    /// Puts a waiter in line. Returns whether the line begins with it: then [`Event::Changed`]
+    /// follows, and the rounds before it say nothing.
+    pub(crate) fn arrive(&mut self, waiter: Waiter<C>) -> bool {
+        let begins = self.course.phase == Phase::Idle;
+        if begins {
+            self.last_round = LastRound::Pending;
+        }
+        self.readers += usize::from(waiter.call.shares());
+        self.queue.push(waiter);
+        begins
+    }
+
     /// Takes out a waiter whose caller is gone, gets an answer, or has entered with a hold of its
     /// owner.
     pub(crate) fn leave(&mut self, id: u64) -> Option<Waiter<C>> {
-        self.queue.remove(id)
+        let waiter = self.queue.remove(id);
+        self.count_out(waiter.as_ref());
+        waiter
+    }
+
+    /// Counts a waiter that was taken out.
+    fn count_out(&mut self, waiter: Option<&Waiter<C>>) {
+        let reads = waiter.is_some_and(|waiter| waiter.call.shares());
+        self.readers -= usize::from(reads);
+    }
+
+    /// Returns whether a writer waits, or any caller of a lock without readers.
+    pub(crate) fn has_writers(&self) -> bool {
+        self.readers < self.queue.len()
     }
 
     /// Returns whether a server may keep the hint that a writer waits, and none does. Then
     /// [`Event::Changed`] follows.
     pub(crate) fn has_spare_hint(&self) -> bool {
-        self.course.hinted.is_some() && self.queue.range(0).all(|waiter| waiter.call.shares())
+        self.course.hinted.is_some() && !self.has_writers()
     }
 
     /// Has a hint withdrawn for which no writer waits any more. While an ask is under way, that
@@ -485,7 +502,7 @@ impl<H, C: Wants, R> Line<H, C, R> {
     }
 }
 
-impl<H: RawHold, C, R> Line<H, C, R> {
+impl<H: RawHold, C: Wants, R> Line<H, C, R> {
     /// Registers the grant of a free lock, and takes out the waiter that it is for. If that has
     /// gone, nobody gets the grant, and it is returned.
     pub(crate) fn grant(
@@ -503,7 +520,7 @@ impl<H: RawHold, C, R> Line<H, C, R> {
         if waiter.is_some() && !hold.shares() && self.course.hinted.take().is_some() {
             self.listed.leave();
         }
-        let waiter = match waiter.map(|id| self.queue.remove(id)) {
+        let waiter = match waiter.map(|id| self.leave(id)) {
             Some(None) => return Err(hold),
             found => found.flatten(),
         };
@@ -545,7 +562,7 @@ impl<H: RawHold, C, R> Line<H, C, R> {
         self.course.granted();
         let released = self.remove(from);
         self.holds.push(hold);
-        (released, self.queue.remove(waiter))
+        (released, self.leave(waiter))
     }
 
     /// Takes out a hold that was released, or that was lost and whose last guard is gone.

@@ -52,6 +52,27 @@ impl<W: World> Lines<W> {
         same
     }
 
+    /// Takes out the waiters of a hold's owner that want the lock in the other role.
+    pub(crate) fn recall(&self, hold: &Hold) -> Vec<CallWaiter<W::RawGuard>> {
+        let owner = hold.owner();
+        let key = &hold.claim.key;
+        let Some(mut slot) = self.slots.get_mut(key) else {
+            return Vec::new();
+        };
+        let others = slot
+            .line
+            .waiters()
+            .of(&owner, 0)
+            .filter(|waiter| waiter.call.want.kind != hold.claim.kind);
+        let ids: Vec<u64> = others.map(|waiter| waiter.id).collect();
+        let leave = |&id: &u64| self.counted(slot.line.leave(id));
+        let waiters: Vec<_> = ids.iter().filter_map(leave).collect();
+        if !waiters.is_empty() {
+            self.left(key, slot);
+        }
+        waiters
+    }
+
     /// Takes out those waiters that satisfy the condition and are in line now.
     pub(crate) fn drain(
         &self,

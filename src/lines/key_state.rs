@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CallWaiter, Entry, Head, LockRequest, World};
+use super::{Entry, Head, LockRequest, World};
 use crate::clock::Instant;
 use crate::error::Loss;
 use crate::hold::{EnterError, Hold, HoldState};
@@ -91,10 +91,11 @@ impl<W: World> KeyState<W> {
 
     pub(super) fn enter(&self, owner: &Owner, kind: &'static Kind, now: Instant) -> Entry {
         let holds = self.line.holds();
-        let mut other = None;
+        let mut beside = None;
         for hold in holds.iter().filter(|hold| hold.is_owned_by(owner)) {
             if hold.claim.kind != kind {
-                other = Some(hold);
+                // It may have several: one that is being released says nothing.
+                beside = beside.or_else(|| self.enter_beside(hold, owner, kind, now));
                 continue;
             }
             match hold.enter(now) {
@@ -104,17 +105,14 @@ impl<W: World> KeyState<W> {
                 Err(EnterError::Releasing) => {}
             }
         }
-        if let Some(entry) = other.and_then(|hold| self.enter_beside(hold, owner, kind, now)) {
+        if let Some(entry) = beside {
             return entry;
         }
         // After a failed renewal the servers may have let another in: only they know.
         let is_held = |hold: &Arc<Hold>| hold.is_held() && hold.mark(now) == HoldState::Safe;
         let excludes = |hold: &Arc<Hold>| kind.excludes(hold.claim.kind) && is_held(hold);
         // A reader does not go past a writer that waits.
-        let waits = || {
-            let is_writer = |other: &CallWaiter<_>| !other.call.want.kind.shares();
-            kind.shares() && self.line.waiters().range(0).any(is_writer)
-        };
+        let waits = || kind.shares() && self.line.has_writers();
         if holds.iter().any(excludes) || waits() {
             Entry::HeldHere
         } else {

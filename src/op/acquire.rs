@@ -231,16 +231,18 @@ fn listed<'a>(claim: &'a Claim, listing: &'a Listing) -> [Word<'a>; 4] {
 fn asked<'a>(claim: &'a Claim, among: &'a Among) -> Vec<Word<'a>> {
     let writer = text(claim.key.writer_hint());
     let reader = text(claim.key.reader_hint());
-    let hint = among.hint.as_ref();
-    let lasts = hint.map_or(NOTHING, |hint| millis(hint.lasts));
+    let lasts = among.hint.map_or(NOTHING, millis);
+    let locker = || text(&*among.locker);
     match (claim.kind.role, &among.under) {
         (LockRole::Write | LockRole::Alone, _) => {
-            let locker = hint.map_or(NOTHING, |hint| text(&*hint.locker));
-            vec![writer, locker, reader, lasts]
+            let waits = among.hint.map_or(NOTHING, |_| locker());
+            vec![writer, waits, reader, lasts]
         }
-        (LockRole::Read, None) => vec![NOTHING, writer, reader, lasts],
+        (LockRole::Read, None) => vec![NOTHING, writer, reader, lasts, locker()],
         // Whoever waits, its owner must not wait for itself.
-        (LockRole::Read, Some(under)) => vec![text(&**under), NOTHING, reader, lasts],
+        (LockRole::Read, Some(under)) => {
+            vec![text(&**under), NOTHING, reader, lasts, locker()]
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::task::yield_now;
 use super::attempt::{self, Attempt};
 use super::state::{Asking, UnderWay};
 use super::{Session, jobs};
-use crate::claim::{Among, Hint, How, Listing};
+use crate::claim::{Among, How, Listing};
 use crate::clock::Instant;
 use crate::foreign::log;
 use crate::lease;
@@ -93,13 +93,10 @@ fn how(session: &Session, head: &Head, listing: Option<Listing>) -> How {
     if head.want.kind.hands_over() {
         return listing.into();
     }
-    let hint = Hint {
-        locker: session.id.to_string().into(),
-        lasts: lease::hint_interval(session.settings.lease),
-    };
     How::Among(Among {
+        locker: session.id.to_string().into(),
         under: None,
-        hint: Some(hint),
+        hint: Some(lease::hint_interval(session.settings.lease)),
     })
 }
 

@@ -108,10 +108,7 @@ pub(super) fn recall(session: &Session, hold: &Hold) {
     if kind.hands_over() {
         return;
     }
-    let owner = hold.owner();
-    let waiters = session.lines.drain(&hold.claim.key, |waiter| {
-        waiter.owner == owner && waiter.call.want.kind != kind
-    });
+    let waiters = session.lines.recall(hold);
     send_back(waiters);
 }
 

@@ -19,6 +19,9 @@ use crate::key::Key;
 use crate::kind::Format;
 use crate::quorum::Order;
 
+/// How many holders are listed: for each, the label of its locker is asked for.
+const MOST_HOLDERS: usize = 1_000;
+
 /// Returns the error of an owner that reads and asks to write.
 pub(super) fn upgrade(key: &Key) -> Error {
     Error::config(
@@ -48,6 +51,7 @@ pub(super) async fn read_inside(
     jobs::on_engine(session, async move {
         let sent = Instant::now();
         let how = How::Among(Among {
+            locker: owned.id.to_string().into(),
             under: Some(Arc::clone(&write.claim.field)),
             hint: None,
         });
@@ -99,7 +103,13 @@ impl Session {
         let asked = key.clone();
         jobs::on_engine(self, async move {
             let mut holders = Vec::new();
-            for holder in session.quorum.holders_of(&asked).await? {
+            for holder in session
+                .quorum
+                .holders_of(&asked)
+                .await?
+                .into_iter()
+                .take(MOST_HOLDERS)
+            {
                 let label = match labels::has_labels(&session) {
                     true => session.quorum.label_of(&holder.field).await,
                     false => None,

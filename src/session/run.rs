@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::Session;
+use super::{Session, jobs};
 use crate::error::Error;
 use crate::identity::{Caller, Known, Scope, TurnHeld};
 use crate::key::Key;
@@ -76,7 +76,7 @@ impl Session {
         let mut turns = Vec::with_capacity(keys.len());
         // The keys are in order, so two runs never wait for each other. Reads are inside together.
         for key in keys.iter().filter(|_| !kind.shares()) {
-            let inside = caller.runs.innermost(self.id, key);
+            let inside = caller.runs.innermost_turn(self.id, key);
             match self.turns.take(key, &caller.owner, inside).await {
                 Some(turn) => turns.push(turn),
                 None => return Err(self.check_open().err().unwrap_or(Error::Closed)),
@@ -129,6 +129,8 @@ impl Drop for Run {
         for key in owner.noted() {
             for hold in self.session.lines.holds_of(&key) {
                 hold.pass_on(owner, heir, place);
+                // Its new owner may wait for it in the other role.
+                jobs::recall(&self.session, &hold);
             }
         }
     }

@@ -115,7 +115,11 @@ async fn acquire_all(
         let sent = Instant::now();
         let how = match want.kind.hands_over() {
             true => How::Plainly,
-            false => How::Among(Among::default()),
+            false => How::Among(Among {
+                locker: owned.id.to_string().into(),
+                under: None,
+                hint: None,
+            }),
         };
         match attempt::attempt(&owned, &keys, &owner, origin, want, Order::AllAtOnce, how).await {
             Attempt::Granted(granted) => Ok(Some(
