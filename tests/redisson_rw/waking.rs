@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::common::both_sides::{both_sides, entered, patient, waits};
-use crate::common::jvm::Jvm;
+use crate::common::jvm::{Jvm, Mode};
 use crate::common::machine::within;
-use crate::common::{eventually, key, ms, say};
+use crate::common::proxy::{Mode as Fault, Proxy};
+use crate::common::{Server, eventually, key, ms, say};
 use crate::{LONG, SHORT, WOKEN, reader, reads, woken, writer, writes};
 
 /// How soon a waiter is inside.
@@ -58,6 +59,32 @@ async fn our_releases_wake_jvm_readers_and_writers() {
         write.unlock().await.unwrap();
     }
     judge("our last read wakes their writer", took);
+}
+
+/// The message `1` of a write's release wakes the threads that sleep. If it comes while a thread
+/// waits for the answer to its last attempt, the thread would sleep until the end of the lease of
+/// which that answer tells.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_jvm_thread_about_to_sleep_hears_of_our_write_release() {
+    let Some(jvm) = Jvm::shared() else { return };
+    let (server, key) = (Server::start(), key());
+    let (proxy, locks) = (Proxy::start(server.port()), patient(&server, LONG).await);
+    let redisson = jvm.connect(Mode::Single, &[proxy.url()], LONG).await;
+    for kind in ["read", "write"] {
+        let waiter = redisson.lock_of(kind, &key);
+        // Now the scripts are loaded.
+        waiter.lock().await;
+        waiter.unlock().await.unwrap();
+        let guard = writer(&locks, &key).lock().await.unwrap();
+        proxy.set(Fault::Delay(ms(100)));
+        let asked = waits(&server, || waiter.ask("lock", "")).await;
+        // The answer to the second attempt is late. The message is not.
+        tokio::time::sleep(ms(20)).await;
+        proxy.set(Fault::Pass);
+        guard.unlock().await.unwrap();
+        entered(asked, WOKEN).await;
+        waiter.unlock().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,8 +144,8 @@ async fn releases_of_a_jvm_wake_our_readers_and_writers() {
 
 /// After a downgrade of its own, Redisson tells nobody, and readers sleep until the lease is over.
 ///
-/// The message gives a client of Redisson as many permits as it has waiters. Its own writer may take
-/// two of them, and so leave a reader asleep: the writer here has a client of its own.
+/// The message gives a client of Redisson as many permits as it has waiters. Its own writer may
+/// take two of them, and so leave a reader asleep: the writer here has a client of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn our_downgrade_wakes_every_jvm_reader_that_slept() {
     let Some((server, locks, redisson)) = both_sides(LONG).await else {
