@@ -11,6 +11,9 @@ use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use common::both_sides::{
+    SLEW, assert_taken_over, both_sides, entered, is_illegal_monitor_state, patient, waits,
+};
 use common::children::{self, scratch, spawn_child};
 use common::jvm::{Asked, Client, Jvm, Mode, RLock};
 use common::machine::within;
@@ -26,9 +29,6 @@ use tokio::task::JoinHandle;
 const LONG: Duration = Duration::from_secs(60);
 /// By then a message has woken the waiter.
 const WOKEN: Duration = Duration::from_secs(5);
-/// How much faster than ours the server's clock may run during a lease, because it is being
-/// adjusted.
-const SLEW: Duration = Duration::from_millis(5);
 /// A lease that tests wait for. It leaves two seconds for a late renewal.
 const SHORT: Duration = Duration::from_secs(3);
 
@@ -46,61 +46,12 @@ fn child_process() {
     }
 }
 
-/// Returns a locker with this lease and the longest command timeout it allows: now and then JVMs
-/// take every core.
-async fn patient(server: &Server, lease: Duration) -> Locker {
-    let command_timeout = (lease * 3 / 10).min(ms(3_000));
-    builder(&server.url(), lease)
-        .command_timeout(command_timeout)
-        .connect()
-        .await
-        .unwrap()
-}
-
-/// Returns a server, a locker and a client of the shared JVM, all with this lease.
-async fn both_sides(lease: Duration) -> Option<(Server, Locker, Client<'static>)> {
-    let jvm = Jvm::shared()?;
-    let server = Server::start();
-    let (locks, redisson) = (
-        patient(&server, lease).await,
-        jvm.client(&server, lease).await,
-    );
-    Some((server, locks, redisson))
-}
-
 /// Waits for one of our locks in a task. Returns when it was granted, and its guard.
 fn waiting(lock: Lock) -> JoinHandle<(Instant, Guard)> {
     tokio::spawn(async move {
         let guard = lock.lock().await.unwrap();
         (Instant::now(), guard)
     })
-}
-
-/// Starts a waiter of either side, and returns when only a message or its next re-check can wake
-/// it: its second attempt comes after the subscription. Each attempt asks for the remaining lease
-/// (PTTL).
-async fn waits<T>(server: &Server, comes: impl FnOnce() -> T) -> T {
-    let before = server.calls("pttl");
-    let waiting = comes();
-    eventually(ms(20_000), "it has subscribed and tried again", || {
-        server.calls("pttl") >= before + 2
-    })
-    .await;
-    waiting
-}
-
-/// Returns when a thread of the JVM got what it asked for.
-async fn entered(asked: Asked, bound: Duration) -> Instant {
-    let answer = tokio::time::timeout(bound, asked)
-        .await
-        .unwrap_or_else(|_| panic!("not in {bound:?}"))
-        .unwrap();
-    answer.said.unwrap();
-    answer.at
-}
-
-fn is_illegal_monitor_state(unlocked: Result<(), String>) -> bool {
-    unlocked.is_err_and(|exception| exception.contains("IllegalMonitorStateException"))
 }
 
 // ---- One server ----
@@ -215,18 +166,6 @@ async fn each_watchdog_excludes_the_other_side_for_several_leases() {
         .unlock()
         .await
         .unwrap();
-}
-
-/// Asserts when a waiter got a lock that is no longer renewed: not before its lease was over, and
-/// soon after it, by a re-check each sixth of a lease or when the lease that the waiter was told of
-/// was over.
-fn assert_taken_over(asked: Instant, left: i64, lease: Duration, entered: Instant) {
-    let (waited, left) = (entered - asked, ms(u64::try_from(left).unwrap()));
-    assert!(waited + SLEW >= left, "{waited:?} of {left:?}");
-    assert!(
-        within(waited, lease + lease / 6 + ms(2_000)),
-        "{waited:?} of {left:?}"
-    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

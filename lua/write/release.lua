@@ -44,4 +44,7 @@ if redis.pcall('GET', readers_hint) == 'waits' then
 end
 -- The message is a hint: a user that may not publish has released the lock all the same.
 local told = redis.pcall('PUBLISH', channel, '1')
+-- On a JVM, `1` wakes the threads that sleep by then, and `0` also the next one that is about to
+-- sleep. Lockers ignore a `0` that is spelled like this.
+redis.pcall('PUBLISH', channel, '00')
 return type(told) == 'number' and told or 0

@@ -58,6 +58,10 @@ use crate::sync::{Arc, Mutex};
 /// no other change.
 const SWEEP: Duration = Duration::from_millis(100);
 
+/// What the release of a write publishes behind its message, for clients of Redisson alone: see
+/// `lua/write/release.lua`. Nothing was released since that message.
+const FOR_REDISSON: &str = "00";
+
 /// Called for everything that the line of this lock has to know, if there is one.
 type LineHook = Box<dyn Fn(&Key, Event) + Send + Sync>;
 
@@ -155,6 +159,9 @@ impl Channels {
             {
                 (self.hooks.line)(&key, Event::WokenUp(wake_up));
             }
+            return;
+        }
+        if text == FOR_REDISSON {
             return;
         }
         let mut table = self.table.lock();

@@ -329,6 +329,41 @@ impl RLock<'_> {
         self.said(verb, "").await
     }
 
+    /// Returns the lock of another kind with the same name, used by the same thread: the same
+    /// owner.
+    #[must_use]
+    pub fn as_kind(&self, kind: &str) -> Self {
+        let (_, rest) = self.name.split_once(' ').unwrap();
+        Self {
+            jvm: self.jvm,
+            name: format!("{kind} {rest}"),
+            thread: self.thread.clone(),
+        }
+    }
+
+    /// Asks for the lock, which others hold, and returns when the thread sleeps: only a message, or
+    /// the end of the lease of which it was told, wakes it. A thread that has been refused and does
+    /// not sleep yet misses the message of a read-write lock's writer (`1`), which wakes only the
+    /// threads that sleep.
+    pub async fn falls_asleep(&self) -> Asked {
+        let asked = self.ask("lock", "");
+        let line = format!("asleep {}", self.thread);
+        let start = Instant::now();
+        while self
+            .jvm
+            .done(self.jvm.ask("watch", &line))
+            .await
+            .said
+            .unwrap()
+            != "true"
+        {
+            assert!(!asked.is_finished(), "nobody keeps it out");
+            assert!(start.elapsed() < BOUND, "it does not sleep");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        asked
+    }
+
     async fn said(&self, verb: &str, rest: &str) -> Result<String, String> {
         self.jvm.done(self.ask(verb, rest)).await.said
     }

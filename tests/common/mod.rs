@@ -7,6 +7,7 @@
 )]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub mod both_sides;
 pub mod chaos;
 pub mod children;
 pub mod clock;

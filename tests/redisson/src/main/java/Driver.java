@@ -4,12 +4,15 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import org.redisson.Redisson;
 import org.redisson.RedissonRedLock;
 import org.redisson.api.RBucket;
@@ -33,6 +36,7 @@ import org.redisson.config.Config;
  * shutdown CLIENT
  * transaction CLIENT BUCKET                                  begins a transaction, and changes this bucket in it
  * rollback
+ * asleep THREAD                                              answers whether this thread waits for an unlock message
  * VERB KIND CLIENT[,CLIENT] KEY ...                          for the lock of this name, or one over several clients:
  *   lock [LEASE]        without a lease the watchdog renews it
  *   try [WAIT]          answers whether it was taken
@@ -52,6 +56,8 @@ import org.redisson.config.Config;
  */
 public final class Driver {
     private static final Map<String, ExecutorService> THREADS = new ConcurrentHashMap<>();
+    /** The Java thread of each name. */
+    private static final Map<String, Thread> JAVA_THREADS = new ConcurrentHashMap<>();
     private static final Map<String, RedissonClient> CLIENTS = new ConcurrentHashMap<>();
     /** Lock objects are kept, as programs keep them: they remember their leases. */
     private static final Map<String, RLock> LOCKS = new ConcurrentHashMap<>();
@@ -68,7 +74,7 @@ public final class Driver {
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] words = line.split(" ");
             String[] rest = Arrays.copyOfRange(words, 3, words.length);
-            ExecutorService thread = THREADS.computeIfAbsent(words[1], name -> Executors.newSingleThreadExecutor());
+            ExecutorService thread = THREADS.computeIfAbsent(words[1], Driver::thread);
             thread.execute(() -> {
                 String said;
                 try {
@@ -81,6 +87,20 @@ public final class Driver {
         }
         // The test has gone. Nothing is released, and no client is waited for.
         Runtime.getRuntime().halt(0);
+    }
+
+    private static ExecutorService thread(String name) {
+        return Executors.newSingleThreadExecutor(lines -> {
+            Thread thread = new Thread(lines, name);
+            JAVA_THREADS.put(name, thread);
+            return thread;
+        });
+    }
+
+    /** Redisson's waiters sleep on a semaphore, which the message releases. */
+    private static boolean isAsleep(Thread thread) {
+        List<String> classes = Arrays.stream(thread.getStackTrace()).map(StackTraceElement::getClassName).toList();
+        return classes.contains(LockSupport.class.getName()) && classes.contains(Semaphore.class.getName());
     }
 
     private static synchronized void answer(String line) {
@@ -103,6 +123,8 @@ public final class Driver {
             case "rollback":
                 TRANSACTION.get().rollback();
                 return "";
+            case "asleep":
+                return isAsleep(JAVA_THREADS.get(words[0]));
             default:
                 String name = words[0] + " " + words[1] + " " + words[2];
                 RLock lock = LOCKS.computeIfAbsent(name, n -> lock(words[0], words[1].split(","), words[2]));
