@@ -87,9 +87,9 @@ impl Order {
     }
 
     pub(crate) fn parse(line: &str) -> Result<Self, Failure> {
-        let mix = Mix::READ_WRITE
-            .into_iter()
-            .find_map(|(mix, word)| Some((mix, line.trim_end().strip_suffix(word)?)));
+        let mix = Mix::READ_WRITE.into_iter().find_map(|(mix, word)| {
+            Some((mix, line.trim_end().strip_suffix(word)?.strip_suffix(' ')?))
+        });
         let (mix, line) = mix.unwrap_or((Mix::Locks, line));
         let [keys, begin, end, hold_us] = words(line)?;
         let keys = keys.split(',').map(str::to_owned).collect();

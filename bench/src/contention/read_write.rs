@@ -29,7 +29,7 @@ const fn plan(
         servers: 1,
         keys: 1,
         hold_us,
-        slot: Duration::from_secs(2),
+        slot: Duration::from_secs(if hold_us > 0 { 2 } else { 1 }),
         crews,
     }
 }
