@@ -50,7 +50,7 @@ usage: ./dev bench [NAME] [--json] [--picture FILE] [--contest CONTEST]
   readwrite  readers and writers: lone pairs, 64 readers, a writer beside them, processes that mostly read
   contention  tasks, processes and clients in other languages that want one lock; how soon it goes from one to the next
 
-Without a NAME it measures all of them, which takes about 26 minutes. --picture draws what contention found.
+Without a NAME it measures all of them, which takes about 24 minutes. --picture draws what contention found.
 --contest measures one contest of contention, for example quorum-20.";
 
 fn main() -> ExitCode {
