@@ -146,7 +146,10 @@ fn waits_within(said: &[Said], slot: &Range<u64>, readers_too: bool) -> Vec<u64>
 
 /// Returns the longest wait, in milliseconds.
 fn longest(waits: Vec<u64>) -> f64 {
-    percentile(waits, 1.0) / 1e3
+    waits
+        .into_iter()
+        .max()
+        .map_or(f64::NAN, |wait| wait as f64 / 1e6)
 }
 
 /// Returns the times from one call of a task to its next one, within the slot.
