@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Barrier, LazyLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lockhound::{Format, Lock, Locker};
+use lockhound::{Format, Lock, Locker, RwLock};
 use rslock::LockManager;
 use tokio::runtime::Runtime;
 
@@ -13,16 +13,28 @@ use crate::Failure;
 use crate::alone::Alone;
 use crate::connection::Connection;
 use crate::laps::Laps;
-use crate::scenario::{LOCKHOUND, PLAIN};
+use crate::scenario::{LOCKHOUND, PLAIN, SOCKET, SOCKET_READS, SOCKET_WRITES};
 use crate::server::Server;
 
 /// The scripts of the library, unchanged.
-pub(crate) static ACQUIRE: LazyLock<String> = LazyLock::new(|| {
-    ACQUIRE_BODY.replace("-- fence.lua\n", include_str!("../../lua/shared/fence.lua"))
-});
+pub(crate) static ACQUIRE: LazyLock<String> = LazyLock::new(|| whole(ACQUIRE_BODY));
 /// `acquire.lua` without the lines of `fence.lua`.
 pub(crate) const ACQUIRE_BODY: &str = include_str!("../../lua/redisson/acquire.lua");
 pub(crate) const RELEASE: &str = include_str!("../../lua/redisson/release.lua");
+
+/// Returns a script with the parts in place that it shares with others.
+fn whole(script: &str) -> String {
+    script
+        .replace("-- fence.lua\n", include_str!("../../lua/shared/fence.lua"))
+        .replace(
+            "-- leased.lua\n",
+            include_str!("../../lua/shared/leased.lua"),
+        )
+        .replace(
+            "-- timeouts.lua\n",
+            include_str!("../../lua/shared/timeouts.lua"),
+        )
+}
 
 /// The part before the generation in the field of contenders that send the scripts themselves.
 pub(crate) const OWNER: &str = "6f1d9a52-0c8e-4b57-9d35-5a1c7e2b9f40:1";
@@ -33,6 +45,14 @@ pub(crate) const LEASE: Duration = Duration::from_secs(30);
 /// With more blocking threads the bench would measure the scheduler and not the server.
 pub(crate) const MOST_SOCKETS: usize = 64;
 
+/// What a bare socket takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Taken {
+    Lock,
+    Read,
+    Write,
+}
+
 /// A contender.
 pub(crate) enum Contender {
     Socket(Floor),
@@ -42,6 +62,8 @@ pub(crate) enum Contender {
     Plain(Locker),
     /// lockhound with `replicas(1)`.
     Replicated(Locker),
+    /// One side of lockhound's read-write lock.
+    ReadWrite(Locker, Taken),
     Rslock(LockManager),
 }
 
@@ -80,11 +102,17 @@ impl Contender {
 
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Socket(_) => "socket",
+            Self::Socket(floor) => match floor.scripts.taken {
+                Taken::Lock => SOCKET,
+                Taken::Read => SOCKET_READS,
+                Taken::Write => SOCKET_WRITES,
+            },
             Self::Fred(_) => "fred",
             Self::Lockhound(_) => LOCKHOUND,
             Self::Plain(_) => PLAIN,
             Self::Replicated(_) => "replicas(1)",
+            Self::ReadWrite(_, Taken::Write) => "write",
+            Self::ReadWrite(..) => "read",
             Self::Rslock(_) => "rslock",
         }
     }
@@ -110,6 +138,10 @@ impl Contender {
                 let pairs = |key: String| lockhound_pairs(locker.get(key), slot);
                 runtime.block_on(callers.run(keys.into_iter().map(pairs)))
             }
+            Self::ReadWrite(locker, taken) => {
+                let pairs = |key: String| read_write_pairs(locker.rw(key), *taken, slot);
+                runtime.block_on(callers.run(keys.into_iter().map(pairs)))
+            }
             Self::Rslock(manager) => {
                 let pairs = |key| rslock_pairs(manager.clone(), key, slot);
                 runtime.block_on(callers.run(keys.into_iter().map(pairs)))
@@ -119,7 +151,11 @@ impl Contender {
 
     /// Closes the connections of a locker.
     pub(crate) async fn close(self) {
-        if let Self::Lockhound(locker) | Self::Plain(locker) | Self::Replicated(locker) = self {
+        if let Self::Lockhound(locker)
+        | Self::Plain(locker)
+        | Self::Replicated(locker)
+        | Self::ReadWrite(locker, _) = self
+        {
             locker.close().await;
         }
     }
@@ -181,6 +217,24 @@ pub(crate) async fn lockhound_pairs(lock: Lock, slot: Duration) -> Result<Laps, 
     Ok(laps)
 }
 
+async fn read_write_pairs(lock: RwLock, taken: Taken, slot: Duration) -> Result<Laps, Failure> {
+    let (read, write, mut laps) = (lock.read(), lock.write(), Laps::start());
+    while let Some(asked) = laps.next(slot) {
+        let locked;
+        if let Taken::Write = taken {
+            let guard = write.lock().await?;
+            locked = Instant::now();
+            guard.unlock().await?;
+        } else {
+            let guard = read.lock().await?;
+            locked = Instant::now();
+            guard.unlock().await?;
+        }
+        laps.note(asked, locked);
+    }
+    Ok(laps)
+}
+
 async fn rslock_pairs(manager: LockManager, key: String, slot: Duration) -> Result<Laps, Failure> {
     let mut laps = Laps::start();
     while let Some(asked) = laps.next(slot) {
@@ -202,6 +256,7 @@ pub(crate) struct Floor {
 /// Digests of the two scripts.
 #[derive(Debug, Clone)]
 struct Scripts {
+    taken: Taken,
     acquire: Vec<u8>,
     release: Vec<u8>,
 }
@@ -209,6 +264,21 @@ struct Scripts {
 impl Floor {
     /// Connects this many threads to all of these servers, and loads the library's scripts.
     pub(crate) fn new(servers: &[Server], threads: usize) -> io::Result<Self> {
+        Self::of(Taken::Lock, servers, threads)
+    }
+
+    pub(crate) fn of(taken: Taken, servers: &[Server], threads: usize) -> io::Result<Self> {
+        let (acquire, release) = match taken {
+            Taken::Lock => (ACQUIRE_BODY, RELEASE),
+            Taken::Read => (
+                include_str!("../../lua/read/acquire.lua"),
+                include_str!("../../lua/read/release.lua"),
+            ),
+            Taken::Write => (
+                include_str!("../../lua/write/acquire.lua"),
+                include_str!("../../lua/write/release.lua"),
+            ),
+        };
         let sockets = || {
             servers
                 .iter()
@@ -219,11 +289,13 @@ impl Floor {
             .map(|_| sockets())
             .collect::<io::Result<Vec<_>>>()?;
         let mut scripts = Scripts {
+            taken,
             acquire: Vec::new(),
             release: Vec::new(),
         };
         for socket in &mut threads[0] {
-            (scripts.acquire, scripts.release) = (socket.load(&ACQUIRE)?, socket.load(RELEASE)?);
+            (scripts.acquire, scripts.release) =
+                (socket.load(&whole(acquire))?, socket.load(&whole(release))?);
         }
         Ok(Self { scripts, threads })
     }
@@ -258,13 +330,20 @@ impl Floor {
 
 impl Scripts {
     fn pairs(&self, sockets: &mut [Connection], keys: &[&str], slot: Duration) -> io::Result<Laps> {
-        let names: Vec<[String; 3]> = keys
+        let (channel, suffix) = match self.taken {
+            Taken::Lock => ("redisson_lock__channel", ""),
+            Taken::Read => ("redisson_rwlock", ""),
+            Taken::Write => ("redisson_rwlock", ":write"),
+        };
+        let names: Vec<[String; 5]> = keys
             .iter()
             .map(|key| {
                 [
                     (*key).to_owned(),
                     mark(key),
-                    format!("redisson_lock__channel:{{{key}}}"),
+                    format!("{channel}:{{{key}}}"),
+                    format!("lockhound_writer:{{{key}}}"),
+                    format!("lockhound_reader:{{{key}}}"),
                 ]
             })
             .collect();
@@ -272,43 +351,79 @@ impl Scripts {
         let mut laps = Laps::start();
         // The number of the pair is the generation.
         while let Some(asked) = laps.next(slot) {
-            let [key, mark, channel] = &names[laps.pairs() % names.len()];
-            let field = format!("{OWNER}:{}", laps.pairs());
-            let (key, mark, field, lease_ms) = (
-                key.as_bytes(),
-                mark.as_bytes(),
-                field.as_bytes(),
-                lease_ms.as_bytes(),
-            );
+            let names = &names[laps.pairs() % names.len()];
+            let [key, mark, channel, writers_hint, readers_hint] = names.each_ref().map(bytes);
+            let field = format!("{OWNER}:{}{suffix}", laps.pairs());
+            // Only a reader has one.
+            let timeout = match self.taken {
+                Taken::Read => format!("{{{}}}:{field}:rwlock_timeout:1", names[0]),
+                _ => String::new(),
+            };
             let clock_us = clock(sockets.len());
-            let words: &[&[u8]] = &[
-                b"EVALSHA",
-                &self.acquire,
-                b"2",
-                key,
-                mark,
-                lease_ms,
-                field,
-                clock_us.as_bytes(),
-            ];
-            on_all(sockets, words, b"*2\r\n:1\r\n")?;
-            let locked = Instant::now();
-            on_all(
-                sockets,
-                &[
-                    b"EVALSHA",
-                    &self.release,
-                    b"2",
-                    key,
-                    channel.as_bytes(),
-                    field,
+            let [field, timeout, clock_us] = [&field, &timeout, &clock_us].map(bytes);
+            let (acquire, release) = (&self.acquire[..], &self.release[..]);
+            let (evalsha, lease_ms): (&[u8], _) = (b"EVALSHA", bytes(&lease_ms));
+            let words: [&[&[u8]]; 2] = match self.taken {
+                Taken::Lock => [
+                    &[evalsha, acquire, b"2", key, mark, lease_ms, field, clock_us],
+                    &[evalsha, release, b"2", key, channel, field],
                 ],
-                b":0\r\n",
-            )?;
+                Taken::Read => [
+                    &[
+                        evalsha,
+                        acquire,
+                        b"3",
+                        key,
+                        mark,
+                        timeout,
+                        lease_ms,
+                        field,
+                        clock_us,
+                        b"",
+                        writers_hint,
+                        readers_hint,
+                        b"0",
+                    ],
+                    &[evalsha, release, b"3", key, channel, timeout, field],
+                ],
+                Taken::Write => [
+                    &[
+                        evalsha,
+                        acquire,
+                        b"2",
+                        key,
+                        mark,
+                        lease_ms,
+                        field,
+                        clock_us,
+                        writers_hint,
+                        OWNER.as_bytes(),
+                        readers_hint,
+                        b"1000",
+                    ],
+                    &[
+                        evalsha,
+                        release,
+                        b"2",
+                        key,
+                        channel,
+                        field,
+                        readers_hint,
+                        b"20",
+                    ],
+                ],
+            };
+            on_all(sockets, words[0], b"*2\r\n:1\r\n")?;
+            let locked = Instant::now();
+            on_all(sockets, words[1], b":0\r\n")?;
             laps.note(asked, locked);
         }
         Ok(laps)
     }
+}
+
+fn bytes(text: &String) -> &[u8] {
+    text.as_bytes()
 }
 
 /// Sends a command to all servers and waits for all replies, which begin with these bytes.

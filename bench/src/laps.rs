@@ -86,8 +86,8 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Takes the nearest rank, without interpolation.
-fn percentile(mut nanos: Vec<u64>, share: f64) -> f64 {
+/// Returns a percentile in microseconds. Takes the nearest rank, without interpolation.
+pub(crate) fn percentile(mut nanos: Vec<u64>, share: f64) -> f64 {
     if nanos.is_empty() {
         return f64::NAN;
     }

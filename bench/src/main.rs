@@ -47,9 +47,10 @@ usage: ./dev bench [NAME] [--json] [--picture FILE] [--contest CONTEST]
   far      2, 10 and 20 contenders for one lock of three servers that are 2, 9 and 16 ms away, for each in another order
   replicas what an acknowledgement costs: replicas(1) against none, on a server with one replica
   waiters  1,000 and 80,000 callers in one line whose time ends together, while a lock with a short lease is held
+  readwrite  readers and writers: lone pairs, 64 readers, a writer beside them, processes that mostly read
   contention  tasks, processes and clients in other languages that want one lock; how soon it goes from one to the next
 
-Without a NAME it measures all of them, which takes about nineteen minutes. --picture draws what contention found.
+Without a NAME it measures all of them, which takes about 24 minutes. --picture draws what contention found.
 --contest measures one contest of contention, for example quorum-20.";
 
 fn main() -> ExitCode {
@@ -148,6 +149,7 @@ impl Request {
                 "quorum" => request.names.push(Name::Quorum),
                 "replicas" => request.names.push(Name::Replicas),
                 "waiters" => request.names.push(Name::Waiters),
+                "readwrite" => request.names.push(Name::ReadWrite),
                 "contention" => request.names.push(Name::Contention),
                 other => return Err(format!("there is no measurement named \"{other}\"")),
             }

@@ -34,6 +34,8 @@ pub(crate) struct Report {
     /// Likewise, with `quorum`.
     pub(crate) memory: Vec<Memory>,
     pub(crate) far: Option<Far>,
+    /// The contests of `readwrite`; its lone pairs are a scenario.
+    pub(crate) read_write: Option<Contention>,
     pub(crate) contention: Option<Contention>,
     pub(crate) bars: Vec<Bar>,
 }
@@ -48,6 +50,7 @@ impl Report {
             waiters: Vec::new(),
             memory: Vec::new(),
             far: None,
+            read_write: None,
             contention: None,
             bars: Vec::new(),
         }

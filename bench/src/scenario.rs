@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use lockhound::Locker;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Runtime;
 
@@ -10,8 +11,8 @@ use crate::Failure;
 use crate::alone::Alone;
 use crate::bar::Bar;
 use crate::connection::Connection;
-use crate::contender::{Callers, Contender, Floor, MOST_SOCKETS};
-use crate::contention::Contention;
+use crate::contender::{Callers, Contender, Floor, MOST_SOCKETS, Taken};
+use crate::contention::{Contention, READ_WRITE};
 use crate::far::Far;
 use crate::fence::Price;
 use crate::memory::Memory;
@@ -30,6 +31,8 @@ const SLOT: Duration = Duration::from_millis(400);
 const WARM_UP: Duration = Duration::from_millis(100);
 
 pub(crate) const SOCKET: &str = "socket";
+pub(crate) const SOCKET_READS: &str = "socket, read";
+pub(crate) const SOCKET_WRITES: &str = "socket, write";
 pub(crate) const FRED: &str = "fred";
 pub(crate) const LOCKHOUND: &str = "lockhound";
 pub(crate) const PLAIN: &str = "plain";
@@ -48,11 +51,12 @@ pub(crate) enum Name {
     Far,
     Replicas,
     Waiters,
+    ReadWrite,
     Contention,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Pair,
         Self::Tasks,
         Self::Fence,
@@ -61,6 +65,7 @@ impl Name {
         Self::Far,
         Self::Replicas,
         Self::Waiters,
+        Self::ReadWrite,
         Self::Contention,
     ];
 }
@@ -143,6 +148,10 @@ pub(crate) fn measure(names: &[Name], contest: Option<&str>) -> Result<Report, F
     if names.contains(&Name::Replicas) {
         report.scenarios.push(replicas()?);
     }
+    if names.contains(&Name::ReadWrite) {
+        report.scenarios.push(read_write()?);
+        report.read_write = Some(Contention::measure(Some(READ_WRITE))?);
+    }
     if names.contains(&Name::Contention) {
         report.contention = Some(Contention::measure(contest)?);
     }
@@ -213,6 +222,34 @@ fn replicas() -> Result<Outcome, Failure> {
         title,
         Callers::Main,
         &[LOCKHOUND],
+        &mut contenders,
+    )?;
+    for contender in contenders {
+        bench.runtime.block_on(contender.close());
+    }
+    Ok(outcome)
+}
+
+/// Measures lone pairs of a read-write lock beside those of a lock.
+fn read_write() -> Result<Outcome, Failure> {
+    let mut bench = Bench::over(1)?;
+    let socket = |taken| Floor::of(taken, &bench.servers, 1).map(Contender::Socket);
+    let locker = bench
+        .runtime
+        .block_on(Locker::connect(bench.servers[0].url()))?;
+    let mut contenders = [
+        socket(Taken::Lock)?,
+        socket(Taken::Read)?,
+        socket(Taken::Write)?,
+        Contender::Lockhound(locker.clone()),
+        Contender::ReadWrite(locker.clone(), Taken::Read),
+        Contender::ReadWrite(locker, Taken::Write),
+    ];
+    let outcome = bench.rounds(
+        READ_WRITE,
+        "like pair: a lock, and a read-write lock as a reader and as a writer",
+        Callers::Main,
+        &[SOCKET, SOCKET_READS, SOCKET_WRITES, LOCKHOUND],
         &mut contenders,
     )?;
     for contender in contenders {

@@ -8,9 +8,10 @@ use crate::report::{FIGURES, Outcome, Report, Setting};
 use crate::spread::Spread;
 
 /// The figures whose ratios are shown. JSON has all of them.
-const SHOWN_RATIOS: [(&str, &str); 2] = [
+const SHOWN_RATIOS: [(&str, &str); 3] = [
     ("pair_p50_us", "pair p50"),
     ("pairs_per_second", "pairs a second"),
+    ("server_us", "server CPU a pair"),
 ];
 
 /// Returns a report as text.
@@ -22,6 +23,7 @@ pub(crate) fn text(report: &Report) -> String {
     blocks.extend(report.waiters.iter().map(ToString::to_string));
     blocks.extend(report.memory.iter().map(ToString::to_string));
     blocks.extend(report.far.as_ref().map(ToString::to_string));
+    blocks.extend(report.read_write.as_ref().map(ToString::to_string));
     blocks.extend(report.contention.as_ref().map(ToString::to_string));
     if !report.bars.is_empty() {
         blocks.push(bars(&report.bars));
@@ -78,7 +80,7 @@ fn scenario(outcome: &Outcome) -> String {
 }
 
 pub(crate) fn cell(spread: Option<&Spread>) -> String {
-    spread.map_or_else(
+    spread.filter(|s| !s.median.is_nan()).map_or_else(
         || "-".to_owned(),
         |s| {
             format!(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::line::{Order, now};
+use super::line::{Mix, Order, now};
 use super::plan::{Crew, Plan};
 use super::process::Process;
 use super::round::{Round, Said, Served};
@@ -103,14 +103,18 @@ impl Running {
         let keys = (0..plan.keys)
             .map(|key| format!("{prefix}:{key}"))
             .collect();
-        let order = Order {
+        let mut order = Order {
             keys,
             begin,
             end: to + nanos(LEAD),
             hold_us: plan.hold_us,
+            mix: Mix::Locks,
         };
-        for process in self.processes.iter_mut().flatten() {
-            process.tell(&order)?;
+        for (member, processes) in self.crew.members.iter().zip(&mut self.processes) {
+            order.mix = member.mix;
+            for process in processes {
+                process.tell(&order)?;
+            }
         }
         sleep_until(from);
         for control in &mut *controls {

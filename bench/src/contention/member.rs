@@ -2,14 +2,19 @@
 //! `LOCKERS` lockers with `TASKS` tasks each, and follows the protocol of [`line`](super::line).
 
 use std::io::{BufRead as _, Write as _, stdin, stdout};
+use std::sync::Arc;
 use std::time::Duration;
 
-use lockhound::{Format, Guard, Lock, Locker};
+use distkit::DistkitRedisKey;
+use distkit::lock::{self as distkit_lock, LockOptions};
+use lockhound::{Format, Guard, Lock, Locker, ReadGuard, RwLock, WriteGuard};
+use redis::aio::ConnectionManager;
+use rlock::async_lock::{RLock, RReadLockGuard, RWriteLockGuard};
 use rslock::{LockGuard, LockManager};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
-use super::line::{Order, Wait, now};
+use super::line::{Mix, Order, PAUSE, Wait, now};
 use crate::Failure;
 use crate::contender::LEASE;
 
@@ -18,21 +23,32 @@ pub(super) const UNLISTED: &str = "unlisted";
 
 /// The client that takes the locks.
 #[derive(Clone)]
-enum Client {
+pub(super) enum Client {
     Lockhound(Locker),
     Rslock(LockManager),
+    Rlock(RLock),
+    Distkit(ConnectionManager),
 }
 
 /// One task's lock.
 #[derive(Clone)]
-enum Door {
+pub(super) enum Door {
     Lockhound(Lock),
+    ReadWrite(RwLock),
     Rslock(LockManager, String),
+    Rlock(RLock, String),
+    Distkit(Arc<distkit_lock::RwLock>),
 }
 
-enum Inside {
+pub(super) enum Inside {
     Lockhound(Guard),
+    Read(ReadGuard),
+    Write(WriteGuard),
     Rslock(LockGuard),
+    RlockRead(RReadLockGuard),
+    RlockWrite(RWriteLockGuard),
+    DistkitRead(distkit_lock::RwLockReadGuard),
+    DistkitWrite(distkit_lock::RwLockWriteGuard),
 }
 
 /// Contends as the orders say, until there are no more lines.
@@ -64,15 +80,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
         writeln!(answers, "over")?;
     }
     for client in clients {
-        if let Client::Lockhound(locker) = client {
-            runtime.block_on(locker.close());
-        }
+        runtime.block_on(client.close());
     }
     Ok(())
 }
 
 impl Client {
-    async fn connect(client: &str, urls: &[String]) -> Result<Self, Failure> {
+    pub(super) async fn connect(client: &str, urls: &[String]) -> Result<Self, Failure> {
         let builder = urls
             .iter()
             .fold(Locker::builder(), |builder, url| builder.node(url));
@@ -92,22 +106,50 @@ impl Client {
             }
             "plain" => Self::Lockhound(builder.format(Format::Plain).connect().await?),
             "rslock" => Self::Rslock(LockManager::new(urls.to_vec())),
+            "rlock" => Self::Rlock(RLock::new(&*urls[0]).await?),
+            "distkit" => {
+                Self::Distkit(ConnectionManager::new(redis::Client::open(&*urls[0])?).await?)
+            }
             other => return Err(format!("there is no client named \"{other}\"").into()),
         })
     }
 
-    fn door(&self, key: &str) -> Door {
-        match self {
-            Self::Lockhound(locker) => Door::Lockhound(locker.get(key)),
+    pub(super) fn door(&self, key: &str, mix: Mix) -> Result<Door, Failure> {
+        Ok(match self {
+            Self::Lockhound(locker) if mix == Mix::Locks => Door::Lockhound(locker.get(key)),
+            Self::Lockhound(locker) => Door::ReadWrite(locker.rw(key)),
             Self::Rslock(manager) => Door::Rslock(manager.clone(), key.to_owned()),
+            Self::Rlock(manager) => Door::Rlock(manager.clone(), key.to_owned()),
+            Self::Distkit(connection) => {
+                // distkit allows no such characters in names.
+                let key = DistkitRedisKey::try_from(key.replace([':', '/'], "-"))?;
+                let options = LockOptions::new(key, connection.clone());
+                Door::Distkit(distkit_lock::RwLock::new(options))
+            }
+        })
+    }
+
+    pub(super) async fn close(self) {
+        match self {
+            Self::Lockhound(locker) => locker.close().await,
+            Self::Rlock(manager) => manager.shutdown().await,
+            Self::Rslock(_) | Self::Distkit(_) => {}
         }
     }
 }
 
 impl Door {
-    async fn enter(&self) -> Result<Inside, Failure> {
+    pub(super) async fn enter(&self, writes: bool) -> Result<Inside, Failure> {
         Ok(match self {
             Self::Lockhound(lock) => Inside::Lockhound(lock.lock().await?),
+            Self::ReadWrite(lock) if writes => Inside::Write(lock.write().lock().await?),
+            Self::ReadWrite(lock) => Inside::Read(lock.read().lock().await?),
+            Self::Rlock(manager, key) if writes => {
+                Inside::RlockWrite(manager.acquire_write(key).await?)
+            }
+            Self::Rlock(manager, key) => Inside::RlockRead(manager.acquire_read(key).await?),
+            Self::Distkit(lock) if writes => Inside::DistkitWrite(lock.write().await?),
+            Self::Distkit(lock) => Inside::DistkitRead(lock.read().await?),
             Self::Rslock(manager, key) => {
                 Inside::Rslock(manager.acquire(key.as_str(), LEASE).await?)
             }
@@ -116,9 +158,15 @@ impl Door {
 }
 
 impl Inside {
-    async fn leave(self) -> Result<(), Failure> {
+    pub(super) async fn leave(self) -> Result<(), Failure> {
         match self {
             Self::Lockhound(guard) => guard.unlock().await?,
+            Self::Read(guard) => guard.unlock().await?,
+            Self::Write(guard) => guard.unlock().await?,
+            Self::RlockRead(mut guard) => guard.release().await?,
+            Self::RlockWrite(mut guard) => guard.release().await?,
+            Self::DistkitRead(guard) => drop(guard.release().await?),
+            Self::DistkitWrite(guard) => drop(guard.release().await?),
             Self::Rslock(guard) => guard.release().await,
         }
         Ok(())
@@ -131,17 +179,17 @@ async fn contend(
     tasks: usize,
     order: &Order,
 ) -> Result<Vec<Vec<Wait>>, Failure> {
-    let doors: Vec<Door> = clients
+    let doors = clients
         .iter()
         .flat_map(|client| std::iter::repeat_n(client, tasks))
         .enumerate()
-        .map(|(task, client)| client.door(&order.keys[task % order.keys.len()]))
-        .collect();
+        .map(|(task, client)| client.door(&order.keys[task % order.keys.len()], order.mix))
+        .collect::<Result<Vec<Door>, _>>()?;
     std::thread::sleep(Duration::from_nanos(order.begin.saturating_sub(now())));
-    let (end, hold_us) = (order.end, order.hold_us);
     let tasks: Vec<_> = doors
         .into_iter()
-        .map(|door| tokio::spawn(again_and_again(door, end, hold_us)))
+        .enumerate()
+        .map(|(task, door)| tokio::spawn(again_and_again(door, task, order.clone())))
         .collect();
     let mut waits = Vec::with_capacity(tasks.len());
     for task in tasks {
@@ -150,7 +198,8 @@ async fn contend(
     Ok(waits)
 }
 
-async fn again_and_again(door: Door, end: u64, hold_us: u64) -> Result<Vec<Wait>, Failure> {
+async fn again_and_again(door: Door, task: usize, order: Order) -> Result<Vec<Wait>, Failure> {
+    let (end, hold_us, mix) = (order.end, order.hold_us, order.mix);
     let deadline = Instant::now() + Duration::from_nanos(end.saturating_sub(now()));
     let mut waits = Vec::new();
     loop {
@@ -158,10 +207,12 @@ async fn again_and_again(door: Door, end: u64, hold_us: u64) -> Result<Vec<Wait>
         if asked >= end {
             return Ok(waits);
         }
-        let Ok(entered) = timeout_at(deadline, door.enter()).await else {
+        let writes = mix.writes(task, waits.len());
+        let Ok(entered) = timeout_at(deadline, door.enter(writes)).await else {
             waits.push(Wait {
                 asked,
                 inside: None,
+                reads: !writes,
             });
             return Ok(waits);
         };
@@ -173,7 +224,11 @@ async fn again_and_again(door: Door, end: u64, hold_us: u64) -> Result<Vec<Wait>
         waits.push(Wait {
             asked,
             inside: Some((entered, now())),
+            reads: !writes,
         });
         guard.leave().await?;
+        if mix == Mix::OneWriter && writes {
+            sleep(PAUSE).await;
+        }
     }
 }

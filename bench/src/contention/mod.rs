@@ -14,6 +14,7 @@ mod outsider;
 mod picture;
 mod plan;
 mod process;
+mod read_write;
 mod round;
 mod table;
 
@@ -25,6 +26,7 @@ use self::crew::Running;
 use self::hand_over::HandOver;
 use self::member::UNLISTED;
 use self::plan::{PLANS, Plan};
+use self::read_write::READ_WRITE_PLANS;
 use self::round::Round;
 use crate::Failure;
 use crate::server::Server;
@@ -35,6 +37,8 @@ const ROUNDS: usize = 3;
 
 /// The name of what is measured beside the contests of [`PLANS`].
 const HAND_OVER: &str = "hand-over";
+/// The name of the group of contests between readers and writers.
+pub(crate) const READ_WRITE: &str = "readwrite";
 
 /// The results of all contests.
 #[derive(Debug, Serialize)]
@@ -68,7 +72,7 @@ pub(crate) struct Entry {
 type Figure = fn(&Round) -> f64;
 
 /// The figures of a round, by name.
-const FIGURES: [(&str, Figure); 11] = [
+const FIGURES: [(&str, Figure); 14] = [
     ("per_second", |round| round.per_second),
     ("scripts", |round| round.scripts),
     ("server_us", |round| round.server_us),
@@ -79,15 +83,19 @@ const FIGURES: [(&str, Figure); 11] = [
     ("least_share", Round::least_share),
     ("last_share", Round::last_share),
     ("longest_wait_ms", |round| round.longest_wait_ms),
+    ("longest_write_ms", |round| round.longest_write_ms),
+    ("write_p99_ms", |round| round.write_p99_ms),
+    ("turn_p50_us", |round| round.turn_p50_us),
     ("overlaps", |round| round.overlaps as f64),
 ];
 
 impl Contention {
-    /// Measures all contests and the hand-over between two lockers, or one contest only.
+    /// Measures the contests for locks and the hand-over between two lockers, or one contest or
+    /// group only.
     pub(crate) fn measure(only: Option<&str>) -> Result<Self, Failure> {
-        let plans = PLANS
-            .iter()
-            .filter(|plan| only.is_none_or(|only| plan.is_named(only)));
+        let plans = PLANS.iter().chain(&READ_WRITE_PLANS);
+        let plans = plans
+            .filter(|plan| only.map_or(!plan.is_named(READ_WRITE), |only| plan.is_named(only)));
         let contests = plans.map(Contest::measure).collect::<Result<_, _>>()?;
         let hand_over = if only.is_none_or(|only| only == HAND_OVER) {
             Some(HandOver::measure()?)
@@ -114,6 +122,7 @@ pub(crate) fn contest_named(name: &str) -> Result<&'static str, String> {
     let names = || {
         PLANS
             .iter()
+            .chain(&READ_WRITE_PLANS)
             .flat_map(|plan| plan.group().into_iter().chain([plan.name]))
             .chain([HAND_OVER])
     };

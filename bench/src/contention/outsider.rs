@@ -9,7 +9,8 @@ use lockhound::Locker;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use super::line::{Order, now};
+use super::line::{Mix, Order, now};
+use super::member::Client;
 use super::process::{Process, Program};
 use crate::Failure;
 use crate::connection::Connection;
@@ -30,6 +31,8 @@ pub(crate) enum Outsider {
     Monitor,
     /// A locker that waits for a lock of the same name in another database, which is held.
     OtherDatabase,
+    /// So many readers of this client.
+    Readers(&'static str, usize),
 }
 
 /// An outsider at work, until it is dropped.
@@ -72,6 +75,7 @@ impl Outsider {
             Self::Nobody => Ok(Working::Nobody),
             Self::Subscriber => subscribe(&[b"SUBSCRIBE", channel.as_bytes()]),
             Self::Monitor => subscribe(&[b"PSUBSCRIBE", b"*"]),
+            Self::Readers(client, readers) => read(url, key, client, readers),
             Self::Visitor => Ok(visit(url, key, None)),
             Self::RegularVisitor => Ok(visit(url, key, Some(Duration::from_millis(500)))),
             Self::Stopped => {
@@ -85,6 +89,7 @@ impl Outsider {
                     begin: now(),
                     end,
                     hold_us: 0,
+                    mix: Mix::Locks,
                 })?;
                 let list = format!("lockhound_waiting:{{{key}}}");
                 until(|| {
@@ -156,6 +161,35 @@ fn visit(url: &str, key: &str, every: Option<Duration>) -> Working {
         };
         runtime.block_on(visiting);
     })
+}
+
+/// Reads with so many tasks, which are all inside when this returns.
+fn read(url: &str, key: &str, client: &'static str, readers: usize) -> Result<Working, Failure> {
+    let (url, key) = (url.to_owned(), key.to_owned());
+    let (inside, all_inside) = std::sync::mpsc::channel();
+    let working = Working::locker(move |over, runtime| {
+        let reading = async {
+            let client = Client::connect(client, &[url])
+                .await
+                .expect("the server runs");
+            let mut held = Vec::new();
+            for _ in 0..readers {
+                let door = client.door(&key, Mix::Reads).expect("a name like others");
+                // Each in a task, which is an owner.
+                let reader = tokio::spawn(async move { door.enter(false).await });
+                held.push(reader.await.expect("no panic").expect("the server runs"));
+            }
+            let _: Result<_, _> = inside.send(());
+            drop(over.await);
+            for inside in held {
+                drop(inside.leave().await);
+            }
+            client.close().await;
+        };
+        runtime.block_on(reading);
+    });
+    all_inside.recv_timeout(Duration::from_secs(10))?;
+    Ok(working)
 }
 
 /// Waits until this is so.

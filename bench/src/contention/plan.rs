@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::line::Mix;
 use super::outsider::Outsider;
 use super::process::Program::{
     self, Lockhound, NodeRedlock, Plain, RedisPy, Redisson, Redsync, Rslock, Unlisted,
@@ -46,10 +47,11 @@ pub(crate) struct Member {
     pub(crate) lockers: usize,
     /// Tasks of each locker.
     pub(crate) tasks: usize,
+    pub(crate) mix: Mix,
 }
 
 impl Crew {
-    const fn of(name: &'static str, members: &'static [Member]) -> Self {
+    pub(crate) const fn of(name: &'static str, members: &'static [Member]) -> Self {
         Self {
             name,
             members,
@@ -57,7 +59,11 @@ impl Crew {
         }
     }
 
-    const fn beside(outsider: Outsider, name: &'static str, members: &'static [Member]) -> Self {
+    pub(crate) const fn beside(
+        outsider: Outsider,
+        name: &'static str,
+        members: &'static [Member],
+    ) -> Self {
         Self {
             name,
             members,
@@ -79,6 +85,7 @@ const fn tasks(program: Program, tasks: usize) -> Member {
         processes: 1,
         lockers: 1,
         tasks,
+        mix: Mix::Locks,
     }
 }
 
@@ -88,6 +95,7 @@ const fn processes(program: Program, processes: usize, tasks: usize) -> Member {
         processes,
         lockers: 1,
         tasks,
+        mix: Mix::Locks,
     }
 }
 
@@ -97,6 +105,7 @@ const fn lockers(program: Program, lockers: usize) -> Member {
         processes: 1,
         lockers,
         tasks: 1,
+        mix: Mix::Locks,
     }
 }
 

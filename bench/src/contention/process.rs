@@ -23,6 +23,9 @@ pub(crate) enum Program {
     /// lockhound as a user that may not use waiting lists.
     Unlisted,
     Rslock,
+    /// The read-write locks of these two, which are contenders nowhere else.
+    Rlock,
+    Distkit,
     Redisson,
     RedisPy,
     NodeRedlock,
@@ -40,6 +43,8 @@ impl Program {
             Self::Plain => "plain",
             Self::Unlisted => "unlisted",
             Self::Rslock => "rslock",
+            Self::Rlock => "rlock",
+            Self::Distkit => "distkit",
             Self::Redisson | Self::RedisPy | Self::NodeRedlock | Self::Redsync => {
                 return self.foreign(tasks, urls);
             }
@@ -106,7 +111,12 @@ impl Program {
     pub(crate) fn commands(self) -> &'static [&'static str] {
         match self {
             // Their SETs run within scripts, and must not be counted twice.
-            Self::Lockhound | Self::Plain | Self::Unlisted | Self::Redisson => &["evalsha", "eval"],
+            Self::Lockhound
+            | Self::Plain
+            | Self::Unlisted
+            | Self::Rlock
+            | Self::Distkit
+            | Self::Redisson => &["evalsha", "eval"],
             Self::Rslock | Self::RedisPy | Self::NodeRedlock | Self::Redsync => {
                 &["evalsha", "eval", "set", "setnx"]
             }

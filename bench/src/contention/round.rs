@@ -6,6 +6,7 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::line::Wait;
+use crate::laps::percentile;
 
 /// One slot of one crew.
 #[derive(Debug, Clone, Serialize)]
@@ -28,6 +29,11 @@ pub(crate) struct Round {
     /// From the call of `lock()`. A wait that was not over at the end of the slot counts until
     /// then.
     pub(crate) longest_wait_ms: f64,
+    /// The same of writers only, and of 99 of 100 of their waits. A lock has only writers.
+    pub(crate) longest_write_ms: f64,
+    pub(crate) write_p99_ms: f64,
+    /// From one call of `lock()` of a task to the next.
+    pub(crate) turn_p50_us: f64,
     /// How often a task got the lock while another one held it.
     pub(crate) overlaps: usize,
 }
@@ -74,7 +80,10 @@ impl Round {
             fewest_of_process: processes().min().unwrap_or_default(),
             most_of_process: processes().max().unwrap_or_default(),
             shares: counts.iter().map(share).collect(),
-            longest_wait_ms: longest_wait(said, slot) as f64 / 1e6,
+            longest_wait_ms: longest(waits_within(said, slot, true)),
+            longest_write_ms: longest(waits_within(said, slot, false)),
+            write_p99_ms: percentile(waits_within(said, slot, false), 0.99) / 1e3,
+            turn_p50_us: percentile(turns(said, slot), 0.5),
             overlaps: overlaps(said, keys),
         }
     }
@@ -122,22 +131,50 @@ impl Said {
     }
 }
 
-/// Returns the longest wait that ended within the slot or was not over at its end.
-fn longest_wait(said: &[Said], slot: &Range<u64>) -> u64 {
+/// Returns the waits that ended within the slot or were not over at its end.
+fn waits_within(said: &[Said], slot: &Range<u64>, readers_too: bool) -> Vec<u64> {
     let waits = said.iter().flat_map(Said::waits);
+    let waits = waits.filter(|(_, wait)| readers_too || !wait.reads);
     let within = waits.filter_map(|(_, wait)| {
         let over = wait
             .inside
             .map_or(slot.end, |(entered, _)| entered.min(slot.end));
         (over >= slot.start).then(|| over.saturating_sub(wait.asked))
     });
-    within.max().unwrap_or_default()
+    within.collect()
+}
+
+/// Returns the longest wait, in milliseconds.
+fn longest(waits: Vec<u64>) -> f64 {
+    waits
+        .into_iter()
+        .max()
+        .map_or(f64::NAN, |wait| wait as f64 / 1e6)
+}
+
+/// Returns the times from one call of a task to its next one, within the slot.
+fn turns(said: &[Said], slot: &Range<u64>) -> Vec<u64> {
+    let processes = said.iter().flat_map(|said| &said.processes);
+    let of_process = processes.flat_map(|waits| {
+        let mut calls: Vec<_> = waits
+            .iter()
+            .map(|(task, wait)| (*task, wait.asked))
+            .collect();
+        calls.sort_unstable();
+        let turns = calls.windows(2).filter_map(|calls| {
+            let ((task, asked), (next_task, next)) = (calls[0], calls[1]);
+            (task == next_task && slot.contains(&asked)).then(|| next - asked)
+        });
+        turns.collect::<Vec<_>>()
+    });
+    of_process.collect()
 }
 
 fn overlaps(said: &[Said], keys: usize) -> usize {
     let mut visits = vec![Vec::new(); keys];
     for (task, wait) in said.iter().flat_map(Said::waits) {
-        visits[task % keys].extend(wait.inside);
+        let visit = |(entered, left)| (entered, left, wait.reads);
+        visits[task % keys].extend(wait.inside.map(visit));
     }
     visits
         .iter_mut()
@@ -145,14 +182,17 @@ fn overlaps(said: &[Said], keys: usize) -> usize {
         .sum()
 }
 
-/// Counts, for one key, the visits that began before all earlier ones were over.
-fn overlaps_of_one(visits: &mut [(u64, u64)]) -> usize {
+/// Counts, for one key, the visits that began before all earlier ones were over. A visit to read
+/// may begin before others to read are over.
+fn overlaps_of_one(visits: &mut [(u64, u64, bool)]) -> usize {
     visits.sort_unstable();
-    let mut all_out = 0;
-    let mut overlaps = 0;
-    for &(entered, left) in &*visits {
-        overlaps += usize::from(entered < all_out);
+    let (mut all_out, mut writers_out, mut overlaps) = (0, 0, 0);
+    for &(entered, left, reads) in &*visits {
+        overlaps += usize::from(entered < if reads { writers_out } else { all_out });
         all_out = all_out.max(left);
+        if !reads {
+            writers_out = all_out;
+        }
     }
     overlaps
 }
@@ -167,17 +207,29 @@ mod tests {
     };
 
     fn wait(asked: u64, inside: Option<(u64, u64)>) -> Wait {
-        Wait { asked, inside }
+        Wait {
+            asked,
+            inside,
+            reads: false,
+        }
     }
 
     #[test]
     fn a_visit_that_begins_before_another_ends_is_an_overlap() {
         assert_eq!(
-            overlaps_of_one(&mut [(5, 9), (1, 5)]),
+            overlaps_of_one(&mut [(5, 9, false), (1, 5, false)]),
             0,
             "at the same moment is no overlap"
         );
-        assert_eq!(overlaps_of_one(&mut [(1, 9), (2, 3), (4, 5), (10, 11)]), 2);
+        let of = |reads: [bool; 4]| {
+            let visits = [(1, 9), (2, 3), (4, 5), (10, 11)].into_iter().zip(reads);
+            let visits = visits.map(|((entered, left), reads)| (entered, left, reads));
+            overlaps_of_one(&mut visits.collect::<Vec<_>>())
+        };
+        assert_eq!(of([false; 4]), 2);
+        assert_eq!(of([true; 4]), 0, "readers are inside together");
+        assert_eq!(of([true, true, false, true]), 1, "a writer among readers");
+        assert_eq!(of([false, true, true, true]), 2, "readers inside a write");
         let said = |other| {
             let processes = vec![
                 vec![(0, wait(0, Some((1, 9))))],

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Contention, Contest, Entry, ROUNDS};
+use super::{Contention, Contest, Entry, READ_WRITE, ROUNDS};
 use crate::spread::Spread;
 use crate::table::{aligned, cell, number};
 
@@ -15,6 +15,20 @@ const HEADER: [&str; 8] = [
     "a process",
     "longest wait, ms",
     "overlaps",
+];
+
+const READ_WRITE_HEADER: [&str; 11] = [
+    "",
+    "pairs a second",
+    "/ first",
+    "scripts a pair",
+    "server CPU a pair, us",
+    "/ first",
+    "turn p50, us",
+    "write wait p99, ms",
+    "longest write wait, ms",
+    "longest wait, ms",
+    "most overlaps",
 ];
 
 impl fmt::Display for Contention {
@@ -36,12 +50,42 @@ impl fmt::Display for Contest {
             self.name, self.title, self.slot_seconds
         )?;
         let mut rows = vec![HEADER.map(str::to_owned).to_vec()];
-        rows.extend(self.crews.iter().map(row));
+        if self.name.starts_with(READ_WRITE) {
+            rows = self.read_write_rows();
+        } else {
+            rows.extend(self.crews.iter().map(row));
+        }
         write!(f, "{}", aligned(&rows))?;
         for (crew, reason) in &self.skipped {
             writeln!(f, "  {crew} was skipped: {reason}")?;
         }
         Ok(())
+    }
+}
+
+impl Contest {
+    /// Returns the table of a contest between readers and writers, in which the first crew is
+    /// lockhound's.
+    fn read_write_rows(&self) -> Vec<Vec<String>> {
+        let mut rows = vec![READ_WRITE_HEADER.map(str::to_owned).to_vec()];
+        for entry in &self.crews {
+            let ratio = |key| cell(self.ratio(entry.name, self.crews[0].name, key).as_ref());
+            let figure = |key| cell(Some(&entry.figure(key)));
+            rows.push(vec![
+                entry.name.to_owned(),
+                figure("per_second"),
+                ratio("per_second"),
+                figure("scripts"),
+                figure("server_us"),
+                ratio("server_us"),
+                figure("turn_p50_us"),
+                figure("write_p99_ms"),
+                figure("longest_write_ms"),
+                figure("longest_wait_ms"),
+                number(entry.figure("overlaps").max),
+            ]);
+        }
+        rows
     }
 }
 

@@ -11,6 +11,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
+import org.redisson.api.RReadWriteLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
@@ -47,12 +48,15 @@ public final class Contender {
         long end = Long.parseLong(order[2]);
         long hold = TimeUnit.MICROSECONDS.toNanos(Long.parseLong(order[3]));
         List<Future<StringBuilder>> said = new ArrayList<>();
+        String mix = order.length > 4 ? order[4] : "";
         for (int task = 0; task < threads; task++) {
-            RLock lock = redisson.getLock(keys[task % keys.length]);
+            String key = keys[task % keys.length];
+            RReadWriteLock both = redisson.getReadWriteLock(key);
+            RLock lock = mix.isEmpty() ? redisson.getLock(key) : both.writeLock();
             int name = task;
             Callable<StringBuilder> contender = () -> {
                 sleepUntil(begin);
-                return contend(lock, name, end, hold);
+                return contend(lock, both.readLock(), mix, name, end, hold);
             };
             said.add(pool.submit(contender));
         }
@@ -64,23 +68,41 @@ public final class Contender {
         System.out.flush();
     }
 
-    private static StringBuilder contend(RLock lock, int task, long end, long hold) throws InterruptedException {
+    private static StringBuilder contend(RLock write, RLock read, String mix, int task, long end, long hold)
+            throws InterruptedException {
         StringBuilder said = new StringBuilder();
+        int visit = 0;
         for (long asked = System.nanoTime(); asked < end; asked = System.nanoTime()) {
+            boolean writes = writes(mix, task, visit++);
+            String role = writes ? "" : " read";
+            RLock lock = writes ? write : read;
             if (!lock.tryLock(Math.max(1, (end - asked) / 1_000_000), TimeUnit.MILLISECONDS)) {
-                return say(said, task, asked, 0, 0);
+                return say(said, task, asked, 0, 0, role);
             }
             long entered = System.nanoTime();
             sleepUntil(entered + hold);
             long left = System.nanoTime();
             lock.unlock();
-            say(said, task, asked, entered, left);
+            say(said, task, asked, entered, left, role);
+            if (writes && mix.equals("one-writer")) {
+                sleepUntil(System.nanoTime() + 10_000_000);
+            }
         }
         return said;
     }
 
-    private static StringBuilder say(StringBuilder said, int task, long asked, long entered, long left) {
-        return said.append(String.format("%d %d %d %d%n", task, asked, entered, left));
+    private static boolean writes(String mix, int task, int visit) {
+        return switch (mix) {
+            case "reads" -> false;
+            case "one-writer" -> task == 0;
+            case "few-writes" -> (task * 7 + visit) % 20 == 19;
+            default -> true;
+        };
+    }
+
+    private static StringBuilder say(
+            StringBuilder said, int task, long asked, long entered, long left, String role) {
+        return said.append(String.format("%d %d %d %d%s%n", task, asked, entered, left, role));
     }
 
     private static void sleepUntil(long time) {
