@@ -25,6 +25,8 @@ mod mistakes;
 mod mutants;
 #[path = "simulation/plan.rs"]
 mod plan;
+#[path = "simulation/readers.rs"]
+mod readers;
 #[path = "simulation/seeds.rs"]
 mod seeds;
 #[path = "simulation/stories.rs"]
@@ -54,6 +56,8 @@ const SEEDS: u64 = 200;
 /// The names of the locks. Fences of the first two are counted in one mark, as those of many locks
 /// are.
 const KEYS: [&str; 3] = ["key 0", "key 585", "key 1"];
+/// The names of the read-write locks.
+const READ_WRITE: [&str; 2] = ["prices", "stocks"];
 /// In virtual time: whoever has not returned by then never will.
 const LONG: Duration = Duration::from_secs(24 * 3_600);
 
@@ -64,6 +68,7 @@ struct Program {
     net: Arc<Net>,
     lockers: Vec<Locker>,
     keys: Arc<[String]>,
+    read_write: Arc<[String]>,
 }
 
 impl Program {
@@ -88,25 +93,22 @@ impl Program {
                     .unwrap(),
             );
         }
-        let keys = KEYS[..plan.keys]
-            .iter()
-            .map(|&key| key.to_owned())
-            .collect();
+        let named = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        let keys = named(&KEYS[..plan.keys]);
+        let read_write = named(&READ_WRITE[..plan.read_write]);
         Self {
             world,
             plan,
             net,
             lockers,
             keys,
+            read_write,
         }
     }
 
     fn worker(&self, at: usize, who: String, name: Name) -> Worker {
-        let (world, keys, runs) = (
-            Arc::clone(&self.world),
-            Arc::clone(&self.keys),
-            Arc::default(),
-        );
+        let (world, runs) = (Arc::clone(&self.world), Arc::default());
+        let (keys, read_write) = (Arc::clone(&self.keys), Arc::clone(&self.read_write));
         Worker {
             world,
             plan: self.plan.of_locker(at),
@@ -115,20 +117,22 @@ impl Program {
             at,
             locks: self.lockers[at].clone(),
             keys,
+            read_write,
             depth: 0,
             runs,
         }
+    }
+
+    /// The names of all locks.
+    fn names(&self) -> impl Iterator<Item = &String> {
+        self.keys.iter().chain(&*self.read_write)
     }
 
     /// One act: everybody returns, whatever happens meanwhile. Returns the servers that may have
     /// forgotten.
     async fn act(&self) -> Arc<[usize]> {
         let Self {
-            world,
-            plan,
-            net,
-            keys,
-            ..
+            world, plan, net, ..
         } = self;
         if plan.skew {
             net.set_clocks(world);
@@ -154,7 +158,11 @@ impl Program {
             let (world, net, victims) = (Arc::clone(world), Arc::clone(net), Arc::clone(&victims));
             tasks.push(tokio::spawn(faults::trouble(world, net, *plan, victims)));
         }
-        let (world, net, keys) = (Arc::clone(world), Arc::clone(net), Arc::clone(keys));
+        let (world, net, keys) = (
+            Arc::clone(world),
+            Arc::clone(net),
+            self.names().cloned().collect(),
+        );
         tasks.push(tokio::spawn(faults::oblivion(
             world,
             net,
@@ -225,6 +233,19 @@ impl Program {
                 }
             });
         }
+        for (locks, key) in self
+            .lockers
+            .iter()
+            .flat_map(|locks| self.read_write.iter().map(move |key| (locks, key)))
+        {
+            let (rw, owner) = (locks.rw(key.as_str()), Owner::new());
+            let (read, write) = (rw.read(), rw.write().owned_by(owner.clone()));
+            let (patience, one_owner) = (plan::up_to(most), fastrand::bool());
+            tasks.spawn(async move { _ = timeout(patience, write.lock()).await });
+            let read = read.owned_by(if one_owner { owner } else { Owner::new() });
+            let patience = plan::up_to(most);
+            tasks.spawn(async move { _ = timeout(patience, read.lock()).await });
+        }
         if let Some(&at) = forgets {
             sleep(plan::up_to(plan.command_timeout * 2)).await;
             world.note(format_args!("server {at} starts anew"));
@@ -281,13 +302,23 @@ impl Program {
             sleep(Duration::from_millis(5)).await;
         }
         for (at, server) in net.servers.iter().enumerate() {
-            for key in keys.iter() {
+            for key in self.names() {
                 assert_eq!(server.holder(key), None, "{key} is left on server {at}");
             }
         }
         world.check_history();
         // A server that forgot remembers again, before another one forgets.
         sleep(plan.lease * 4).await;
+        for (server, name) in net
+            .servers
+            .iter()
+            .flat_map(|server| self.read_write.iter().map(move |name| (server, name)))
+        {
+            for hint in ["lockhound_writer", "lockhound_reader"] {
+                let hint = format!("{hint}:{{{name}}}");
+                assert_eq!(server.holder(&hint), None, "{hint} is left");
+            }
+        }
     }
 }
 

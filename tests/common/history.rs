@@ -1,8 +1,8 @@
 //! Histories of calls on locks, and the check that some order of the calls explains them all:
 //! linearizability. The check is Wing and Gong's, with the cache of states that Lowe added
 //! (*Testing for linearizability*, 2016). The models are those of Hazelcast's Jepsen tests: an
-//! owner-aware, a re-entrant, a fenced, and a re-entrant fenced mutex. Times are of
-//! [`super::record::now`], which all processes of a machine share.
+//! owner-aware, a re-entrant, a fenced, and a re-entrant fenced mutex; and, beside them, a
+//! read-write lock. Times are of [`super::record::now`], which all processes of a machine share.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -17,6 +17,13 @@ pub enum Op {
     /// The lock was lost at some time during this call, which lasts from the last check that found
     /// it held to the first that did not. The loss ends all its guards.
     Lose,
+    /// The lock was taken or re-entered for reading. All guards of one read have its fence, and
+    /// other reads have other fences.
+    Read { fence: u64 },
+    /// A guard of this read was released.
+    Unread { fence: u64 },
+    /// This read was lost: as [`Lose`](Self::Lose).
+    LoseRead { fence: u64 },
 }
 
 /// One call of an owner on a lock.
@@ -42,26 +49,37 @@ pub enum Model {
     Fenced,
     /// Re-entrant, and a re-entry has the fence of its hold.
     ReentrantFenced(u32),
+    /// The same for its writer, beside which nobody but itself reads. Readers have it together. A
+    /// read's fence is above that of each earlier write, and below that of each later one.
+    ReadWrite(u32),
 }
 
-/// The holder of the lock, its hold count, and the last fence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+/// The holder of the lock, its hold count, and the last fence: of a read-write lock, its writer and
+/// the last write.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct State {
     holder: Option<usize>,
     count: u32,
     fence: u64,
+    /// The highest fence of a read.
+    read: u64,
+    /// By fence: who reads, and by how many guards.
+    readers: BTreeMap<u64, (usize, u32)>,
 }
 
 impl Model {
     fn most(self) -> u32 {
         match self {
             Self::OwnerAware | Self::Fenced => 1,
-            Self::Reentrant(most) | Self::ReentrantFenced(most) => most,
+            Self::Reentrant(most) | Self::ReentrantFenced(most) | Self::ReadWrite(most) => most,
         }
     }
 
     fn is_fenced(self) -> bool {
-        matches!(self, Self::Fenced | Self::ReentrantFenced(_))
+        matches!(
+            self,
+            Self::Fenced | Self::ReentrantFenced(_) | Self::ReadWrite(_)
+        )
     }
 
     /// Returns the state after this call; `None` if the lock could not have given this result.
@@ -76,11 +94,13 @@ impl Model {
                 })
             }
             Op::Lock { fence } => {
-                let grows = !self.is_fenced() || fence > state.fence;
-                (state.holder.is_none() && grows).then_some(State {
+                let grows = !self.is_fenced() || fence > state.fence.max(state.read);
+                let is_free = state.holder.is_none() && state.readers.is_empty();
+                (is_free && grows).then_some(State {
                     holder: Some(who),
                     count: 1,
                     fence,
+                    ..state
                 })
             }
             Op::Unlock if is_holder && state.count > 1 => Some(State {
@@ -92,7 +112,33 @@ impl Model {
                 count: 0,
                 ..state
             }),
+            Op::Read { fence } => self.read(state, who, fence),
+            Op::Unread { fence } => {
+                let mut after = state;
+                let (_, count) = after.readers.get_mut(&fence)?;
+                *count -= 1;
+                if *count == 0 {
+                    after.readers.remove(&fence);
+                }
+                Some(after)
+            }
+            Op::LoseRead { fence } => {
+                let mut after = state;
+                after.readers.remove(&fence).map(|_| after)
+            }
         }
+    }
+
+    fn read(self, mut state: State, who: usize, fence: u64) -> Option<State> {
+        let is_free = state.holder.is_none_or(|writer| writer == who);
+        if !matches!(self, Self::ReadWrite(_)) || !is_free || fence <= state.fence {
+            return None;
+        }
+        let (reader, count) = state.readers.entry(fence).or_insert((who, 0));
+        *count += 1;
+        let is_its = *reader == who && *count <= self.most();
+        state.read = state.read.max(fence);
+        is_its.then_some(state)
     }
 }
 
@@ -139,6 +185,9 @@ impl fmt::Display for Call {
             Op::Lock { fence } => format!("lock:{fence}"),
             Op::Unlock => "unlock".to_owned(),
             Op::Lose => "lose".to_owned(),
+            Op::Read { fence } => format!("read:{fence}"),
+            Op::Unread { fence } => format!("unread:{fence}"),
+            Op::LoseRead { fence } => format!("lose_read:{fence}"),
         };
         let returned = returned.map_or("never".to_owned(), |at| at.to_string());
         write!(f, "{key} {who} {op} {called} {returned}")
@@ -152,13 +201,20 @@ impl Call {
         let [key, who, op, called, returned] = words[..] else {
             return None;
         };
-        let op = match (op, op.split_once(':')) {
-            (_, Some(("lock", fence))) => Op::Lock {
-                fence: fence.parse().ok()?,
-            },
-            ("unlock", _) => Op::Unlock,
-            ("lose", _) => Op::Lose,
-            _ => return None,
+        let op = match op.split_once(':') {
+            Some((op, fence)) => {
+                let fence = fence.parse().ok()?;
+                match op {
+                    "lock" => Op::Lock { fence },
+                    "read" => Op::Read { fence },
+                    "unread" => Op::Unread { fence },
+                    "lose_read" => Op::LoseRead { fence },
+                    _ => return None,
+                }
+            }
+            None if op == "unlock" => Op::Unlock,
+            None if op == "lose" => Op::Lose,
+            None => return None,
         };
         let returned = if returned == "never" {
             None
@@ -186,7 +242,7 @@ struct Search {
     calls: Vec<Step>,
     /// The calls without an answer, those that are dead first first.
     unanswered: Vec<usize>,
-    /// The answered locks, by their fences.
+    /// The answered locks and reads, by their fences.
     locks: Vec<usize>,
     /// Calls and returns in the order of their times. `next` and `before` link those that have no
     /// place in the order yet.
@@ -204,7 +260,7 @@ struct Step {
     op: Op,
     returned: Option<u64>,
     /// The highest fence that its owner had asked for by then. A release or a loss cannot be that
-    /// of a later hold.
+    /// of a later hold. Of a read: its fence, since it is over when a later write begins.
     latest: u64,
 }
 
@@ -218,12 +274,11 @@ impl Step {
         self.returned.unwrap_or(u64::MAX)
     }
 
-    /// The fence of a lock.
+    /// The fence of a lock or a read.
     fn fence(&self) -> u64 {
-        if let Op::Lock { fence } = self.op {
-            fence
-        } else {
-            0
+        match self.op {
+            Op::Lock { fence } | Op::Read { fence } => fence,
+            _ => 0,
         }
     }
 }
@@ -238,10 +293,14 @@ fn latest_fences(model: Model, calls: &[&Call]) -> Vec<u64> {
     let (mut highest, mut latest) = (BTreeMap::<&str, u64>::new(), vec![0; calls.len()]);
     for at in order {
         let highest = highest.entry(&calls[at].who).or_default();
-        if let Op::Lock { fence } = calls[at].op {
-            *highest = fence.max(*highest);
-        }
-        latest[at] = *highest;
+        latest[at] = match calls[at].op {
+            Op::Lock { fence } => {
+                *highest = fence.max(*highest);
+                *highest
+            }
+            Op::Unlock | Op::Lose => *highest,
+            Op::Read { fence } | Op::Unread { fence } | Op::LoseRead { fence } => fence,
+        };
     }
     latest
 }
@@ -292,7 +351,7 @@ impl Search {
         let (mut unanswered, answered): (Vec<_>, Vec<_>) =
             (0..calls.len()).partition(|&call| calls[call].returned.is_none());
         unanswered.sort_by_key(|&call| calls[call].latest);
-        let is_lock = |&call: &usize| matches!(calls[call].op, Op::Lock { .. });
+        let is_lock = |&call: &usize| matches!(calls[call].op, Op::Lock { .. } | Op::Read { .. });
         let mut locks: Vec<usize> = answered.iter().copied().filter(is_lock).collect();
         locks.sort_by_key(|&call| calls[call].fence());
         let open = answered.len();
@@ -309,20 +368,23 @@ impl Search {
     }
 
     /// Returns the state after this call, if it may have the next place.
-    fn after(&self, state: State, call: usize, placed: &[u64]) -> Option<State> {
+    fn after(&self, state: &State, call: usize, placed: &[u64]) -> Option<State> {
         let Step {
             who, op, latest, ..
         } = self.calls[call];
         let is_of_it = matches!(op, Op::Lock { .. }) || state.fence <= latest;
-        let after = self.model.step(state, who, op).filter(|_| is_of_it)?;
-        self.may_be_next(call, state, after, placed)
+        if !is_of_it {
+            return None;
+        }
+        let after = self.model.step(state.clone(), who, op)?;
+        self.may_be_next(call, state, &after, placed)
             .then_some(after)
     }
 
     /// Returns whether an order with this call in the next place is worth a look: it is not if a
     /// lower fence is left out, or if another call of its kind, which returned sooner, could take
     /// the place.
-    fn may_be_next(&self, call: usize, state: State, after: State, placed: &[u64]) -> bool {
+    fn may_be_next(&self, call: usize, state: &State, after: &State, placed: &[u64]) -> bool {
         let is_placed = |call: usize| placed[call / 64] & (1 << (call % 64)) != 0;
         if self.model.is_fenced() && after.fence > state.fence {
             let from = self
@@ -350,7 +412,7 @@ impl Search {
 
     /// Notes a state; false if it was visited before. Calls that can have no place any more make no
     /// difference.
-    fn visit(&self, seen: &mut Seen, placed: &[u64], after: State) -> bool {
+    fn visit(&self, seen: &mut Seen, placed: &[u64], after: &State) -> bool {
         let mut placed = placed.to_vec();
         for &call in self
             .unanswered
@@ -364,7 +426,7 @@ impl Search {
             "the search for an order of {} calls is too wide",
             self.calls.len()
         );
-        seen.insert((placed, after))
+        seen.insert((placed, after.clone()))
     }
 
     fn remove(&mut self, event: usize) {
@@ -400,11 +462,10 @@ impl Search {
         while self.open > 0 {
             let Event { call, returns } = self.events[at];
             if !returns {
-                if let Some(after) = self.after(state, call, &placed) {
+                if let Some(after) = self.after(&state, call, &placed) {
                     placed[call / 64] |= 1 << (call % 64);
-                    if self.visit(&mut seen, &placed, after) {
-                        chosen.push((at, state));
-                        state = after;
+                    if self.visit(&mut seen, &placed, &after) {
+                        chosen.push((at, std::mem::replace(&mut state, after)));
                         self.remove(at);
                         if let Some(&end) = return_of.get(&call) {
                             self.remove(end);

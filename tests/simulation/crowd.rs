@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::common::ms;
 use crate::faults::Net;
 use crate::plan::{Plan, one_in, up_to};
-use crate::world::{Entry, Left, World};
+use crate::world::{Entry, Left, Role, World};
 
 /// How often the server is checked.
 const LOOK: Duration = Duration::from_millis(5);
@@ -97,6 +97,7 @@ pub fn plan() -> Plan {
         lockers: fastrand::usize(1..=4),
         tasks: fastrand::usize(1..=4),
         keys: 1,
+        read_write: 0,
         acts: 1,
         rounds: fastrand::usize(1..=4),
         troubles: 0,
@@ -258,6 +259,7 @@ impl Crowd {
         let entry = Entry {
             key,
             who,
+            role: Role::Alone,
             locker,
             fence,
             is_renewed,

@@ -12,6 +12,8 @@ pub struct Plan {
     /// Of each locker.
     pub tasks: usize,
     pub keys: usize,
+    /// How many read-write locks there are beside them.
+    pub read_write: usize,
     /// After each of them all faults end, and nothing may be left.
     pub acts: usize,
     /// Of each task, in an act.
@@ -80,6 +82,12 @@ impl Plan {
             lockers: fastrand::usize(1..=3),
             tasks: fastrand::usize(1..=3),
             keys: fastrand::usize(1..=3),
+            // They are refused over several servers.
+            read_write: if servers == 1 {
+                fastrand::usize(0..=2)
+            } else {
+                0
+            },
             acts: fastrand::usize(1..=4),
             rounds: fastrand::usize(1..=6),
             troubles: fastrand::usize(0..=2),

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use lockhound::{Error, Guard, Lock, Owner};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::Program;
@@ -13,7 +13,7 @@ use crate::common::ms;
 use crate::crowd;
 use crate::faults::Net;
 use crate::plan::{Plan, up_to};
-use crate::worker::Worker;
+use crate::worker::{Name, Worker};
 use crate::world::World;
 
 /// How many leases after one server forgot the others answer again: after two of them it votes
@@ -185,17 +185,19 @@ pub enum Story {
     FirstIsCutOff,
     ForcedWhileRenewed,
     AnsweredTwice,
+    ReadersAcrossACut,
 }
 
 impl Story {
     pub fn any() -> Self {
-        match fastrand::u8(0..6) {
+        match fastrand::u8(0..7) {
             0 => Self::GrantedToNobody,
             1 => Self::RetakenForNobody,
             2 => Self::GoneFromTheList,
             3 => Self::FirstIsCutOff,
             4 => Self::ForcedWhileRenewed,
-            _ => Self::AnsweredTwice,
+            5 => Self::AnsweredTwice,
+            _ => Self::ReadersAcrossACut,
         }
     }
 
@@ -205,11 +207,13 @@ impl Story {
             Self::RetakenForNobody | Self::ForcedWhileRenewed => (3, 1),
             Self::GoneFromTheList | Self::FirstIsCutOff => (1, 4),
             Self::AnsweredTwice => (1, 2),
+            Self::ReadersAcrossACut => (1, 3),
         };
         Plan {
             servers,
             lockers,
             keys: 2,
+            read_write: usize::from(matches!(self, Self::ReadersAcrossACut)),
             usual: Duration::ZERO,
             ..crowd::plan()
         }
@@ -224,6 +228,7 @@ impl Story {
             Self::FirstIsCutOff => first_is_cut_off(program).await,
             Self::ForcedWhileRenewed => forced_while_renewed(program).await,
             Self::AnsweredTwice => answered_twice(program).await,
+            Self::ReadersAcrossACut => readers_across_a_cut(program).await,
         }
     }
 }
@@ -399,6 +404,7 @@ async fn forced_while_renewed(program: &Program) {
         plan,
         keys,
         lockers,
+        ..
     } = program;
     let at = fastrand::usize(..plan.servers);
     let guard = lock_of(program, 0, 0).lock().await.unwrap();
@@ -438,4 +444,41 @@ async fn answered_twice(program: &Program) {
     );
     drop(free.await.unwrap());
     net.calm(0);
+}
+
+/// Owners of three lockers read and write one lock, and ask for it again and again. Meanwhile a
+/// locker is cut off from the server, or the server stops, for up to two leases.
+async fn readers_across_a_cut(program: &Program) {
+    let Program {
+        world, net, plan, ..
+    } = program;
+    let mut tasks = JoinSet::new();
+    for task in 0..plan.lockers * 2 {
+        let at = task % plan.lockers;
+        let worker = program.worker(at, format!("{at}.{task} reads"), Name::Owner(Owner::new()));
+        tasks.spawn(async move {
+            for _ in 0..3 {
+                sleep(up_to(ms(500))).await;
+                worker.read_or_write().await;
+            }
+        });
+    }
+    sleep(up_to(plan.lease)).await;
+    let (locker, lasts) = (fastrand::usize(..plan.lockers), up_to(plan.lease * 2));
+    if fastrand::bool() {
+        world.note(format_args!("locker {locker} is cut off for {lasts:?}"));
+        net.set_cut(locker, &[0], true);
+        sleep(lasts).await;
+        world.note(format_args!("locker {locker} comes to the server again"));
+        net.set_cut(locker, &[0], false);
+    } else {
+        world.note(format_args!("the server stops for {lasts:?}"));
+        net.servers[0].stop();
+        sleep(lasts).await;
+        world.note("the server goes on");
+        net.servers[0].go_on();
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
 }

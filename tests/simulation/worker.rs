@@ -13,10 +13,10 @@ use tokio::time::{sleep, timeout};
 
 use crate::common::ms;
 use crate::plan::{Plan, one_in, up_to};
-use crate::world::{Entry, Inside, Leaving, Left, World};
+use crate::world::{Entry, Inside, Leaving, Left, Role, World};
 
 /// How deep sections lie in each other.
-const DEEPEST: u32 = 3;
+pub const DEEPEST: u32 = 3;
 
 /// By what a worker is known.
 #[derive(Clone)]
@@ -40,13 +40,15 @@ pub struct Worker {
     pub at: usize,
     pub locks: Locker,
     pub keys: Arc<[String]>,
+    /// The read-write locks.
+    pub read_write: Arc<[String]>,
     /// How many locks it is in.
     pub depth: u32,
     /// How many runs had an owner of their own.
     pub runs: Arc<AtomicU64>,
 }
 
-type Boxed<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+pub type Boxed<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 impl Worker {
     pub async fn work(self) {
@@ -76,8 +78,11 @@ impl Worker {
             .unwrap_or_default()
     }
 
-    fn act(&self) -> Boxed<'_> {
+    pub fn act(&self) -> Boxed<'_> {
         Box::pin(async move {
+            if !self.read_write.is_empty() && one_in(3) {
+                return self.read_or_write().await;
+            }
             match fastrand::u8(0..12) {
                 0..6 => self.take_one(self.any_key()).await,
                 6..8 => self.take_several().await,
@@ -87,7 +92,7 @@ impl Worker {
                     let key = self.any_key();
                     let force = async {
                         sleep(up_to(self.plan.command_timeout)).await;
-                        self.force(key).await;
+                        self.force_by(key, self.locks.get(key).force_unlock()).await;
                     };
                     tokio::join!(self.take_one(key), force);
                 }
@@ -130,7 +135,7 @@ impl Worker {
     }
 
     /// The same, where it has come in.
-    fn deeper(&self) -> Self {
+    pub fn deeper(&self) -> Self {
         Self {
             depth: self.depth + 1,
             ..self.clone()
@@ -138,7 +143,7 @@ impl Worker {
     }
 
     /// The same, in a scope.
-    fn in_scope(&self, who: String) -> Self {
+    pub fn in_scope(&self, who: String) -> Self {
         Self {
             name: Name::Scope,
             who,
@@ -177,6 +182,7 @@ impl Worker {
         let entry = Entry {
             key: &key,
             who,
+            role: Role::Alone,
             locker: self.at,
             fence,
             is_renewed,
@@ -213,7 +219,7 @@ impl Worker {
     }
 
     /// For how long it stays before it looks.
-    fn stay(&self) -> Duration {
+    pub fn stay(&self) -> Duration {
         if one_in(60) {
             up_to(self.plan.lease * 20)
         } else {
@@ -310,6 +316,7 @@ impl Worker {
             Entry {
                 key,
                 who,
+                role: Role::Alone,
                 locker: self.at,
                 fence,
                 is_renewed: true,
@@ -322,8 +329,8 @@ impl Worker {
 
     /// Tries to get in, in one of several ways. Whoever is in another lock does not wait for ever:
     /// others come the other way.
-    async fn come_in<L: Takes>(&self, lock: &L) -> Option<(&'static str, L::Guard)> {
-        let patience = self.patience();
+    pub async fn come_in<L: Takes>(&self, lock: &L) -> Option<(&'static str, L::Guard)> {
+        let (patience, called) = (self.patience(), self.world.now());
         let way = if self.depth > 0 {
             fastrand::u8(0..3)
         } else {
@@ -352,6 +359,9 @@ impl Worker {
             Err(Error::Lost { loss, .. }) if self.depth > 0 => {
                 self.world.note(format_args!("{who} {how}: {loss}"));
             }
+            Err(Error::Config(_)) if lock.is_refused(self, called) => {
+                self.world.note(format_args!("{who} {how}: reads already"));
+            }
             Err(other) => panic!("{who} {how}: {other}"),
         }
         None
@@ -361,7 +371,7 @@ impl Worker {
 
     /// As whom a run of these locks locks: its handle's or its scope's owner, or the task where
     /// that is in one of them. Else it is an owner of its own.
-    fn runner<K: AsRef<str>>(&self, keys: &[K]) -> String {
+    pub fn runner<K: AsRef<str>>(&self, keys: &[K]) -> String {
         let enters = keys
             .iter()
             .any(|key| self.world.has(key.as_ref(), &self.who));
@@ -439,7 +449,7 @@ impl Worker {
     }
 
     /// A run, which is dropped after a while: by whoever is in another lock in any case.
-    async fn in_patience<T>(
+    pub async fn in_patience<T>(
         &self,
         run: impl Future<Output = Result<T, Error>>,
     ) -> Option<Result<T, Error>> {
@@ -450,7 +460,7 @@ impl Worker {
         }
     }
 
-    fn come_out(&self, who: &str, answer: Option<Result<Option<Vec<Leaving>>, Error>>) {
+    pub fn come_out(&self, who: &str, answer: Option<Result<Option<Vec<Leaving>>, Error>>) {
         let told = match answer {
             // The release may not have been confirmed.
             Some(Ok(Some(leaving))) => {
@@ -470,9 +480,9 @@ impl Worker {
 
     // ---- Of others ----
 
-    async fn force(&self, key: &str) {
+    pub async fn force_by(&self, key: &str, forcing: impl Future<Output = Result<bool, Error>>) {
         let force = self.world.force(key, self.at);
-        let answer = self.locks.get(key).force_unlock().await;
+        let answer = forcing.await;
         self.world.forced(force, matches!(answer, Ok(true)));
         match answer {
             Ok(forced) => self
@@ -488,7 +498,7 @@ impl Worker {
 }
 
 /// What an unlock tells.
-fn left(answer: &Result<(), Error>) -> Left {
+pub fn left(answer: &Result<(), Error>) -> Left {
     match answer {
         Ok(()) => Left::Released,
         Err(Error::Lost { .. }) => Left::Lost,
@@ -497,7 +507,7 @@ fn left(answer: &Result<(), Error>) -> Left {
 }
 
 /// A lock, or several at once.
-trait Takes: Sync {
+pub trait Takes: Sync {
     type Guard: Send;
 
     fn take(&self) -> impl Future<Output = Result<Self::Guard, Error>> + Send;
@@ -506,6 +516,11 @@ trait Takes: Sync {
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
+
+    /// Returns whether this may be refused to whoever has asked since then.
+    fn is_refused(&self, _worker: &Worker, _since: u64) -> bool {
+        false
+    }
 }
 
 impl Takes for Lock {

@@ -37,11 +37,11 @@ pub struct World {
 struct State {
     /// All holds that there were.
     holds: Vec<Hold>,
-    /// By lock and owner: what it holds now.
-    inside: BTreeMap<(String, String), usize>,
+    /// By lock, owner and role: what it holds now.
+    inside: BTreeMap<(String, String, Role), usize>,
     guards: u64,
-    /// By lock: the highest fence.
-    fences: BTreeMap<String, u64>,
+    /// By lock.
+    fences: BTreeMap<String, Fences>,
     forces: Vec<Force>,
     /// Whose locker came in last.
     last: Option<usize>,
@@ -49,9 +49,26 @@ struct State {
     trace: Vec<String>,
 }
 
+/// As what somebody is inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// By a lock, or as a writer.
+    Alone,
+    /// As a reader.
+    Reads,
+}
+
+/// The highest fences of a lock.
+#[derive(Default, Clone, Copy)]
+struct Fences {
+    alone: u64,
+    any: u64,
+}
+
 struct Hold {
     key: String,
     who: String,
+    role: Role,
     locker: usize,
     fence: u64,
     is_renewed: bool,
@@ -61,6 +78,8 @@ struct Hold {
     held: u64,
     /// Whether somebody has found it lost.
     is_lost: bool,
+    /// When its last guard was given up.
+    left: u64,
     /// The tokens of its guards.
     tokens: BTreeMap<u64, CancellationToken>,
 }
@@ -78,6 +97,7 @@ struct Force {
 pub struct Entry<'a> {
     pub key: &'a str,
     pub who: &'a str,
+    pub role: Role,
     pub locker: usize,
     pub fence: u64,
     pub is_renewed: bool,
@@ -145,7 +165,7 @@ impl World {
             println!("{line}");
         }
         state.trace.push(line);
-        let mut believers: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut believers: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
         for &at in state.inside.values() {
             let hold = &state.holds[at];
             let believes = hold.tokens.values().any(|token| !token.is_cancelled());
@@ -162,13 +182,16 @@ impl World {
                     hold.who, hold.key
                 );
             } else {
-                let other = believers.insert(&hold.key, &hold.who);
+                let others = believers.entry(&hold.key).or_default();
+                let other = others.iter().find(|other| hold.excludes(other));
                 assert!(
                     other.is_none(),
-                    "{} and {other:?} believe in {} at once",
+                    "{} and {:?} believe in {} at once",
                     hold.who,
+                    other.map(|other| &other.who),
                     hold.key
                 );
+                others.push(hold);
             }
         }
     }
@@ -178,6 +201,7 @@ impl World {
         let Entry {
             key,
             who,
+            role,
             locker,
             fence,
             is_renewed,
@@ -187,9 +211,11 @@ impl World {
         let (mut guarded, now) = (self.state(), self.now());
         let state = &mut *guarded;
         let who = state.holder(key, fence, locker, who);
-        let name = (key.to_owned(), who.clone());
+        let name = (key.to_owned(), who.clone(), role);
         // A guard may be on its way while those before it go: it keeps their hold.
-        let same = |hold: &Hold| hold.key == key && hold.who == who && hold.fence == fence;
+        let same = |hold: &Hold| {
+            hold.key == key && hold.who == who && hold.role == role && hold.fence == fence
+        };
         let known = state
             .inside
             .get(&name)
@@ -197,11 +223,12 @@ impl World {
             .or_else(|| state.holds.iter().rposition(same));
         let (again, hold) = (known.is_some(), known.unwrap_or(state.holds.len()));
         if !again {
-            let ((key, who), held, tokens) = (name.clone(), called, BTreeMap::new());
-            let (entered, is_lost) = (now, false);
+            let ((key, who, role), held, tokens) = (name.clone(), called, BTreeMap::new());
+            let (entered, is_lost, left) = (now, false, 0);
             state.holds.push(Hold {
                 key,
                 who,
+                role,
                 locker,
                 fence,
                 is_renewed,
@@ -209,6 +236,7 @@ impl World {
                 entered,
                 held,
                 is_lost,
+                left,
                 tokens,
             });
         }
@@ -227,26 +255,37 @@ impl World {
             let is_lost = state.holds[hold].is_lost && !is_deposed;
             assert!(!is_lost, "{who} came into {key} again, which it has lost");
         } else {
-            let grows = highest.is_none_or(|highest| fence > highest);
+            // Reads are not in order among themselves.
+            let before = highest.map(|highest| match role {
+                Role::Alone => highest.any,
+                Role::Reads => highest.alone,
+            });
+            let grows = before.is_none_or(|before| fence > before);
             assert!(
                 grows || is_deposed,
-                "the fence of {key} fell to {fence} of {who}: {highest:?}"
+                "the fence of {key} fell to {fence} of {who}: {before:?}"
             );
-            state.fences.insert(
-                key.to_owned(),
-                highest.map_or(fence, |highest| highest.max(fence)),
-            );
+            let highest = state.fences.entry(key.to_owned()).or_default();
+            highest.any = highest.any.max(fence);
+            if role == Role::Alone {
+                highest.alone = highest.alone.max(fence);
+            }
         }
         if !(again && is_deposed) {
-            state.call(hold, Op::Lock { fence }, called, Some(now));
+            let op = match role {
+                Role::Alone => Op::Lock { fence },
+                Role::Reads => Op::Read { fence },
+            };
+            state.call(hold, op, called, Some(now));
         }
-        let grown = fence.wrapping_sub(highest.unwrap_or(fence));
+        let grown = i128::from(fence) - i128::from(highest.map_or(fence, |highest| highest.any));
         (state.last, _) = (Some(locker), self.entered.notify_waiters());
         let guard = state.guards;
         self.note_in(
             state,
             format_args!(
-                "{who} {how} {key}: in{}, fence +{grown}",
+                "{who} {how} {key}: {}in{}, fence {grown:+}",
+                if role == Role::Reads { "reads, " } else { "" },
                 if again { " again" } else { "" }
             ),
         );
@@ -270,9 +309,19 @@ impl World {
 
     /// Whether somebody has a guard.
     pub fn has(&self, key: &str, who: &str) -> bool {
-        self.state()
-            .inside
-            .contains_key(&(key.to_owned(), who.to_owned()))
+        let state = self.state();
+        [Role::Alone, Role::Reads].iter().any(|role| {
+            let name = (key.to_owned(), who.to_owned(), *role);
+            state.inside.contains_key(&name)
+        })
+    }
+
+    /// Whether somebody reads, or has done so since then.
+    pub fn has_read(&self, key: &str, who: &str, since: u64) -> bool {
+        self.state().holds.iter().any(|hold| {
+            let reads = hold.role == Role::Reads && hold.key == key && hold.who == who;
+            reads && (!hold.tokens.is_empty() || hold.left >= since)
+        })
     }
 
     /// How often somebody has come in, and whether somebody is in this lock.
@@ -280,7 +329,7 @@ impl World {
         let state = self.state();
         (
             state.guards,
-            state.inside.keys().any(|(inside, _)| inside == key),
+            state.inside.keys().any(|(inside, ..)| inside == key),
         )
     }
 
@@ -313,7 +362,7 @@ impl World {
     pub fn check_history(&self) {
         let history = std::mem::take(&mut self.state().history);
         history
-            .check(Model::ReentrantFenced(MOST_GUARDS))
+            .check(Model::ReadWrite(MOST_GUARDS))
             .unwrap_or_else(|error| panic!("{error}"));
     }
 
@@ -405,8 +454,9 @@ impl Inside {
         let hold = &mut state.holds[self.hold];
         hold.tokens.remove(&self.guard);
         let (is_last, was_lost) = (hold.tokens.is_empty(), hold.is_lost);
-        let name = (hold.key.clone(), hold.who.clone());
+        let name = (hold.key.clone(), hold.who.clone(), hold.role);
         if is_last {
+            hold.left = self.world.now();
             state.inside.remove(&name);
         }
         let (world, called) = (Arc::clone(&self.world), self.world.now());
@@ -481,9 +531,9 @@ impl Leaving {
             (_, Some(since)) => state.lose(self.hold, since.min(held), Some(now)),
             (Left::Lost, None) if is_lost => {}
             (Left::Lost, None) => state.lose(self.hold, held, Some(now)),
-            (Left::Unclear, None) => state.call(self.hold, Op::Lose, held, None),
-            (Left::Released, None) => state.call(self.hold, Op::Unlock, self.called, Some(now)),
-            (Left::Unknown, None) => state.call(self.hold, Op::Unlock, self.called, None),
+            (Left::Unclear, None) => state.lose_perhaps(self.hold, held),
+            (Left::Released, None) => state.unlock(self.hold, self.called, Some(now)),
+            (Left::Unknown, None) => state.unlock(self.hold, self.called, None),
         }
     }
 }
@@ -491,7 +541,39 @@ impl Leaving {
 impl State {
     fn lose(&mut self, hold: usize, since: u64, found: Option<u64>) {
         self.holds[hold].is_lost = true;
-        self.call(hold, Op::Lose, since, found);
+        self.call(hold, self.holds[hold].loss(), since, found);
+    }
+
+    fn lose_perhaps(&mut self, hold: usize, since: u64) {
+        self.call(hold, self.holds[hold].loss(), since, None);
+    }
+
+    fn unlock(&mut self, hold: usize, called: u64, returned: Option<u64>) {
+        let Hold { role, fence, .. } = self.holds[hold];
+        let op = match role {
+            Role::Alone => Op::Unlock,
+            Role::Reads => Op::Unread { fence },
+        };
+        self.call(hold, op, called, returned);
+    }
+}
+
+impl Hold {
+    /// Whether nobody may have the two at once.
+    fn excludes(&self, other: &Self) -> bool {
+        match (self.role, other.role) {
+            (Role::Reads, Role::Reads) => false,
+            (Role::Alone, Role::Alone) => true,
+            // An owner reads inside its write, and does not write inside its read.
+            _ => self.who != other.who,
+        }
+    }
+
+    fn loss(&self) -> Op {
+        match self.role {
+            Role::Alone => Op::Lose,
+            Role::Reads => Op::LoseRead { fence: self.fence },
+        }
     }
 }
 
