@@ -382,8 +382,8 @@ impl WriteLock {
             .ok_or(Error::Closed)
     }
 
-    /// Takes the lock for writing in one attempt. Returns `None` if others have it. It keeps no
-    /// reader out.
+    /// Takes the lock for writing in one attempt. Returns `None` if others have it, or if it is the
+    /// turn of readers that waited for a writer, which takes 20 ms. It keeps no reader out.
     ///
     /// # Errors
     /// As [`Lock::try_lock`](crate::Lock::try_lock) and [`lock`](Self::lock).
@@ -448,6 +448,10 @@ impl WriteLock {
     /// Takes the lock for writing, runs a section, and releases the lock. If the lock is lost
     /// meanwhile, it drops the section at its current `await` and returns [`Error::Lost`].
     ///
+    /// Runs of writes exclude each other, also in branches of one task. In branches of a task that
+    /// holds a write by a guard, a run of a read is inside that write, and so beside a run of a
+    /// write.
+    ///
     /// # Errors
     /// As [`Lock::run`](crate::Lock::run) and [`lock`](Self::lock).
     ///
@@ -487,6 +491,9 @@ impl ReadGuard {
 
     /// Gives the hold, with all its guards, to a new owner, as
     /// [`Guard::detach`](crate::Guard::detach) does.
+    ///
+    /// A hold of its owner in the other role stays with that owner: what is detached of the two is
+    /// then beside the other, as the user asked for.
     pub fn detach(self) -> Self {
         Self::new(self.inner.detach())
     }
@@ -532,6 +539,9 @@ impl WriteGuard {
 
     /// Gives the hold, with all its guards, to a new owner, as
     /// [`Guard::detach`](crate::Guard::detach) does.
+    ///
+    /// A hold of its owner in the other role stays with that owner: what is detached of the two is
+    /// then beside the other, as the user asked for.
     pub fn detach(self) -> Self {
         Self::new(self.inner.detach())
     }

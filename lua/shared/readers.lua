@@ -3,8 +3,9 @@
 -- Returns {}    free
 --         {mode, ttl, field, count, left, ..}
 --               held: 'read' or 'write'; milliseconds until the lease of the lock runs out, -1 if it
---               has none; and for each holder its field, which may be any bytes, its hold count, and for how many milliseconds it holds, 0 for a dead reader and -1 if that
---               cannot be told
+--               has none; and for each holder its field, which may be any bytes, its hold count,
+--               and for how many milliseconds it holds, 0 for a dead reader and -1 if that cannot
+--               be told
 --         type  the key is no read-write lock: its type, as TYPE returns it
 local lock = KEYS[1]
 

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod attacks;
 mod cancelling;
 mod fairness;
 mod losses;

@@ -1,5 +1,5 @@
-//! What an owner does with read-write locks: it reads and writes, reads inside its writes, goes from
-//! a write to a read, and asks for what it is refused.
+//! What an owner does with read-write locks: it reads and writes, reads inside its writes, goes
+//! from a write to a read, and asks for what it is refused.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -212,8 +212,8 @@ impl Worker {
         }
     }
 
-    /// Nothing that was under way brings back what is lost, and whoever still has a guard of it does
-    /// not come in again.
+    /// Nothing that was under way brings back what is lost, and whoever still has a guard of it
+    /// does not come in again.
     async fn look_and_try_again<L: Takes>(&self, section: &Section, lock: &L) {
         sleep(up_to(self.plan.command_timeout)).await;
         let (who, key) = (&self.who, section.key());
