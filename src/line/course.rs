@@ -624,13 +624,17 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
     }
 
     fn done(&mut self, now: Instant) -> Option<Effect<R>> {
-        let lingers = std::mem::take(&mut self.course).was_granted;
-        let wake_state = self.wake_state.take()?;
-        // The list has the locker, or may have it if an answer did not come.
-        if wake_state.is_listed() || self.listed.waits() {
+        let course = std::mem::take(&mut self.course);
+        let wake_state = self.wake_state.take();
+        let heard = wake_state.as_ref();
+        // The list has the locker, or may have it if an answer did not come. A writer leaves its
+        // hint before it listens.
+        if course.hinted.is_some() || heard.is_some_and(|it| it.is_listed() || self.listed.waits())
+        {
             self.pass(now);
         }
-        Some(Effect::Hush { lingers })
+        let lingers = course.was_granted;
+        wake_state.map(|_| Effect::Hush { lingers })
     }
 }
 
@@ -1582,5 +1586,29 @@ mod tests {
         assert!(!line.take_pass(), "the answer is yet to come");
         assert!(line.on(HELD_BY_OTHERS, &moment).is_some());
         assert!(line.take_pass() && !line.take_pass() && !line.has_spare_hint());
+    }
+
+    /// It does not listen before it knows that the lock is held.
+    #[test]
+    fn a_hint_of_a_writer_that_asked_once_and_left_is_withdrawn() {
+        let (mut line, moment) = among(&[false]);
+        assert_eq!(asks(line.on(Event::Changed, &moment).as_ref()), Some(1));
+        assert!(line.leave(1).is_some());
+        assert_eq!(
+            line.on(Event::Answered(AcquireOutcome::Refused), &moment),
+            None
+        );
+        assert!(line.take_pass());
+    }
+
+    #[test]
+    fn a_hint_of_a_writer_that_begins_to_listen_and_leaves_is_withdrawn() {
+        let (mut line, moment) = among(&[false]);
+        assert_eq!(asks(line.on(Event::Changed, &moment).as_ref()), Some(1));
+        assert!(line.on(HELD_BY_OTHERS, &moment).is_some());
+        assert!(line.leave(1).is_some());
+        let hush = Some(Effect::Hush { lingers: false });
+        assert_eq!(line.on(Event::Stopped, &moment), hush);
+        assert!(line.take_pass());
     }
 }

@@ -1,13 +1,17 @@
 //! Lines under random interleavings of all that happens to them: callers, holds, messages, timers,
 //! outages, panics, and outcomes that come at any time. After each step a line with waiters has
 //! something under way or a timer that ends, at most one effect with an outcome is under way, and
-//! at the end nothing is left.
+//! at the end nothing is left. With readers, nobody asks beside a write hold here, and a hint that
+//! a writer waits is there only for one that does.
 
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::claim::Claim;
 use crate::hold::Terms;
 use crate::identity::{CallContext, Known};
+use crate::key::READ_WRITE;
+use crate::kind::{Format, Kind, LockRole, READ, WRITE};
 use crate::line::{AcquireOutcome, Moment, WakeSources, WakeUp};
 use crate::sync::Mutex;
 
@@ -61,7 +65,10 @@ impl Owed {
 
     fn goes_on(&self) -> bool {
         self.is_exclusive()
-            || matches!(self, Self::Effect(Effect::Lost(..) | Effect::GiveUp { .. }))
+            || matches!(
+                self,
+                Self::Effect(Effect::Lost(..) | Effect::SendBack(_) | Effect::GiveUp { .. })
+            )
             || matches!(self, Self::Outcome(Event::Changed | Event::GaveUp(_)))
     }
 }
@@ -74,7 +81,8 @@ impl World for Wild {
         *self.now.lock()
     }
 
-    fn moment(&self, _: &Key) -> Moment<'_> {
+    fn moment(&self, key: &Key) -> Moment<'_> {
+        let has_readers = key.has_readers();
         Moment {
             now: *self.now.lock(),
             chance: *self.chance.lock(),
@@ -85,9 +93,9 @@ impl World for Wild {
             majority: self.majority,
             round_trip: MS * 2,
             is_told: true,
-            counts: self.majority == 1,
+            counts: self.majority == 1 && !has_readers,
             lister: self.lister.as_ref(),
-            hint: None,
+            hint: has_readers.then_some(MS * 10_000),
             sources: *self.sources.lock(),
         }
     }
@@ -120,13 +128,17 @@ struct Fuzz {
     holds: Vec<Arc<Hold>>,
     log: Vec<String>,
     stops: bool,
+    /// Whether the server has the hint that a writer waits.
+    hinted: bool,
+    /// A withdrawal has failed, or what was under way has panicked: the hint ends by itself.
+    leaves_hint: bool,
 }
 
 impl Fuzz {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, key: Key) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
-        let several = random.u8(..4) == 0;
-        let lister = (!several && random.bool()).then(|| "me".into());
+        let several = random.u8(..4) == 0 && !key.has_readers();
+        let lister = (!several && !key.has_readers() && random.bool()).then(|| "me".into());
         let world = Wild {
             now: Mutex::new(Instant::now()),
             sources: Mutex::default(),
@@ -141,13 +153,23 @@ impl Fuzz {
         let (owed, waiters, holds, log) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Self {
             lines,
-            key: Key::from("k"),
+            key,
             random,
             owed,
             waiters,
             holds,
             log,
             stops,
+            hinted: false,
+            leaves_hint: false,
+        }
+    }
+
+    fn kind(&mut self) -> &'static Kind {
+        match (self.key.has_readers(), self.random.bool()) {
+            (false, _) => Format::Redisson.kind(),
+            (true, true) => &READ,
+            (true, false) => &WRITE,
         }
     }
 
@@ -159,17 +181,26 @@ impl Fuzz {
         Owner::task(self.random.u64(..3))
     }
 
-    fn hold(&mut self, owner: &Owner) -> Arc<Hold> {
-        let hold = Arc::new(Hold::for_test(owner.clone(), TERMS, &[0], 1));
+    fn hold(&mut self, owner: &Owner, kind: &'static Kind) -> Arc<Hold> {
+        let mut hold = Hold::for_test(owner.clone(), TERMS, &[0], 1);
+        hold.claim = Claim {
+            kind,
+            key: self.key.clone(),
+            field: "f".into(),
+        };
+        // Its caller claims it now or never.
+        if kind.role != LockRole::Alone && self.random.bool() {
+            assert!(hold.take_guard());
+        }
+        let hold = Arc::new(hold);
         self.holds.push(Arc::clone(&hold));
         hold
     }
 
-    fn is_held(&self) -> bool {
-        self.lines
-            .holds_of(&self.key)
-            .iter()
-            .any(|hold| hold.blocks(self.now()))
+    /// Returns whether a hold keeps a lock of this kind out.
+    fn excludes(&self, kind: &'static Kind) -> bool {
+        let excludes = |hold: &Arc<Hold>| hold.blocks(self.now()) && hold.claim.kind.excludes(kind);
+        self.lines.holds_of(&self.key).iter().any(excludes)
     }
 
     fn event(&mut self, event: Event) {
@@ -178,7 +209,16 @@ impl Fuzz {
     }
 
     fn take_effects(&mut self) {
-        self.owed.append(&mut self.lines.world.effects.lock());
+        let mut effects = std::mem::take(&mut *self.lines.world.effects.lock());
+        for owed in &effects {
+            if let Owed::Effect(Effect::Ask { head, .. }) = owed
+                && head.want.kind.role != LockRole::Alone
+            {
+                // A writer asks behind readers, so that it leaves a hint.
+                assert!(!self.excludes(&READ), "asks\n{}", self.log.join("\n"));
+            }
+        }
+        self.owed.append(&mut effects);
     }
 
     fn admitted(&mut self, hold: &Arc<Hold>, admitted: &Admitted<()>, head: bool) {
@@ -216,6 +256,7 @@ impl Fuzz {
             if let Owed::Effect(Effect::Release(Unsent(hold), _)) = owed {
                 self.owed.push(Owed::Alone(hold, true));
             }
+            self.leaves_hint = true;
             drop(self.lines.drain(&key, |_| true));
             self.event(Event::Stopped);
             return;
@@ -249,9 +290,14 @@ impl Fuzz {
                 Effect::Ask { head, .. } => {
                     let ttl =
                         Some(MS * self.random.u32(1..30_000)).filter(|_| self.random.u8(..5) > 0);
+                    let kind = head.want.kind;
+                    let is_alone = kind.role == LockRole::Alone;
+                    // What is not granted leaves a hint, if it has come to the server.
+                    self.hinted |= kind.role == LockRole::Write;
                     let answer = match self.random.u8(..8) {
-                        0..3 if !self.is_held() => {
-                            let hold = self.hold(&head.owner);
+                        0..3 if !self.excludes(kind) => {
+                            self.hinted &= kind.role != LockRole::Write;
+                            let hold = self.hold(&head.owner, kind);
                             let admitted = self.lines.admit(&hold, Some(head.id), now);
                             self.admitted(&hold, &admitted, true);
                             AcquireOutcome::Granted
@@ -260,15 +306,15 @@ impl Fuzz {
                             drop(self.lines.leave(&key, head.id));
                             AcquireOutcome::Refused
                         }
-                        4 => AcquireOutcome::Split,
-                        5 => AcquireOutcome::Outrun,
+                        4 if is_alone => AcquireOutcome::Split,
+                        5 if is_alone => AcquireOutcome::Outrun,
                         6 => AcquireOutcome::Unavailable {
                             ends_in: self.random.bool().then_some(MS * 7),
                         },
                         _ => AcquireOutcome::Held {
                             ttl,
-                            place: self.random.bool().then(|| self.random.u64(..3)),
-                            contested: self.random.bool(),
+                            place: (is_alone && self.random.bool()).then(|| self.random.u64(..3)),
+                            contested: is_alone && self.random.bool(),
                             lasts: ttl.is_none(),
                         },
                     };
@@ -277,7 +323,7 @@ impl Fuzz {
                 Effect::Release(Unsent(hold), head) => {
                     match head {
                         Some(head) if self.random.bool() => {
-                            let next = self.hold(&head.owner);
+                            let next = self.hold(&head.owner, head.want.kind);
                             let admitted = self.lines.transfer(&hold, &next, head.id, now);
                             self.holds.retain(|one| !Arc::ptr_eq(one, &hold));
                             self.admitted(&next, &admitted, true);
@@ -311,6 +357,8 @@ impl Fuzz {
                 }
                 Effect::Pass => {
                     let off = self.random.bool();
+                    self.hinted &= !off;
+                    self.leaves_hint |= !off;
                     self.owed.push(Owed::Outcome(Event::Passed(off)));
                 }
                 Effect::Hush { .. } | Effect::Listen { .. } | Effect::WakeAt { .. } => {
@@ -383,21 +431,30 @@ impl Fuzz {
                     known: Known::Calling,
                 };
                 let id = self.lines.next_id();
+                let kind = self.kind();
+                let inside = owner.clone();
+                let want = Want { kind, terms: TERMS };
                 let waiter = CallWaiter {
                     id,
                     owner,
                     since: now,
                     call: LockRequest {
                         origin,
-                        want: Want::of_lock(TERMS),
+                        want,
                         span: Span::default(),
                         reply,
                     },
                 };
                 let arrival = self.lines.arrive(&key, waiter, now);
                 self.log.push(format!("arrive {id} {arrival:?}"));
-                if let Arrival::Queued = arrival {
-                    self.waiters.push((id, answer));
+                match arrival {
+                    Arrival::Queued => self.waiters.push((id, answer)),
+                    // A read inside the write of its owner goes past the line.
+                    Arrival::Inside(_) => {
+                        let hold = self.hold(&inside, &READ);
+                        drop(self.lines.admit(&hold, None, now));
+                    }
+                    _ => {}
                 }
             }
             6..9 if !self.waiters.is_empty() => {
@@ -411,11 +468,13 @@ impl Fuzz {
                 let at = self.random.usize(..self.holds.len());
                 self.leave_hold(at);
             }
-            21 if !self.is_held() => {
-                self.log.push("past the line".into());
-                let owner = self.owner();
-                let hold = self.hold(&owner);
-                drop(self.lines.admit(&hold, None, now));
+            21 => {
+                let (owner, kind) = (self.owner(), self.kind());
+                if !self.excludes(kind) {
+                    self.log.push(format!("past the line: {kind:?}"));
+                    let hold = self.hold(&owner, kind);
+                    drop(self.lines.admit(&hold, None, now));
+                }
             }
             22 if !self.holds.is_empty() => {
                 let at = self.random.usize(..self.holds.len());
@@ -428,7 +487,8 @@ impl Fuzz {
                 let heard = Event::Heard(self.random.usize(..3));
                 self.event(heard);
             }
-            24 => {
+            // A lock with readers has no list from which a locker is called.
+            24 if !key.has_readers() => {
                 let wake_up = match self.random.u8(..3) {
                     0 => WakeUp::Go,
                     1 => WakeUp::Watch,
@@ -466,6 +526,8 @@ impl Fuzz {
         );
         let Some(slot) = self.lines.slots.get(&self.key) else {
             assert!(self.lines.world.listening.lock().is_empty(), "{}", log());
+            let kept = self.hinted && !self.leaves_hint;
+            assert!(!kept, "a hint without a line\n{}", log());
             return;
         };
         if let Some((at, number)) = slot.alarm {
@@ -476,6 +538,23 @@ impl Fuzz {
             );
         }
         let now = self.now();
+        let is_writer = |waiter: &CallWaiter<()>| waiter.call.want.kind.role == LockRole::Write;
+        let is_due = |owed: &Owed| {
+            let passes = matches!(owed, Owed::Effect(Effect::Pass));
+            passes || owed.goes_on() || matches!(owed, Owed::Outcome(Event::Passed(_)))
+        };
+        let is_kept = self.hinted && !self.leaves_hint;
+        // One that entered with a write past the line has its hint withdrawn at the line's next
+        // event, which is the end of that write at the latest.
+        let passed_by = slot.line.has_spare_hint() && !slot.line.holds().is_empty();
+        let kept = is_kept && !passed_by && !self.owed.iter().any(is_due);
+        let waits = slot.line.waiters().range(0).any(is_writer);
+        assert!(
+            !kept || waits,
+            "a hint without a writer {:?}\n{}",
+            slot.line,
+            log()
+        );
         let goes_on = self.owed.iter().any(Owed::goes_on);
         let bound = now + MS * 5_001;
         let wakes = slot.alarm.is_some_and(|(at, _)| at <= bound);
@@ -526,9 +605,18 @@ impl Fuzz {
 
 #[test]
 fn no_line_is_stuck_or_leaves_anything_whatever_happens() {
+    whatever_happens_to(&Key::from("k"));
+}
+
+#[test]
+fn no_line_of_readers_and_writers_is_stuck_or_leaves_anything_whatever_happens() {
+    whatever_happens_to(&Key::new("k", &READ_WRITE));
+}
+
+fn whatever_happens_to(key: &Key) {
     for seed in 0..3_000 {
         let ran = std::panic::catch_unwind(|| {
-            let mut fuzz = Fuzz::new(seed);
+            let mut fuzz = Fuzz::new(seed, key.clone());
             for _ in 0..fuzz.random.usize(20..200) {
                 fuzz.op();
             }
@@ -553,7 +641,7 @@ fn a_waker_that_blocks_a_caller_blocks_no_other_caller() {
         }
     }
 
-    let fuzz = Fuzz::new(1);
+    let fuzz = Fuzz::new(1, Key::from("k"));
     let (lines, key, now) = (Arc::new(fuzz.lines), fuzz.key, Instant::now());
     let hold = Arc::new(Hold::for_test(Owner::new(), TERMS, &[0], 1));
     drop(lines.admit(&hold, None, now));
