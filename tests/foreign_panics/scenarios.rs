@@ -22,7 +22,7 @@ use crate::common::several::servers;
 use crate::common::{Server, eventually, key, ms};
 use crate::sick::{SICK, end_a_router, poison_logger, was_told};
 
-pub(crate) const NAMES: [&str; 15] = [
+pub(crate) const NAMES: [&str; 16] = [
     "an_ordinary_day",
     "guards_of_a_task_that_unwinds",
     "branches_of_one_task",
@@ -30,6 +30,7 @@ pub(crate) const NAMES: [&str; 15] = [
     "a_server_falls_silent",
     "answers_come_late",
     "a_renewal_out_of_turn",
+    "a_lease_is_cut",
     "an_undo_is_refused",
     "a_user_with_few_rights",
     "users_without_lists",
@@ -59,6 +60,7 @@ pub(crate) async fn play(name: &str) {
         "a_server_falls_silent" => a_server_falls_silent().await,
         "answers_come_late" => answers_come_late().await,
         "a_renewal_out_of_turn" => a_renewal_out_of_turn().await,
+        "a_lease_is_cut" => a_lease_is_cut().await,
         "an_undo_is_refused" => an_undo_is_refused().await,
         "a_user_with_few_rights" => a_user_with_few_rights().await,
         "users_without_lists" => users_without_lists().await,
@@ -627,6 +629,20 @@ async fn a_renewal_out_of_turn() {
         .await
         .expect("a waiter is served")
         .unwrap();
+    stage.assert_sound().await;
+}
+
+async fn a_lease_is_cut() {
+    let server = Server::start();
+    let url = server.url();
+    let stage = Stage::with(server, url).await;
+    let key = stage.key();
+    let read = stage.locks.rw(&*key).read().lock().await.unwrap();
+    // What a reader of Redisson with a shorter lease does at its renewals.
+    let lease: bool = stage.server().command(&["PEXPIRE", &key, "5000"]);
+    assert!(lease);
+    occurs("another client with a shorter lease").await;
+    read.unlock().await.unwrap();
     stage.assert_sound().await;
 }
 
