@@ -42,8 +42,8 @@ pub(super) struct Course {
     unsubscribed: bool,
     /// Whether a holder whose lock outlasts every lease has been logged.
     named: bool,
-    /// When a server was last asked to keep the hint that a writer waits. Boxed, since few lines have
-    /// one.
+    /// When a server was last asked to keep the hint that a writer waits. Boxed, since few lines
+    /// have one.
     pub(super) hinted: Option<Box<Instant>>,
     /// Whether the last acquire asked for a place in the list.
     pub(super) listing: bool,
