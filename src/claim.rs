@@ -39,6 +39,8 @@ pub(crate) struct Among {
     /// If it waits when it is refused: how long the server keeps the hint of that, so that the
     /// other role lets it in.
     pub(crate) hint: Option<Duration>,
+    /// How long a reader that waits may take to come once it is told.
+    pub(crate) comes: Duration,
 }
 
 /// A locker that goes into a lock's waiting list if the lock is not granted.

@@ -24,9 +24,9 @@ use crate::session::SharedSession;
 /// # Who enters next
 /// Within a process, callers enter in the order in which they came, and readers that stand together
 /// at the front enter together. Between processes, a writer that waits keeps out readers that come
-/// after it, and a writer that releases leaves the lock for 20 ms to readers that waited for it. So
-/// neither starves the other, as long as all of them use this crate: Redisson's readers pass a
-/// writer that waits.
+/// after it, and a writer that releases leaves the lock to readers that waited for it, for as long
+/// as they need to come: 20 ms and three of their round trips. So neither starves the other, as
+/// long as all of them use this crate: Redisson's readers pass a writer that waits.
 ///
 /// # Readers of one process
 /// For 10 ms after the grant of a read, as long as it or one of these lasts, further readers of
@@ -391,7 +391,7 @@ impl WriteLock {
     }
 
     /// Takes the lock for writing in one attempt. Returns `None` if others have it, or if it is the
-    /// turn of readers that waited for a writer, which takes 20 ms. It keeps no reader out.
+    /// turn of readers that waited for a writer. It keeps no reader out.
     ///
     /// # Errors
     /// As [`Lock::try_lock`](crate::Lock::try_lock) and [`lock`](Self::lock).

@@ -10,15 +10,18 @@
 --          server. -1: KEYS[2] is a token counter, and no clock is used
 -- ARGV[4]  the field of the owner's own write hold, inside which it reads; empty: of none
 -- ARGV[5]  the writers' hint: it exists while a writer waits. Empty: this reader lets none pass
--- ARGV[6]  the readers' hint: 'waits' after a reader was refused, 'turn' while readers go first
+-- ARGV[6]  the readers' hint: after a reader was refused, how long readers need to come, in
+--          milliseconds; 'turn' while they go first
 -- ARGV[7]  for how long a refused reader sets its hint, in milliseconds; 0 or empty: it does not
 -- ARGV[8]  the locker, whose own writers are behind this reader in its line
+-- ARGV[9]  how long this reader needs to come, in milliseconds
 -- Returns {1, fence}  granted
 --         {0, ttl}    held by a writer, or a writer goes first: milliseconds until that lease, or the
 --                     writers' hint, runs out, -1 if the lock has no lease
 local lock, mark, timeout = KEYS[1], KEYS[2], KEYS[3]
 local lease_ms, field, asked, under = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local writers_hint, readers_hint, hint_ms, locker = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local comes_ms = ARGV[9]
 -- forgotten.lua
 
 local ttl, copy, wait_ms = redis.call('PTTL', lock), false, nil
@@ -46,8 +49,11 @@ if not copy and not inside and not wait_ms and writers_hint ~= '' then
   end
 end
 if wait_ms then
-  if (tonumber(hint_ms) or 0) > 0 and redis.pcall('GET', readers_hint) ~= 'turn' then
-    redis.pcall('SET', readers_hint, 'waits', 'PX', hint_ms)
+  if (tonumber(hint_ms) or 0) > 0 then
+    local found = redis.pcall('GET', readers_hint)
+    if found ~= 'turn' then
+      redis.pcall('SET', readers_hint, math.max(tonumber(found) or 0, comes_ms), 'PX', hint_ms)
+    end
   end
   return {0, wait_ms}
 end

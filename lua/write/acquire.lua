@@ -9,7 +9,7 @@
 --          server. -1: KEYS[2] is a token counter, and no clock is used
 -- ARGV[4]  the writers' hint: it exists while a writer waits, and holds its locker
 -- ARGV[5]  the locker; empty: this writer does not wait, and sets no hint
--- ARGV[6]  the readers' hint: 'waits' after a reader was refused, 'turn' while readers go first
+-- ARGV[6]  the readers' hint: 'turn' while readers go first
 -- ARGV[7]  for how long a refused writer sets its hint, in milliseconds
 -- Returns {1, fence}  granted
 --         {0, ttl}    held by others, or readers go first: milliseconds until that lease or turn runs

@@ -4,12 +4,12 @@
 -- KEYS[1]  the lock
 -- KEYS[2]  the channel of its unlock messages
 -- ARGV[1]  field: uuid:task-id:generation:write
--- ARGV[2]  the readers' hint: 'waits' after a reader was refused, 'turn' while readers go first
--- ARGV[3]  how long readers go first, if one was refused, in milliseconds
+-- ARGV[2]  the readers' hint: after a reader was refused, how long readers need to come, in
+--          milliseconds; 'turn' while they go first
 -- Returns n   released, and n clients are subscribed to the channel
 --         -1  gone: the lock is not held under this field
 local lock, channel = KEYS[1], KEYS[2]
-local field, readers_hint, turn_ms = ARGV[1], ARGV[2], ARGV[3]
+local field, readers_hint = ARGV[1], ARGV[2]
 
 local held = redis.pcall('HDEL', lock, field)
 if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
@@ -39,8 +39,10 @@ else
   redis.call('DEL', lock)
 end
 -- The hint is not declared: a user without rights to it can still release.
-if redis.pcall('GET', readers_hint) == 'waits' then
-  redis.pcall('SET', readers_hint, 'turn', 'PX', turn_ms)
+local turn_ms = tonumber(redis.pcall('GET', readers_hint))
+if turn_ms and turn_ms > 0 then
+  -- Nobody needs longer: anybody could have written it.
+  redis.pcall('SET', readers_hint, 'turn', 'PX', math.ceil(math.min(turn_ms, 1000)))
 end
 -- The message is a hint: a user that may not publish has released the lock all the same.
 local told = redis.pcall('PUBLISH', channel, '1')

@@ -233,15 +233,16 @@ fn asked<'a>(claim: &'a Claim, among: &'a Among) -> Vec<Word<'a>> {
     let reader = text(claim.key.reader_hint());
     let lasts = among.hint.map_or(NOTHING, millis);
     let locker = || text(&*among.locker);
+    let comes = || millis(among.comes);
     match (claim.kind.role, &among.under) {
         (LockRole::Write | LockRole::Alone, _) => {
             let waits = among.hint.map_or(NOTHING, |_| locker());
             vec![writer, waits, reader, lasts]
         }
-        (LockRole::Read, None) => vec![NOTHING, writer, reader, lasts, locker()],
+        (LockRole::Read, None) => vec![NOTHING, writer, reader, lasts, locker(), comes()],
         // Whoever waits, its owner must not wait for itself.
         (LockRole::Read, Some(under)) => {
-            vec![text(&**under), NOTHING, reader, lasts, locker()]
+            vec![text(&**under), NOTHING, reader, lasts, locker(), comes()]
         }
     }
 }

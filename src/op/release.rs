@@ -14,9 +14,6 @@ use crate::kind::LockRole;
 use crate::lua::{Script, Topology};
 use crate::node::{Call, Reply, Step, WordList};
 
-/// How long a lock is left to the readers that waited for a writer, once it has released.
-const TURN: Duration = Duration::from_millis(20);
-
 /// Releases a lock. With a `rest` the lock stays locked for that long, under a field that no
 /// operation names, and nobody is woken.
 pub(crate) struct Release {
@@ -40,7 +37,7 @@ impl Op for Release {
                 (&scripts.release, None, WordList::new(keys, [field(claim)]))
             }
             (_, LockRole::Write) => {
-                let args = [field(claim), text(claim.key.reader_hint()), millis(TURN)];
+                let args = [field(claim), text(claim.key.reader_hint())];
                 let words = WordList::new([lock(&claim.key), channel], args);
                 (&scripts.release, None, words)
             }

@@ -99,6 +99,8 @@ fn how(session: &Session, head: &Head, listing: Option<Listing>) -> How {
         locker: session.id.to_string().into(),
         under: None,
         hint: Some(lease::hint_interval(session.settings.lease)),
+        // The answer, the subscription, and the next ask.
+        comes: session.quorum.answers_within() + session.quorum.round_trip(),
     })
 }
 

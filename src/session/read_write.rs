@@ -6,6 +6,7 @@
 
 use std::slice;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::attempt::{self, Attempt};
 use super::{RawGuard, Session, jobs, labels};
@@ -54,6 +55,7 @@ pub(super) async fn read_inside(
             locker: owned.id.to_string().into(),
             under: Some(Arc::clone(&write.claim.field)),
             hint: None,
+            comes: Duration::ZERO,
         });
         let keys = slice::from_ref(&key);
         match attempt::attempt(&owned, keys, &owner, origin, want, Order::AllAtOnce, how).await {

@@ -1,6 +1,7 @@
 //! Acquires one lock or several at once or not at all, past the lines.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::attempt;
 use super::attempt::Attempt;
@@ -135,6 +136,7 @@ async fn acquire_all(
                 locker: owned.id.to_string().into(),
                 under: None,
                 hint: None,
+                comes: Duration::ZERO,
             }),
         };
         match attempt::attempt(&owned, &keys, &owner, origin, want, Order::AllAtOnce, how).await {

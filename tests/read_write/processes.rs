@@ -6,6 +6,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use crate::common::children::{scratch, spawn_child, told};
+use crate::common::proxy::{Mode, Proxy};
 use crate::common::{Server, eventually, key, locker, machine, ms, record};
 use lockhound::{Locker, Owner, RwLock};
 
@@ -305,16 +306,35 @@ async fn a_writer_does_not_starve_behind_readers() {
     check(&end(readers)).unwrap();
 }
 
-/// Each of four writers comes again as soon as it has left.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_does_not_starve_behind_writers() {
-    let (server, key) = (Server::start(), key());
-    let writers = children("write", &server, &key, 2_000);
-    let lock = locker(&server).await.rw(&*key);
+    let server = Server::start();
+    reads_behind_writers(&server, &locker(&server).await, Duration::ZERO).await;
+}
+
+/// Its asks take longer than the turn of a reader that is near.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_far_away_does_not_starve_behind_writers() {
+    const AWAY: Duration = Duration::from_millis(50);
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let far = Locker::connect(proxy.url()).await.unwrap();
+    proxy.set(Mode::Late(b"EVALSHA".to_vec(), AWAY));
+    // The server has the script, and the locker has measured how far away it is.
+    drop(far.rw(key()).read().lock().await.unwrap());
+    reads_behind_writers(&server, &far, AWAY).await;
+}
+
+/// Each of four writers comes again as soon as it has left. An ask of the reader takes so long to
+/// the server.
+async fn reads_behind_writers(server: &Server, locks: &Locker, away: Duration) {
+    let key = key();
+    let writers = children("write", server, &key, 2_000);
+    let lock = locks.rw(&*key);
     eventually(ms(30_000), "writers come", || server.exists(&key)).await;
     let mut reads = Vec::new();
     for _ in 0..12 {
-        let came = record::now();
+        let came = record::now() + u64::try_from(away.as_nanos()).unwrap();
         let guard = lock.read().owned_by(Owner::new()).lock().await.unwrap();
         reads.push((came, record::now()));
         guard.unlock().await.unwrap();

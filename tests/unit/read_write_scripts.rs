@@ -519,6 +519,8 @@ impl<'a> World<'a> {
                 hint,
                 "reader",
                 hint_ms,
+                "",
+                "20",
             ];
             let keys = [LOCK, "mark", &timeout(&claim.field)];
             self.run(&self.scripts.read[0], &keys, &args)
