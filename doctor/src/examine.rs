@@ -67,7 +67,8 @@ pub async fn examine(locks: &Locker) -> Result<Report, Error> {
 }
 
 /// Asks as [`examine`] does, about the locks with these names. Give one name for each pattern of
-/// names that the user has rights on.
+/// names that the user has rights on. A [`Key`] that comes from a lock stands for one of its kind:
+/// `locks.rw("app:42").key().clone()`.
 ///
 /// # Errors
 /// As [`examine`]; [`Error::Config`] for an empty name.

@@ -1143,3 +1143,35 @@ mod in_memory {
         );
     }
 }
+
+/// A key that comes from a read-write lock stands for one.
+#[tokio::test]
+async fn a_missing_right_on_read_write_locks_is_the_only_one_reported() {
+    let server = Server::start();
+    let own = documented_in(&["Read-write locks"]);
+    assert_eq!(own.len(), 9, "{own:?}");
+    let rules = documented_in(&["Always", "One server", "Read-write locks", "Optional"]);
+    permit(&server, rules.iter().map(|(rule, _)| *rule));
+    let locks = Locker::connect(as_app(&server)).await.unwrap();
+    for told in [&["+acl|whoami", "+acl|dryrun"][..], &[]] {
+        for (removed, of_lock) in &own {
+            let kept = rules.iter().map(|(rule, _)| *rule);
+            let kept = kept.filter(|rule| rule != removed);
+            permit(&server, kept.chain(told.iter().copied()));
+            let key = locks.rw("app:42").key().clone();
+            let report = examine_keys(&locks, [key]).await.unwrap();
+            let found = only(&report);
+            let expected = match *removed {
+                "~{app:*" => "~{app:42}:*",
+                _ => of_lock,
+            };
+            let missing: Vec<_> = missing(found);
+            assert_eq!(missing, [expected], "{removed}, {told:?}\n{report}");
+            assert_eq!(found.rights.unknown.len(), 0, "{removed}\n{report}");
+            let answer = report.verdict(Promise::Locking).unwrap().answer;
+            // Waiters look again without messages, and hints keep nobody out.
+            let locks_without = removed.starts_with('&') || removed.contains("lockhound_");
+            assert_eq!(answer == Answer::Yes, locks_without, "{removed}\n{report}");
+        }
+    }
+}
