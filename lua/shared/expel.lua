@@ -36,4 +36,6 @@ elseif mode == 'write' and not writes then
   redis.call('HSET', lock, 'mode', 'read')
 end
 redis.pcall('PUBLISH', channel, '1')
+-- For JVMs, as after the release of a write.
+redis.pcall('PUBLISH', channel, '00')
 return expelled
