@@ -108,6 +108,33 @@ async fn a_guard_that_a_panic_drops_does_not_panic_again() {
     .await;
 }
 
+/// The read is that of the child, though its parent took the write.
+#[tokio::test(start_paused = true)]
+async fn a_child_that_downgrades_in_its_parents_scope_is_no_branch_of_the_parent() {
+    let server = Server::new();
+    let locks = over(std::slice::from_ref(&server), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
+    let lock = locks.rw(key());
+    let parent = tokio::spawn(async move {
+        let write = lock.write().lock().await.unwrap();
+        let read = lock.read().lock().await.unwrap();
+        let inner = lock.write();
+        let child = tokio::spawn(write.scope(async move {
+            let write = inner.lock().await.unwrap();
+            let read = write.downgrade().await.unwrap();
+            sleep(ms(10)).await;
+            read.unlock().await.unwrap();
+        }));
+        child.await.expect("no panic");
+        read.unlock().await.unwrap();
+        write.unlock().await.unwrap();
+    });
+    parent.await.unwrap();
+    assert_eq!(locks.stats().suspicious_reentries, 0);
+}
+
 #[test]
 fn threads_that_release_in_the_wrong_order_fail_too() {
     let server = Server::new();
