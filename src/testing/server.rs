@@ -318,8 +318,8 @@ impl Server {
             .map(|owner| String::from_utf8_lossy(&owner).into_owned())
     }
 
-    /// Returns the names of all keys, sorted: those of locks, and those that this crate keeps beside
-    /// them.
+    /// Returns the names of all keys, sorted: those of locks, and those that this crate keeps
+    /// beside them.
     ///
     /// # Examples
     /// A lock that was released has left nothing:
@@ -330,7 +330,7 @@ impl Server {
     /// async fn main() -> Result<(), lockhound::Error> {
     ///     let server = Server::new();
     ///     let locks = Locker::builder().memory(&server).connect().await?;
-    ///     let of_prices = || server.keys().into_iter().filter(|key| key.contains("prices")).count();
+    ///     let of_prices = || server.keys().iter().filter(|key| key.contains("prices")).count();
     ///     let guard = locks.rw("prices").read().lock().await?;
     ///     // The lock, and a key that says that its reader lives.
     ///     assert_eq!(of_prices(), 2);

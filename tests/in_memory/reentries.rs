@@ -108,7 +108,7 @@ async fn a_guard_that_a_panic_drops_does_not_panic_again() {
     .await;
 }
 
-/// The lock is handed over to the call that is given up, and the task's next one is in line by then.
+/// The lock is handed over to a call that is given up, and the next one is in line by then.
 #[tokio::test(start_paused = true)]
 async fn a_call_after_one_that_was_given_up_is_no_branch_beside_it() {
     let server = Server::new();
