@@ -21,6 +21,7 @@ mod lengthening;
 mod listeners;
 mod losses;
 mod min_hold;
+mod share;
 mod tokens;
 mod votes;
 mod whose;
@@ -35,6 +36,7 @@ pub(crate) use self::joint::Joint;
 use self::listeners::Listeners;
 pub(crate) use self::losses::{Alarmed, LossReporter, Lost};
 pub(crate) use self::min_hold::rest;
+use self::share::Share;
 pub(crate) use self::tokens::fired;
 use self::votes::Votes;
 use crate::claim::Claim;
@@ -93,6 +95,8 @@ pub(crate) struct Hold {
     pub(crate) since: Instant,
     /// When guards that no caller has taken are revoked.
     revoke_at: Instant,
+    /// For a reader beside whom others may come in: what they have in common.
+    share: Option<Arc<Share>>,
     reporter: Arc<LossReporter>,
     state: Mutex<State>,
 }
@@ -118,6 +122,8 @@ struct State {
     failed_ticks: u32,
     /// Whether the tokens have been fired for the loss.
     fired: bool,
+    /// Whether it has not left its field yet.
+    stands: bool,
     /// How many callers have taken a guard so far.
     entrances: u32,
     /// How many of the guards were taken in the same place (task or thread) as the hold.
@@ -147,25 +153,10 @@ impl Hold {
         // guard, half for a renewal.
         let patience = grant.patience.min(grant.granted.until(until) / 2);
         let votes = Votes::new(grant.nodes, grant.votes, until);
-        let state = State {
-            phase: HoldPhase::Held,
-            owner: grant.owner,
-            guards: 1,
-            unclaimed: 1,
-            revoked: false,
-            votes,
-            failed_ticks: 0,
-            fired: false,
-            entrances: 0,
-            at_home: 0,
-            entries: None,
-            listeners: None,
-            alarm_at: None,
-            kept_until: None,
-            longest: grant.terms.lease,
-            cut_ms: None,
-            class: None,
-        };
+        let state = State::new(grant.owner, votes, grant.terms.lease);
+        let share = grant
+            .opens
+            .then(|| Share::new(grant.generation, grant.granted));
         Self {
             claim: grant.claim,
             generation: grant.generation,
@@ -174,6 +165,7 @@ impl Hold {
             origin: grant.origin,
             since: grant.since,
             revoke_at: grant.granted + patience,
+            share,
             reporter,
             state: Mutex::new(state),
         }
@@ -226,6 +218,7 @@ impl Hold {
             patience,
             votes,
             nodes,
+            opens: false,
         };
         Self::new(grant, reporter)
     }
@@ -490,6 +483,30 @@ impl Hold {
 }
 
 impl State {
+    /// Makes the state of a hold that was granted, with one guard on its way.
+    fn new(owner: Owner, votes: Votes, lease: Duration) -> Self {
+        Self {
+            phase: HoldPhase::Held,
+            owner,
+            guards: 1,
+            unclaimed: 1,
+            revoked: false,
+            votes,
+            failed_ticks: 0,
+            fired: false,
+            stands: true,
+            entrances: 0,
+            at_home: 0,
+            entries: None,
+            listeners: None,
+            alarm_at: None,
+            kept_until: None,
+            longest: lease,
+            cut_ms: None,
+            class: None,
+        }
+    }
+
     fn safety(&self) -> HoldState {
         match self.phase {
             HoldPhase::Lost(loss) => HoldState::Lost(loss),

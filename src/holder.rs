@@ -185,7 +185,8 @@ impl Holders {
     }
 
     /// Returns the readers, in no particular order; with a writer, those that read inside its
-    /// write. At most 1,000 holders are listed.
+    /// write. Readers of one locker that came together are one of them. At most 1,000 holders are
+    /// listed.
     pub fn readers(&self) -> &[ReadWriteHolder] {
         &self.readers
     }

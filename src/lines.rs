@@ -12,8 +12,8 @@
 //! # Invariants
 //! - A slot exists while its key has a hold, a waiter, something under way, or something to
 //!   remember: memory does not grow with the number of keys ever used.
-//! - At most one hold of an owner is in a slot; at most one hold of a slot is neither lost nor
-//!   being released.
+//! - Holds of a slot that exclude each other are not both held: one is lost or being released.
+//! - An owner has one hold of a kind in a slot, unless it took several past the line at once.
 //! - The subscription and the timer of a line change under the shard's lock, in the order of its
 //!   steps. All else is carried out after it is released: holds and waiters are dropped and woken,
 //!   tokens fire, jobs are given.
@@ -48,7 +48,7 @@ use crate::foreign::Span;
 use crate::hold::{Hold, Want};
 use crate::identity::Origin;
 use crate::key::{Key, OfKeys};
-use crate::kind::{Kind, LockKind};
+use crate::kind::LockKind;
 use crate::line::{self, Effect, Event, LastRound, Line, Stays, Wants};
 use crate::owner::Owner;
 use crate::stats::Census;
@@ -109,6 +109,8 @@ pub(crate) enum Entry {
     Inside(Arc<Hold>),
     /// It has a read hold, and wants to write: it would wait for itself.
     Upgrade,
+    /// It wants to read, and may come in beside this hold of another reader.
+    Beside(Arc<Hold>),
     /// Another owner of this locker provably holds it.
     HeldHere,
     /// Nothing here prevents an attempt.
@@ -122,6 +124,7 @@ pub(crate) enum Arrival {
     Lost(Loss),
     Inside(Arc<Hold>),
     Upgrade,
+    Beside(Arc<Hold>),
     Queued,
 }
 
@@ -300,17 +303,11 @@ impl<W: World> Lines<W> {
     }
 
     /// Enters this owner's hold again, or returns why it cannot.
-    pub(crate) fn enter(
-        &self,
-        key: &Key,
-        owner: &Owner,
-        kind: &'static Kind,
-        now: Instant,
-    ) -> Entry {
+    pub(crate) fn enter(&self, key: &Key, owner: &Owner, want: Want, now: Instant) -> Entry {
         let Some(slot) = self.slots.get(key) else {
             return Entry::Open;
         };
-        let entry = slot.enter(owner, kind, now);
+        let entry = slot.enter(owner, want, now);
         let lost = slot.found_lost();
         drop(slot);
         if !lost.is_empty() {
@@ -328,11 +325,12 @@ impl<W: World> Lines<W> {
         now: Instant,
     ) -> Arrival {
         let mut slot = self.slots.entry(key.clone()).or_default();
-        let (arrival, starts) = match slot.enter(&waiter.owner, waiter.call.want.kind, now) {
+        let (arrival, starts) = match slot.enter(&waiter.owner, waiter.call.want, now) {
             Entry::Reentered(hold, count) => (Arrival::Reentered(hold, count), false),
             Entry::Lost(loss) => (Arrival::Lost(loss), false),
             Entry::Inside(hold) => (Arrival::Inside(hold), false),
             Entry::Upgrade => (Arrival::Upgrade, false),
+            Entry::Beside(hold) => (Arrival::Beside(hold), false),
             Entry::HeldHere | Entry::Open => {
                 self.waiters[waiter.call.want.kind.counted() as usize]
                     .fetch_add(1, Ordering::Relaxed);
@@ -344,6 +342,21 @@ impl<W: World> Lines<W> {
             self.run(key, slot, Event::Changed);
         }
         arrival
+    }
+
+    /// Returns the head of the line if it is a reader that may come in beside this hold.
+    pub(crate) fn reader_beside(&self, hold: &Hold, now: Instant) -> Option<Head> {
+        let slot = self.slots.get(&hold.claim.key)?;
+        let head = slot.line.waiters().first()?;
+        let joins = head.call.shares() && hold.is_open(head.call.want.terms, now);
+        // Its owner may have a hold that is lost, or that it has to find.
+        let is_new = |head: &CallWaiter<_>| {
+            let mut holds = slot.line.holds().iter();
+            !holds.any(|hold| hold.is_owned_by(&head.owner))
+        };
+        (joins && is_new(head))
+            .then(|| slot.head(head.id))
+            .flatten()
     }
 
     /// Registers a grant, unless the waiter that it is for has gone.
@@ -578,17 +591,16 @@ mod tests {
     use super::*;
     use crate::hold::Terms;
     use crate::identity::{CallContext, Known};
-    use crate::kind::Format;
     use crate::line::{AcquireOutcome, Moment, WakeSources};
     use crate::sync::Mutex;
-
-    const LOCK: &Kind = Format::Redisson.kind();
 
     const TERMS: Terms = Terms {
         lease: Duration::from_secs(30),
         renewed: true,
         max_hold: None,
     };
+
+    const LOCK: Want = Want::of_lock(TERMS);
 
     /// Records what is to be carried out.
     pub(super) struct Recorder {

@@ -28,6 +28,13 @@ use crate::session::SharedSession;
 /// neither starves the other, as long as all of them use this crate: Redisson's readers pass a
 /// writer that waits.
 ///
+/// # Readers of one process
+/// For 10 ms after the grant of a read, as long as it or one of these lasts, further readers of
+/// the same [`Locker`](crate::Locker) come in beside it without asking the server, unless a writer
+/// of that locker waits. They share a field there: [`holders`](Self::holders) lists them as one,
+/// and they have one fence. Each is renewed and told of a loss by itself. Reads with `fixed_lease`
+/// or `max_hold`, and those inside a write, share nothing.
+///
 /// # Re-entry
 /// Owners are those of [`Lock`](crate::Lock). An owner that reads may read again, and one that
 /// writes may write and read again, whoever waits. An owner that reads and asks to write would wait
@@ -102,7 +109,8 @@ impl RwLock {
         &self.key
     }
 
-    /// Returns who has the lock, each with the label of its locker.
+    /// Returns who has the lock, each with the label of its locker. Readers of one locker that came
+    /// together are one of them, with the owner of the first.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server does not answer; [`Error::Server`], also if the key holds
@@ -498,10 +506,12 @@ impl ReadGuard {
         Self::new(self.inner.detach())
     }
 
-    /// Releases this guard, and the read if it is its owner's last guard.
+    /// Releases this guard, and the read if it is its owner's last guard. Of the readers that share
+    /// a field, only the last one asks the server.
     ///
     /// # Errors
-    /// As [`Guard::unlock`](crate::Guard::unlock).
+    /// As [`Guard::unlock`](crate::Guard::unlock). One that asks no server knows only of a loss
+    /// that was noticed.
     ///
     /// # Cancel safety
     /// As [`Guard::unlock`](crate::Guard::unlock).

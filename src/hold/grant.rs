@@ -60,6 +60,8 @@ pub(crate) struct Grant<'a> {
     /// The nodes that granted it, out of `nodes`.
     pub(crate) votes: &'a [NodeIndex],
     pub(crate) nodes: usize,
+    /// Whether other readers may come in beside it.
+    pub(crate) opens: bool,
 }
 
 /// What the watchdog needs to know of a hold, read in one step, since other threads change it

@@ -29,8 +29,8 @@ pub(super) struct Course {
     /// nodes, or the first one.
     collisions: u32,
     /// Since when others have been faster at the first node, while nothing is known about the other
-    /// nodes.
-    outrun: Option<Instant>,
+    /// nodes. Boxed, as below.
+    outrun: Option<Box<Instant>>,
     /// Whether a turn of others ended before the channel was subscribed: a message may have been
     /// missed.
     deaf: bool,
@@ -42,8 +42,9 @@ pub(super) struct Course {
     unsubscribed: bool,
     /// Whether a holder whose lock outlasts every lease has been logged.
     named: bool,
-    /// When a server was last asked to keep the hint that a writer waits.
-    pub(super) hinted: Option<Instant>,
+    /// When a server was last asked to keep the hint that a writer waits. Boxed, since few lines
+    /// have one.
+    pub(super) hinted: Option<Box<Instant>>,
     /// Whether the last acquire asked for a place in the list.
     pub(super) listing: bool,
     /// Whether a caller got the lock since its locker began to listen.
@@ -140,8 +141,8 @@ impl Course {
             _ => None,
         };
         time.into_iter()
-            .chain(&mut self.outrun)
-            .chain(&mut self.hinted)
+            .chain(self.outrun.as_deref_mut())
+            .chain(self.hinted.as_deref_mut())
     }
 
     /// Notes what an answer says about others that want the lock too.
@@ -161,7 +162,7 @@ impl Course {
             | AcquireOutcome::Unavailable { .. } => 0,
         };
         self.outrun = match answer {
-            AcquireOutcome::Outrun => self.outrun.or(Some(sent)),
+            AcquireOutcome::Outrun => self.outrun.take().or(Some(Box::new(sent))),
             // All nodes were asked, so the first one alone decides nothing.
             _ => None,
         };
@@ -171,8 +172,8 @@ impl Course {
     fn is_first_alone(&self, now: Instant) -> bool {
         // If several lockers are woken by one message and ask all nodes at once, each may get the
         // nodes near it, and none a majority. So one that has met others asks the first node alone.
-        let outrun = self.outrun.is_some_and(|since| now.since(since) >= OUTRUN);
-        self.collisions > 0 && !outrun
+        let lasts = self.outrun.as_deref().map(|&since| now.since(since));
+        self.collisions > 0 && lasts.is_none_or(|lasts| lasts < OUTRUN)
     }
 }
 
@@ -399,14 +400,14 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         }
         // A writer behind the readers of its own locker asks now and then all the same: the hint
         // that it leaves keeps out the readers of others.
-        let hinted = self.course.hinted? + moment.recheck;
+        let hinted = **self.course.hinted.as_ref()? + moment.recheck;
         (now < hinted).then_some(hinted)
     }
 
     /// Notes that a server is about to be asked to keep the hint that a writer waits.
     fn hint(&mut self, shares: bool, moment: &Moment<'_>) {
         if let Some(lasts) = moment.hint.filter(|_| !shares) {
-            self.course.hinted = Some(moment.now);
+            self.course.hinted = Some(Box::new(moment.now));
             self.listed.enter(moment.now + lasts);
         }
     }
@@ -475,7 +476,8 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
                 let lasts = self
                     .course
                     .outrun
-                    .map_or(Duration::ZERO, |since| moment.now.since(since));
+                    .as_deref()
+                    .map_or(Duration::ZERO, |&since| moment.now.since(since));
                 let look = lasts
                     .max(moment.round_trip * MOST_COLLISIONS)
                     .mul_f64(0.5 + moment.chance);

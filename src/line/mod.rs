@@ -154,7 +154,7 @@ pub(crate) struct Line<H, C, R> {
     holds: Vec<H>,
     queue: Queue<C>,
     /// How many of those in the queue read.
-    readers: usize,
+    readers: u32,
     /// The release that has to be sent with the next step.
     passed: Option<R>,
     turn: Turn,
@@ -461,7 +461,7 @@ impl<H, C: Wants, R> Line<H, C, R> {
         if begins {
             self.last_round = LastRound::Pending;
         }
-        self.readers += usize::from(waiter.call.shares());
+        self.readers += u32::from(waiter.call.shares());
         self.queue.push(waiter);
         begins
     }
@@ -477,12 +477,12 @@ impl<H, C: Wants, R> Line<H, C, R> {
     /// Counts a waiter that was taken out.
     fn count_out(&mut self, waiter: Option<&Waiter<C>>) {
         let reads = waiter.is_some_and(|waiter| waiter.call.shares());
-        self.readers -= usize::from(reads);
+        self.readers -= u32::from(reads);
     }
 
     /// Returns whether a writer waits, or any caller of a lock without readers.
     pub(crate) fn has_writers(&self) -> bool {
-        self.readers < self.queue.len()
+        (self.readers as usize) < self.queue.len()
     }
 
     /// Returns whether a server may keep the hint that a writer waits, and none does. Then

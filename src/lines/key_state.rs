@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Entry, Head, LockRequest, World};
 use crate::clock::Instant;
 use crate::error::Loss;
-use crate::hold::{EnterError, Hold, HoldState};
+use crate::hold::{EnterError, Hold, HoldState, Want};
 use crate::kind::Kind;
 use crate::line::{Line, RawHold};
 use crate::owner::Owner;
@@ -89,7 +89,8 @@ impl<W: World> KeyState<W> {
             .collect()
     }
 
-    pub(super) fn enter(&self, owner: &Owner, kind: &'static Kind, now: Instant) -> Entry {
+    pub(super) fn enter(&self, owner: &Owner, want: Want, now: Instant) -> Entry {
+        let kind = want.kind;
         let holds = self.line.holds();
         let mut beside = None;
         for hold in holds.iter().filter(|hold| hold.is_owned_by(owner)) {
@@ -114,10 +115,11 @@ impl<W: World> KeyState<W> {
         // A reader does not go past a writer that waits.
         let waits = || kind.shares() && self.line.has_writers();
         if holds.iter().any(excludes) || waits() {
-            Entry::HeldHere
-        } else {
-            Entry::Open
+            return Entry::HeldHere;
         }
+        let is_open = |hold: &&Arc<Hold>| kind.shares() && hold.is_open(want.terms, now);
+        let open = holds.iter().find(is_open);
+        open.map_or(Entry::Open, |hold| Entry::Beside(Arc::clone(hold)))
     }
 
     /// Returns what an owner finds that has this hold in the other role, if that matters.

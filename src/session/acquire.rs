@@ -88,6 +88,10 @@ impl Session {
                     // Boxed, as all that few calls come to.
                     return Box::pin(read_inside(self, key, caller, *want, write, deadline)).await;
                 }
+                Arrival::Beside(hold) => match try_lock::beside(self, &hold, caller)? {
+                    Some(guard) => return Ok(Some(guard)),
+                    None => continue,
+                },
                 Arrival::Queued => {}
             }
             let mut waiting = WaiterGuard {

@@ -45,9 +45,11 @@ pub(super) async fn ask(asking: Asking) {
     .await;
     let answer = match attempt {
         Attempt::Granted(granted) => {
-            granted
-                .into_iter()
-                .for_each(|granted| attempt::deliver(session, granted, head.id));
+            for granted in granted {
+                let hold = Arc::clone(&granted.hold);
+                attempt::deliver(session, granted, head.id);
+                attempt::let_readers_in(session, &hold);
+            }
             AcquireOutcome::Granted
         }
         Attempt::Refused(error) => {

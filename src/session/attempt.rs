@@ -8,7 +8,7 @@ use super::labels;
 use super::reentries;
 use super::release;
 use super::{RawGuard, Session};
-use crate::claim::{Claim, How};
+use crate::claim::{Among, Claim, How};
 use crate::clock::{self, Instant};
 use crate::engine::{InFlight, Work};
 use crate::error::{Error, Loss};
@@ -30,7 +30,7 @@ pub(super) type Attempt = Acquired<Vec<Granted>>;
 /// A grant that is not registered yet.
 #[derive(Debug)]
 pub(super) struct Granted {
-    hold: Arc<Hold>,
+    pub(super) hold: Arc<Hold>,
     /// It is given back if its caller is gone, and `main` waits for that.
     in_flight: InFlight,
 }
@@ -48,6 +48,8 @@ pub(super) struct PendingAcquire<'a> {
     sent: Instant,
     /// How long a caller may take to claim its grant.
     patience: Duration,
+    /// Whether other readers may come in beside it.
+    opens: bool,
 }
 
 impl<'a> PendingAcquire<'a> {
@@ -92,7 +94,18 @@ impl<'a> PendingAcquire<'a> {
             fences,
             sent,
             patience,
+            opens: false,
         }
+    }
+
+    /// The same, and other readers may come in beside it if it asks for such a read: not for one
+    /// inside a write hold, nor for one that ends by itself.
+    fn open(self, how: &How) -> Self {
+        let terms = self.want.terms;
+        let is_apart = matches!(how, How::Among(Among { under: None, .. }));
+        let opens =
+            is_apart && self.want.kind.shares() && terms.renewed && terms.max_hold.is_none();
+        Self { opens, ..self }
     }
 
     /// Returns what it may take.
@@ -117,6 +130,7 @@ impl<'a> PendingAcquire<'a> {
                 patience: self.patience,
                 votes: &majority.votes,
                 nodes: session.quorum.nodes().len(),
+                opens: self.opens,
             };
             Arc::new(Hold::new(grant, Arc::clone(&session.reporter)))
         };
@@ -179,6 +193,7 @@ pub(super) async fn attempt(
             want,
             lease::recheck_interval(want.terms.lease),
         )
+        .open(&how)
     };
     let mut pending = new();
     // Invariant 1: this undoes everything, should the task end early.
@@ -224,6 +239,19 @@ pub(super) async fn attempt(
     acquired.and_then(|holds| Acquired::Granted(holds.into_iter().map(granted).collect()))
 }
 
+/// Grants a read under the field of this hold of another reader, without asking the server. Returns
+/// `None` if that one is not open any more.
+pub(super) fn join(
+    session: &Session,
+    beside: &Hold,
+    owner: &Owner,
+    origin: Origin,
+) -> Option<Granted> {
+    let generation = session.generations.fetch_add(1, Ordering::Relaxed);
+    let hold = beside.beside(owner.clone(), origin, generation, session.now())?;
+    Some(Granted::new(session, owner, Arc::new(hold)))
+}
+
 /// Registers a grant for a caller that is not in the line.
 pub(super) fn register(session: &Arc<Session>, granted: &Granted) -> RawGuard {
     let Admitted { same_owner, .. } = admit(session, granted, None);
@@ -247,9 +275,21 @@ pub(super) fn deliver(session: &Arc<Session>, granted: Granted, waiter: u64) {
     if admitted.waiter.is_none() {
         // It is not held from here on, so a late yes is undone too.
         hold.revoke();
-        return session.book.undo_hold(hold);
+        if hold.leave_field() {
+            session.book.undo_hold(hold);
+        }
+        return;
     }
     give(session, granted, admitted);
+}
+
+/// Lets the readers at the front of the line come in beside the one that has just got this grant.
+pub(super) fn let_readers_in(session: &Arc<Session>, beside: &Arc<Hold>) {
+    while let Some(head) = session.lines.reader_beside(beside, session.now())
+        && let Some(granted) = join(session, beside, &head.owner, head.origin)
+    {
+        deliver(session, granted, head.id);
+    }
 }
 
 /// Registers a grant in place of the hold that was released for it, and passes it to the waiter.
@@ -290,7 +330,12 @@ fn give(session: &Arc<Session>, granted: Granted, admitted: Admitted<RawGuard>) 
 
 fn admit(session: &Arc<Session>, granted: &Granted, waiter: Option<u64>) -> Admitted<RawGuard> {
     depose_others(session, &granted.hold);
-    session.lines.admit(&granted.hold, waiter, Instant::now())
+    let admitted = session.lines.admit(&granted.hold, waiter, Instant::now());
+    // A reader may have come in meanwhile beside one that the grant has just made lost.
+    if !granted.hold.claim.kind.hands_over() {
+        depose_others(session, &granted.hold);
+    }
+    admitted
 }
 
 /// Makes older holds of the key lost, before a grant is registered.
@@ -301,7 +346,7 @@ fn depose_others(session: &Session, hold: &Hold) {
         .lines
         .holds_of(key)
         .iter()
-        .filter(|other| other.generation < hold.generation && hold.excludes(other))
+        .filter(|other| other.acquired_by() < hold.acquired_by() && hold.excludes(other))
     {
         other.lose(Loss::NotOwner);
     }
@@ -337,7 +382,7 @@ fn settle(session: &Arc<Session>, granted: &Granted) {
     // The answer to a later attempt may have come first: the later grant proves that this one is
     // gone.
     if session.lines.has_hold(&hold.claim.key, |other| {
-        other.generation > hold.generation && other.is_held() && hold.excludes(other)
+        other.acquired_by() > hold.acquired_by() && other.is_held() && hold.excludes(other)
     }) {
         hold.lose(Loss::NotOwner);
     }

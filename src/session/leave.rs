@@ -101,12 +101,19 @@ fn send_count(
     })));
 }
 
-/// Releases the last guard. If the key's line waits for it, it may hand the lock over.
+/// Releases the last guard. If the key's line waits for it, it may hand the lock over. Beside other
+/// readers, there is nothing to release.
 fn send_release(
     session: &Arc<Session>,
     hold: &Arc<Hold>,
     reply: oneshot::Sender<Result<(), Error>>,
 ) {
+    if !hold.leave_field() {
+        session.lines.remove(hold);
+        unconfirmed::forget(session, hold);
+        unconfirmed::log_released(hold);
+        return foreign::answer(reply, Ok(()));
+    }
     let released = Unconfirmed::new(session, Arc::clone(hold), reply);
     let unsent = if hands_over(session, hold) {
         session.lines.release(hold, released, session.now())
@@ -141,7 +148,9 @@ fn hands_over(session: &Session, hold: &Hold) -> bool {
 /// same.
 fn bury(session: &Arc<Session>, hold: &Arc<Hold>) {
     // Before the slot is removed: closing sees one or the other.
-    session.book.undo_hold(hold);
+    if hold.leave_field() {
+        session.book.undo_hold(hold);
+    }
     session.lines.remove(hold);
     unconfirmed::forget(session, hold);
 }

@@ -12,7 +12,7 @@ use super::{RawGuard, Session};
 use crate::claim::{Among, How};
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
-use crate::hold::{HoldState, Want};
+use crate::hold::{Hold, HoldState, Want};
 use crate::identity::Caller;
 use crate::key::Key;
 use crate::lines::Entry;
@@ -48,7 +48,7 @@ impl Session {
             let before = open.len();
             let mut rest = Vec::with_capacity(before);
             for key in open {
-                match self.lines.enter(&key, &caller.owner, want.kind, self.now()) {
+                match self.lines.enter(&key, &caller.owner, want, self.now()) {
                     Entry::Reentered(hold, _) => {
                         reentries::note_reentry(&hold);
                         guards.push(RawGuard::entered(Arc::clone(self), hold, caller.origin));
@@ -63,6 +63,10 @@ impl Session {
                             None => rest.push(key),
                         }
                     }
+                    Entry::Beside(hold) => match beside(self, &hold, caller)? {
+                        Some(guard) => guards.push(guard),
+                        None => rest.push(key),
+                    },
                     // The guards so far are dropped, and their counts go back.
                     Entry::HeldHere => return Ok(None),
                     Entry::Open => rest.push(key),
@@ -97,6 +101,18 @@ impl Session {
             guards.sort_unstable_by(|a, b| a.hold().claim.key.cmp(&b.hold().claim.key));
             return Ok(Some(guards));
         }
+    }
+}
+
+/// Reads beside this hold of another reader. Returns `None` if it is not open any more.
+pub(super) fn beside(
+    session: &Arc<Session>,
+    hold: &Hold,
+    caller: &Caller,
+) -> Result<Option<RawGuard>, Error> {
+    match attempt::join(session, hold, &caller.owner, caller.origin) {
+        Some(granted) => take(session, attempt::register(session, &granted)),
+        None => Ok(None),
     }
 }
 

@@ -169,7 +169,7 @@ pub(super) fn forget(session: &Session, hold: &Hold) {
     session.alarm.forget(hold, now);
 }
 
-fn log_released(hold: &Hold) {
+pub(super) fn log_released(hold: &Hold) {
     let Claim { key, field, .. } = &hold.claim;
     log!(debug, key = %key.shown(), field = &**field, "released");
 }

@@ -17,8 +17,8 @@ pub enum Op {
     /// The lock was lost at some time during this call, which lasts from the last check that found
     /// it held to the first that did not. The loss ends all its guards.
     Lose,
-    /// The lock was taken or re-entered for reading. All guards of one read have its fence, and
-    /// other reads have other fences.
+    /// The lock was taken or re-entered for reading. All guards of one read have its fence, and so
+    /// may reads of others that came in beside it.
     Read { fence: u64 },
     /// A guard of this read was released.
     Unread { fence: u64 },
@@ -63,8 +63,8 @@ struct State {
     fence: u64,
     /// The highest fence of a read.
     read: u64,
-    /// By fence: who reads, and by how many guards.
-    readers: BTreeMap<u64, (usize, u32)>,
+    /// By fence and reader: by how many guards it reads.
+    readers: BTreeMap<(u64, usize), u32>,
 }
 
 impl Model {
@@ -115,16 +115,16 @@ impl Model {
             Op::Read { fence } => self.read(state, who, fence),
             Op::Unread { fence } => {
                 let mut after = state;
-                let (_, count) = after.readers.get_mut(&fence)?;
+                let count = after.readers.get_mut(&(fence, who))?;
                 *count -= 1;
                 if *count == 0 {
-                    after.readers.remove(&fence);
+                    after.readers.remove(&(fence, who));
                 }
                 Some(after)
             }
             Op::LoseRead { fence } => {
                 let mut after = state;
-                after.readers.remove(&fence).map(|_| after)
+                after.readers.remove(&(fence, who)).map(|_| after)
             }
         }
     }
@@ -134,11 +134,11 @@ impl Model {
         if !matches!(self, Self::ReadWrite(_)) || !is_free || fence <= state.fence {
             return None;
         }
-        let (reader, count) = state.readers.entry(fence).or_insert((who, 0));
+        let count = state.readers.entry((fence, who)).or_default();
         *count += 1;
-        let is_its = *reader == who && *count <= self.most();
+        let fits = *count <= self.most();
         state.read = state.read.max(fence);
-        is_its.then_some(state)
+        fits.then_some(state)
     }
 }
 

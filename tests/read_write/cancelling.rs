@@ -86,16 +86,20 @@ async fn a_read_that_was_dropped_does_not_refuse_the_write_of_its_owner() {
 #[tokio::test]
 async fn a_writer_that_gives_up_keeps_no_reader_out() {
     let (server, key) = (Server::start(), key());
-    let [here, there] = [locker(&server).await, locker(&server).await];
+    let [here, there, elsewhere] = [
+        locker(&server).await,
+        locker(&server).await,
+        locker(&server).await,
+    ];
     let inside = here.rw(&*key).read().lock().await.unwrap();
     let waits = there.rw(&*key).write();
     let gives_up = tokio::spawn(async move { waits.lock().await });
     let hint = format!("lockhound_writer:{{{key}}}");
     eventually(SOON, "the server has its hint", || server.exists(&hint)).await;
-    let others = here.rw(&*key).read().owned_by(Owner::new());
+    let others = elsewhere.rw(&*key).read().owned_by(Owner::new());
     assert!(others.try_lock().await.unwrap().is_none(), "a writer waits");
     let late = tokio::spawn(async move { others.lock().await });
-    eventually(SOON, "it waits", || here.stats().waiters == 1).await;
+    eventually(SOON, "it waits", || elsewhere.stats().waiters == 1).await;
     gives_up.abort();
     let late = crate::common::soon(ms(2_000), late)
         .await

@@ -2,7 +2,7 @@
 
 use crate::common::{Server, eventually, key, locker, locker_with, ms, soon};
 use lockhound::{Error, Format, HoldState, LockMode, Locker, Loss, Owner};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[tokio::test]
 async fn readers_are_inside_together_and_a_writer_alone() {
@@ -301,4 +301,125 @@ async fn threads_without_async_code_read_and_write() {
         .await
         .unwrap()
         .unwrap();
+}
+
+/// How many fields readers of one locker may have that came within this time: each is open for
+/// 10 ms.
+fn fields_within(time: Duration) -> usize {
+    2 + usize::try_from(time.as_millis()).unwrap() / 10
+}
+
+/// Each has a guard of its own, and the last one to leave frees the lock.
+#[tokio::test]
+async fn readers_that_come_together_share_a_field_until_the_last_one_has_left() {
+    let (server, key) = (Server::start(), key());
+    let [here, there] = [locker(&server).await, locker(&server).await];
+    let lock = here.rw(&*key);
+    let writer = there.rw(&*key).write().owned_by(Owner::new());
+    let start = Instant::now();
+    let mut guards = Vec::new();
+    for n in 0..64 {
+        let read = lock.read().owned_by(Owner::new());
+        guards.push(match n % 2 {
+            0 => read.lock().await.unwrap(),
+            _ => read.try_lock().await.unwrap().expect("beside the others"),
+        });
+    }
+    let most = fields_within(start.elapsed());
+    let fields = lock.holders().await.unwrap().readers().len();
+    assert!(fields <= most, "{fields} fields, {most} at most");
+    assert_eq!(here.stats().holds, 64);
+    let first = guards[0].fence();
+    assert!(guards.iter().all(|guard| guard.fence() >= first));
+    fastrand::shuffle(&mut guards);
+    while let Some(guard) = guards.pop() {
+        assert!(server.exists(&key) && guard.state() == HoldState::Safe);
+        assert!(guard.remaining() > ms(20_000));
+        assert!(writer.try_lock().await.unwrap().is_none());
+        guard.unlock().await.unwrap();
+    }
+    assert!(!server.exists(&key));
+    assert!(writer.try_lock().await.unwrap().is_some());
+    assert_eq!(here.stats().holds, 0);
+}
+
+/// They waited for a writer, and one of them asks for all.
+#[tokio::test]
+async fn readers_at_the_front_of_the_line_come_in_together() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker(&server).await;
+    let lock = locks.rw(&*key);
+    let write = lock.write().owned_by(Owner::new()).lock().await.unwrap();
+    let (inside, mut entered) = tokio::sync::mpsc::unbounded_channel();
+    for _ in 0..64 {
+        let (read, inside) = (lock.read().owned_by(Owner::new()), inside.clone());
+        tokio::spawn(async move {
+            let guard = read.lock().await.unwrap();
+            inside.send(guard).unwrap();
+        });
+    }
+    eventually(Duration::from_secs(5), "they wait", || {
+        locks.stats().waiters == 64
+    })
+    .await;
+    let start = Instant::now();
+    write.unlock().await.unwrap();
+    let mut guards = Vec::new();
+    while guards.len() < 64 {
+        let guard = soon(Duration::from_secs(5), entered.recv()).await;
+        guards.push(guard.expect("it enters").unwrap());
+    }
+    let most = fields_within(start.elapsed());
+    let fields = lock.holders().await.unwrap().readers().len();
+    assert!(fields <= most, "{fields} fields, {most} at most");
+    drop(guards);
+    eventually(Duration::from_secs(5), "the last one has left", || {
+        !server.exists(&key)
+    })
+    .await;
+}
+
+/// Such a hold ends by itself, while the others go on.
+#[tokio::test]
+async fn readers_with_terms_of_their_own_share_nothing() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker(&server).await;
+    let lock = locks.rw(&*key);
+    let read = || lock.read().owned_by(Owner::new());
+    let mut guards = Vec::new();
+    for _ in 0..2 {
+        guards.push(read().fixed_lease(ms(9_000)).lock().await.unwrap());
+        guards.push(read().max_hold(ms(9_000)).lock().await.unwrap());
+    }
+    assert_eq!(lock.holders().await.unwrap().readers().len(), 4);
+    drop(guards);
+}
+
+/// All of them stand on one field.
+#[tokio::test]
+async fn all_readers_of_a_field_learn_that_it_is_gone() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker_with(&server, ms(1_500)).await;
+    let lock = locks.rw(&*key);
+    let mut guards = Vec::new();
+    for _ in 0..8 {
+        guards.push(lock.read().owned_by(Owner::new()).lock().await.unwrap());
+    }
+    server.command::<i64>(&["DEL", &key]);
+    for guard in &guards {
+        soon(Duration::from_secs(5), guard.lost().cancelled())
+            .await
+            .expect("it is lost");
+        assert_eq!(guard.loss(), Some(Loss::NotOwner));
+    }
+    // What is undone for the last of them takes nothing from another reader.
+    let other = locker(&server).await;
+    let read = other.rw(&*key).read().lock().await.unwrap();
+    drop(guards);
+    eventually(Duration::from_secs(5), "nothing is under way", || {
+        locks.stats().pending == 0
+    })
+    .await;
+    read.check().unwrap();
+    assert!(server.exists(&key));
 }

@@ -134,6 +134,7 @@ impl World {
         let copy = Hold {
             claim,
             reporter,
+            share: None,
             state: Mutex::new(State {
                 phase: HoldPhase::Held,
                 ..state
