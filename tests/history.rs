@@ -292,6 +292,14 @@ fn histories_of_a_correct_read_write_lock_are_explained() {
         ("w", lock(2), 9, 10),
         ("w", lock(2), 11, 12),
     ];
+    // B came in beside A.
+    let beside = [
+        ("a", read(1), 1, 2),
+        ("b", read(1), 3, 4),
+        ("a", unread(1), 5, 6),
+        ("b", unread(1), 7, 8),
+        ("w", lock(2), 9, 10),
+    ];
     let lost = [
         ("a", read(1), 1, 2),
         ("a", read(1), 3, 4),
@@ -310,6 +318,7 @@ fn histories_of_a_correct_read_write_lock_are_explained() {
         &in_turn,
         &downgraded,
         &nested,
+        &beside,
         &lost,
         &unknown,
     ] {
@@ -392,13 +401,21 @@ fn a_release_of_what_is_not_read_is_not_explained() {
     let of_another_read = [("a", read(1), 1, 2), ("a", unread(2), 3, 4)];
     let of_a_write = [("a", lock(1), 1, 2), ("a", unread(1), 3, 4)];
     let as_a_write = [("a", read(1), 1, 2), ("a", Op::Unlock, 3, 4)];
-    let of_another_owner = [("a", read(1), 1, 2), ("b", read(1), 3, 4)];
+    // Readers may share a fence, but each has reads of its own.
+    let of_another_owner = [
+        ("a", read(1), 1, 2),
+        ("b", read(1), 3, 4),
+        ("b", unread(1), 5, 6),
+        ("b", unread(1), 7, 8),
+    ];
+    let lost_by_another = [("a", read(1), 1, 2), ("b", lose_read(1), 3, 4)];
     for calls in [
         &twice[..],
         &of_another_read,
         &of_a_write,
         &as_a_write,
         &of_another_owner,
+        &lost_by_another,
     ] {
         as_read_write(calls).expect_err(&format!("{calls:?}"));
     }
