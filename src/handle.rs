@@ -417,7 +417,7 @@ impl GuardInner {
         let key = &hold.claim.key;
         let caller = Caller {
             owner: hold.owner(),
-            origin: hold.origin,
+            origin: self.guards.origin(),
             runs: self.runs.clone(),
         };
         let want = Want {

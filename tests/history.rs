@@ -238,6 +238,250 @@ fn a_release_does_not_end_a_later_hold() {
     );
 }
 
+const fn read(fence: u64) -> Op {
+    Op::Read { fence }
+}
+
+const fn unread(fence: u64) -> Op {
+    Op::Unread { fence }
+}
+
+const fn lose_read(fence: u64) -> Op {
+    Op::LoseRead { fence }
+}
+
+/// Checks these calls against a read-write lock whose guards nest twice.
+fn as_read_write(calls: &[(&str, Op, u64, u64)]) -> Result<(), String> {
+    history(calls).check(Model::ReadWrite(2))
+}
+
+#[test]
+fn histories_of_a_correct_read_write_lock_are_explained() {
+    let (unlock, lose) = (Op::Unlock, Op::Lose);
+    // The fences of reads are in no order among themselves.
+    let together = [
+        ("w", lock(1), 1, 2),
+        ("w", unlock, 3, 4),
+        ("a", read(3), 5, 6),
+        ("b", read(2), 7, 8),
+        ("a", unread(3), 9, 10),
+        ("b", unread(2), 11, 12),
+        ("w", lock(4), 13, 14),
+    ];
+    // The writer waits, and gets the lock before the reader is told that it has released it.
+    let in_turn = [
+        ("a", read(1), 1, 2),
+        ("w", lock(2), 3, 6),
+        ("a", unread(1), 4, 8),
+        ("w", unlock, 9, 10),
+    ];
+    let downgraded = [
+        ("w", lock(1), 1, 2),
+        ("w", read(2), 3, 4),
+        ("w", unlock, 3, 5),
+        ("a", read(3), 6, 7),
+        ("w", unread(2), 8, 9),
+        ("a", unread(3), 10, 11),
+        ("b", lock(4), 12, 13),
+    ];
+    let nested = [
+        ("a", read(1), 1, 2),
+        ("a", read(1), 3, 4),
+        ("a", unread(1), 5, 6),
+        ("a", unread(1), 7, 8),
+        ("w", lock(2), 9, 10),
+        ("w", lock(2), 11, 12),
+    ];
+    // B came in beside A.
+    let beside = [
+        ("a", read(1), 1, 2),
+        ("b", read(1), 3, 4),
+        ("a", unread(1), 5, 6),
+        ("b", unread(1), 7, 8),
+        ("w", lock(2), 9, 10),
+    ];
+    let lost = [
+        ("a", read(1), 1, 2),
+        ("a", read(1), 3, 4),
+        ("a", lose_read(1), 5, 12),
+        ("w", lock(2), 7, 8),
+        ("w", lose, 9, 12),
+        ("b", read(3), 10, 11),
+    ];
+    let unknown = [
+        ("a", read(1), 1, 2),
+        ("a", unread(1), 3, 0),
+        ("w", lock(2), 20, 21),
+    ];
+    for calls in [
+        &together[..],
+        &in_turn,
+        &downgraded,
+        &nested,
+        &beside,
+        &lost,
+        &unknown,
+    ] {
+        as_read_write(calls).unwrap();
+    }
+}
+
+#[test]
+fn a_reader_beside_a_writer_is_not_explained() {
+    let (unlock, lose) = (Op::Unlock, Op::Lose);
+    let reader_comes_in = [
+        ("w", lock(1), 1, 2),
+        ("a", read(2), 3, 4),
+        ("w", unlock, 5, 6),
+    ];
+    let writer_comes_in = [
+        ("a", read(1), 1, 2),
+        ("w", lock(2), 3, 4),
+        ("a", unread(1), 5, 6),
+    ];
+    // An owner reads inside its write, and does not write inside its read.
+    let upgraded = [("a", read(1), 1, 2), ("a", lock(2), 3, 4)];
+    let beside_a_downgrade = [
+        ("w", lock(1), 1, 2),
+        ("w", read(2), 3, 4),
+        ("w", unlock, 5, 6),
+        ("b", lock(3), 7, 8),
+        ("w", unread(2), 9, 10),
+    ];
+    let beside_one_of_two = [
+        ("a", read(1), 1, 2),
+        ("b", read(2), 3, 4),
+        ("a", unread(1), 5, 6),
+        ("w", lock(3), 7, 8),
+        ("b", unread(2), 9, 10),
+    ];
+    // Its reader still believed to hold it.
+    let read_lost_late = [
+        ("a", read(1), 1, 2),
+        ("w", lock(2), 3, 4),
+        ("a", lose_read(1), 5, 6),
+    ];
+    let write_lost_late = [
+        ("w", lock(1), 1, 2),
+        ("a", read(2), 3, 4),
+        ("w", lose, 5, 6),
+    ];
+    for calls in [
+        &reader_comes_in[..],
+        &writer_comes_in,
+        &upgraded,
+        &beside_a_downgrade,
+        &beside_one_of_two,
+        &read_lost_late,
+        &write_lost_late,
+    ] {
+        as_read_write(calls).expect_err(&format!("{calls:?}"));
+    }
+}
+
+#[test]
+fn two_writers_are_not_explained() {
+    let beside = [
+        ("a", lock(1), 1, 2),
+        ("b", lock(2), 3, 4),
+        ("a", Op::Unlock, 5, 6),
+    ];
+    as_read_write(&beside).expect_err("both write");
+    let thrice = [("a", lock(1), 1, 2); 3];
+    as_read_write(&thrice).expect_err("more guards than the bound");
+}
+
+#[test]
+fn a_release_of_what_is_not_read_is_not_explained() {
+    let twice = [
+        ("a", read(1), 1, 2),
+        ("a", unread(1), 3, 4),
+        ("a", unread(1), 5, 6),
+    ];
+    let of_another_read = [("a", read(1), 1, 2), ("a", unread(2), 3, 4)];
+    let of_a_write = [("a", lock(1), 1, 2), ("a", unread(1), 3, 4)];
+    let as_a_write = [("a", read(1), 1, 2), ("a", Op::Unlock, 3, 4)];
+    // Readers may share a fence, but each has reads of its own.
+    let of_another_owner = [
+        ("a", read(1), 1, 2),
+        ("b", read(1), 3, 4),
+        ("b", unread(1), 5, 6),
+        ("b", unread(1), 7, 8),
+    ];
+    let lost_by_another = [("a", read(1), 1, 2), ("b", lose_read(1), 3, 4)];
+    for calls in [
+        &twice[..],
+        &of_another_read,
+        &of_a_write,
+        &as_a_write,
+        &of_another_owner,
+        &lost_by_another,
+    ] {
+        as_read_write(calls).expect_err(&format!("{calls:?}"));
+    }
+}
+
+#[test]
+fn the_fence_of_a_read_is_between_those_of_the_writes_around_it() {
+    // The writes before and after the read have the fences 5 and 10.
+    for (fence, is_between) in [
+        (4, false),
+        (5, false),
+        (6, true),
+        (9, true),
+        (10, false),
+        (11, false),
+    ] {
+        let calls = [
+            ("w", lock(5), 1, 2),
+            ("w", Op::Unlock, 3, 4),
+            ("a", read(fence), 5, 6),
+            ("a", unread(fence), 7, 8),
+            ("w", lock(10), 9, 10),
+        ];
+        assert_eq!(as_read_write(&calls).is_ok(), is_between, "{fence}");
+    }
+    // A read inside a write is above that.
+    for (fence, is_above) in [(4, false), (5, false), (6, true)] {
+        let calls = [("w", lock(5), 1, 2), ("w", read(fence), 3, 4)];
+        assert_eq!(as_read_write(&calls).is_ok(), is_above, "{fence}");
+    }
+    // The fences of later writes are above that of a read that was lost.
+    let after_a_loss = [
+        ("a", read(5), 1, 2),
+        ("a", lose_read(5), 3, 4),
+        ("w", lock(4), 5, 6),
+    ];
+    as_read_write(&after_a_loss).expect_err("4 is below 5");
+}
+
+/// Releases of reads without answers are tried in all orders, as those of writes are.
+#[test]
+fn reads_without_ends_do_not_multiply_the_search() {
+    let hold = |at: u64| {
+        let (since, fence) = (at * 10, at * 3 + 1);
+        [
+            ("a", read(fence), since, since + 2),
+            ("b", read(fence + 1), since, since + 3),
+            ("a", unread(fence), since + 4, 0),
+            ("b", unread(fence + 1), since + 4, 0),
+            ("b", lose_read(fence + 1), since + 4, 0),
+            ("w", lock(fence + 2), since + 5, since + 8),
+            ("w", Op::Unlock, since + 9, 0),
+        ]
+    };
+    let mut calls: Vec<_> = (1..200).flat_map(hold).collect();
+    as_read_write(&calls).unwrap();
+    // All orders are tried in vain.
+    calls.push(("c", Op::Unlock, 3_000, 3_001));
+    as_read_write(&calls).expect_err("C does not write");
+}
+
+#[test]
+fn a_lock_without_readers_explains_no_read() {
+    assert_eq!(explained(&[("a", read(1), 1, 2)]), [false; 4]);
+}
+
 #[test]
 fn locks_are_checked_independently() {
     let mut both = history(&[("a", lock(1), 1, 2)]);
@@ -251,6 +495,14 @@ fn locks_are_checked_independently() {
             }),
     );
     both.check(Model::Fenced).unwrap();
+    both.calls.extend(
+        history(&[
+            ("a", read(2), 3, 4),
+            ("a", unread(2), 5, 0),
+            ("a", lose_read(2), 5, 0),
+        ])
+        .calls,
+    );
     let text: Vec<Call> = both
         .calls
         .iter()

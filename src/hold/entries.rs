@@ -24,6 +24,12 @@ pub(crate) struct Entrance {
     origin: Origin,
 }
 
+impl Entrance {
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
+    }
+}
+
 /// The guards of a hold that was entered again.
 #[derive(Debug, Default)]
 pub(super) struct Entries {

@@ -311,7 +311,10 @@ pub(super) fn deliver_after(
 fn give(session: &Arc<Session>, granted: Granted, admitted: Admitted<RawGuard>) {
     let (hold, Admitted { waiter, same_owner }) = (&granted.hold, admitted);
     let guard = RawGuard::granted(Arc::clone(session), Arc::clone(hold), hold.origin);
-    serve(session, hold, same_owner);
+    match waiter {
+        Some(_) => serve(session, hold, same_owner),
+        None => serve_first(session, hold, same_owner),
+    }
     settle(session, &granted);
     session.engine.answered();
     let Granted { in_flight, .. } = granted;
@@ -393,9 +396,27 @@ fn serve(session: &Arc<Session>, hold: &Arc<Hold>, waiters: Vec<CallWaiter<RawGu
     // One write for all of them: they are counted already.
     release::count_behind(session, hold, hold.guards());
     for waiter in waiters {
-        reentries::note_reentry(hold);
-        let guard =
-            RawGuard::granted_beside(Arc::clone(session), Arc::clone(hold), waiter.call.origin);
-        foreign::answer(waiter.call.reply, Ok(LineAnswer::Granted(guard)));
+        serve_beside(session, hold, waiter);
     }
+}
+
+/// As [`serve`], if the call that the grant is for is gone: a later one of its owner takes its
+/// place.
+fn serve_first(session: &Arc<Session>, hold: &Arc<Hold>, waiters: Vec<CallWaiter<RawGuard>>) {
+    let mut waiters = waiters.into_iter();
+    let Some(first) = waiters.next() else {
+        return;
+    };
+    release::count_behind(session, hold, hold.guards());
+    let guard = RawGuard::granted(Arc::clone(session), Arc::clone(hold), first.call.origin);
+    foreign::answer(first.call.reply, Ok(LineAnswer::Granted(guard)));
+    for waiter in waiters {
+        serve_beside(session, hold, waiter);
+    }
+}
+
+fn serve_beside(session: &Arc<Session>, hold: &Arc<Hold>, waiter: CallWaiter<RawGuard>) {
+    reentries::note_reentry(hold);
+    let guard = RawGuard::granted_beside(Arc::clone(session), Arc::clone(hold), waiter.call.origin);
+    foreign::answer(waiter.call.reply, Ok(LineAnswer::Granted(guard)));
 }

@@ -11,6 +11,7 @@ use super::{RawGuard, View};
 use crate::error::Error;
 use crate::fence::Fence;
 use crate::hold::{HoldState, Joint};
+use crate::identity::Origin;
 use crate::key::Key;
 use crate::owner::Owner;
 
@@ -123,6 +124,11 @@ impl Joined<RawGuard> {
                 joint,
             })),
         })
+    }
+
+    /// Returns from where the caller of the first of them came.
+    pub(crate) fn origin(&self) -> Origin {
+        self.first.origin()
     }
 
     pub(crate) fn view(&self) -> Views {

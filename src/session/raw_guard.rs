@@ -162,6 +162,15 @@ impl RawGuard {
         self.is_reentry
     }
 
+    /// Returns from where its caller came. The hold may have been taken elsewhere.
+    pub(super) fn origin(&self) -> Origin {
+        match &self.stage {
+            Stage::OnItsWay { origin, .. } => *origin,
+            Stage::Taken(entrance) => entrance.origin(),
+            Stage::Over => self.hold().origin,
+        }
+    }
+
     pub(super) fn keep_for(&self, min_hold: Duration) {
         let View { session, hold } = &self.view;
         hold.keep_until(session.now() + min_hold);

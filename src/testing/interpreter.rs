@@ -162,6 +162,21 @@ impl Keys {
     pub(super) const fn none() -> Self {
         Self(Resp::Array(Vec::new()))
     }
+
+    /// Returns the name of each key, in no order.
+    pub(super) fn names(&self) -> Vec<String> {
+        let Self(Resp::Array(keys)) = self else {
+            return Vec::new();
+        };
+        let name = |key: &Resp| match key {
+            Resp::Array(words) => match words.first() {
+                Some(Resp::Text(name)) => Some(String::from_utf8_lossy(name).into_owned()),
+                _ => None,
+            },
+            _ => None,
+        };
+        keys.iter().filter_map(name).collect()
+    }
 }
 
 fn to_lua(lua: &mlua::Lua, value: &Resp) -> Result<Value, Error> {

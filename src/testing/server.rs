@@ -318,6 +318,33 @@ impl Server {
             .map(|owner| String::from_utf8_lossy(&owner).into_owned())
     }
 
+    /// Returns the names of all keys, sorted: those of locks, and those that this crate keeps
+    /// beside them.
+    ///
+    /// # Examples
+    /// A lock that was released has left nothing:
+    /// ```
+    /// use lockhound::{Locker, testing::Server};
+    ///
+    /// #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// async fn main() -> Result<(), lockhound::Error> {
+    ///     let server = Server::new();
+    ///     let locks = Locker::builder().memory(&server).connect().await?;
+    ///     let of_prices = || server.keys().iter().filter(|key| key.contains("prices")).count();
+    ///     let guard = locks.rw("prices").read().lock().await?;
+    ///     // The lock, and a key that says that its reader lives.
+    ///     assert_eq!(of_prices(), 2);
+    ///     guard.unlock().await?;
+    ///     assert_eq!(of_prices(), 0);
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn keys(&self) -> Vec<String> {
+        let mut names = self.route.machine().snapshot().names();
+        names.sort_unstable();
+        names
+    }
+
     /// Sets the server's wall clock to this many milliseconds ahead of the machine's, or behind it
     /// if negative.
     pub fn set_clock_offset(&self, millis: i64) {

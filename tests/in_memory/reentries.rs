@@ -1,8 +1,8 @@
 //! What looks like two branches of one task inside together fails the test that does it.
 
 use lockhound::testing::Server;
-use lockhound::{Error, Lock};
-use tokio::time::sleep;
+use lockhound::{Error, Lock, Owner};
+use tokio::time::{sleep, timeout};
 
 use crate::common::{eventually, key, ms};
 use crate::over;
@@ -106,6 +106,53 @@ async fn a_guard_that_a_panic_drops_does_not_panic_again() {
         server.holder(lock.key().as_str()).is_none()
     })
     .await;
+}
+
+/// The lock is handed over to a call that is given up, and the next one is in line by then.
+#[tokio::test(start_paused = true)]
+async fn a_call_after_one_that_was_given_up_is_no_branch_beside_it() {
+    let server = Server::new();
+    let builder = over(std::slice::from_ref(&server), ms(10_000));
+    let locks = builder.command_timeout(ms(1_000)).connect().await.unwrap();
+    let lock = locks.get(key());
+    let held = lock.clone().owned_by(Owner::new()).lock().await.unwrap();
+    server.delay(ms(200)..=ms(200));
+    let task = tokio::spawn(async move {
+        let given_up = timeout(ms(100), lock.lock()).await;
+        given_up.expect_err("the answer is late");
+        lock.lock().await.unwrap().unlock().await.unwrap();
+    });
+    sleep(ms(50)).await;
+    held.unlock().await.unwrap();
+    task.await.expect("no panic");
+    assert_eq!(locks.stats().suspicious_reentries, 0);
+}
+
+/// The read is that of the child, though its parent took the write.
+#[tokio::test(start_paused = true)]
+async fn a_child_that_downgrades_in_its_parents_scope_is_no_branch_of_the_parent() {
+    let server = Server::new();
+    let locks = over(std::slice::from_ref(&server), ms(10_000))
+        .connect()
+        .await
+        .unwrap();
+    let lock = locks.rw(key());
+    let parent = tokio::spawn(async move {
+        let write = lock.write().lock().await.unwrap();
+        let read = lock.read().lock().await.unwrap();
+        let inner = lock.write();
+        let child = tokio::spawn(write.scope(async move {
+            let write = inner.lock().await.unwrap();
+            let read = write.downgrade().await.unwrap();
+            sleep(ms(10)).await;
+            read.unlock().await.unwrap();
+        }));
+        child.await.expect("no panic");
+        read.unlock().await.unwrap();
+        write.unlock().await.unwrap();
+    });
+    parent.await.unwrap();
+    assert_eq!(locks.stats().suspicious_reentries, 0);
 }
 
 #[test]

@@ -188,7 +188,7 @@ const MODELS: [(&str, &[(&str, Held)]); 7] = [
             ("RenewalLowers", TRIED),
             ("RenewalCreates", By("renewal_creates")),
             ("InsideNotCompared", TRIED),
-            ("DowngradeFrees", TRIED),
+            ("DowngradeFrees", By("downgrade_frees")),
             (
                 "DowngradeOfADeadOne",
                 No("the hash is free a lease later all the same"),

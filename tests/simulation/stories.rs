@@ -186,18 +186,20 @@ pub enum Story {
     ForcedWhileRenewed,
     AnsweredTwice,
     ReadersAcrossACut,
+    WriteLostAroundARead,
 }
 
 impl Story {
     pub fn any() -> Self {
-        match fastrand::u8(0..7) {
+        match fastrand::u8(0..8) {
             0 => Self::GrantedToNobody,
             1 => Self::RetakenForNobody,
             2 => Self::GoneFromTheList,
             3 => Self::FirstIsCutOff,
             4 => Self::ForcedWhileRenewed,
             5 => Self::AnsweredTwice,
-            _ => Self::ReadersAcrossACut,
+            6 => Self::ReadersAcrossACut,
+            _ => Self::WriteLostAroundARead,
         }
     }
 
@@ -206,14 +208,17 @@ impl Story {
             Self::GrantedToNobody => (3, 2),
             Self::RetakenForNobody | Self::ForcedWhileRenewed => (3, 1),
             Self::GoneFromTheList | Self::FirstIsCutOff => (1, 4),
-            Self::AnsweredTwice => (1, 2),
+            Self::AnsweredTwice | Self::WriteLostAroundARead => (1, 2),
             Self::ReadersAcrossACut => (1, 3),
         };
         Plan {
             servers,
             lockers,
             keys: 2,
-            read_write: usize::from(matches!(self, Self::ReadersAcrossACut)),
+            read_write: match self {
+                Self::ReadersAcrossACut | Self::WriteLostAroundARead => 1,
+                _ => 0,
+            },
             usual: Duration::ZERO,
             ..crowd::plan()
         }
@@ -229,6 +234,7 @@ impl Story {
             Self::ForcedWhileRenewed => forced_while_renewed(program).await,
             Self::AnsweredTwice => answered_twice(program).await,
             Self::ReadersAcrossACut => readers_across_a_cut(program).await,
+            Self::WriteLostAroundARead => write_lost_around_a_read(program).await,
         }
     }
 }
@@ -481,4 +487,62 @@ async fn readers_across_a_cut(program: &Program) {
     while let Some(task) = tasks.join_next().await {
         task.unwrap();
     }
+}
+
+/// An owner reads inside its write, which is lost. Its guard stays, and the read lives on: a reader
+/// of another locker comes in beside it, or a writer after it.
+async fn write_lost_around_a_read(program: &Program) {
+    let Program {
+        world,
+        net,
+        plan,
+        lockers,
+        read_write,
+        ..
+    } = program;
+    let at = shuffled(plan.lockers);
+    let [rw, other] = [at[0], at[1]].map(|at| lockers[at].rw(&*read_write[0]));
+    let (owner, most) = (Owner::new(), ms(100) + up_to(plan.lease / 2));
+    let write = rw.write().owned_by(owner.clone()).max_hold(most);
+    let write = write.lock().await.unwrap();
+    let read = rw.read().owned_by(owner).lock().await.unwrap();
+    world.note(format_args!("locker {} reads inside its write", at[0]));
+    let reads = fastrand::bool();
+    let comes = tokio::spawn(async move {
+        if reads {
+            other.read().owned_by(Owner::new()).lock().await.map(drop)
+        } else {
+            other.write().owned_by(Owner::new()).lock().await.map(drop)
+        }
+    });
+    // Each command is answered in time.
+    let most_late = plan.command_timeout / 2;
+    if fastrand::bool() {
+        sleep(most.saturating_sub(up_to(most_late))).await;
+        world.note("the server stops");
+        net.servers[0].stop();
+    }
+    let lost = timeout(plan.lease, write.lost().cancelled_owned());
+    lost.await.expect("its time is over");
+    sleep(up_to(most_late)).await;
+    world.note("the write is lost, and the server goes on");
+    net.servers[0].go_on();
+    if reads {
+        comes_soon(program, comes).await;
+        read.check().unwrap();
+        read.unlock().await.unwrap();
+    } else {
+        sleep(up_to(plan.lease)).await;
+        assert!(!comes.is_finished(), "it writes beside {read:?}");
+        read.unlock().await.unwrap();
+        comes_soon(program, comes).await;
+    }
+    drop(write);
+}
+
+/// Asserts that a caller gets what is free for it now without waiting for its re-check.
+async fn comes_soon(program: &Program, comes: JoinHandle<Result<(), Error>>) {
+    let came = timeout(crowd::waking(&program.plan), comes).await;
+    came.expect("nothing keeps it out").unwrap().unwrap();
+    program.world.note("it comes in");
 }

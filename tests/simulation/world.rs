@@ -37,8 +37,8 @@ pub struct World {
 struct State {
     /// All holds that there were.
     holds: Vec<Hold>,
-    /// By lock, owner and role: what it holds now.
-    inside: BTreeMap<(String, String, Role), usize>,
+    /// What is held now.
+    inside: BTreeMap<Name, usize>,
     guards: u64,
     /// By lock.
     fences: BTreeMap<String, Fences>,
@@ -64,6 +64,10 @@ struct Fences {
     alone: u64,
     any: u64,
 }
+
+/// A lock, its owner and its role. A read has its fence beside them: an owner that asks twice at
+/// once to read inside its write has two.
+type Name = (String, String, Role, Option<u64>);
 
 struct Hold {
     key: String,
@@ -211,7 +215,7 @@ impl World {
         let (mut guarded, now) = (self.state(), self.now());
         let state = &mut *guarded;
         let who = state.holder(key, fence, locker, who);
-        let name = (key.to_owned(), who.clone(), role);
+        let name = name(key, &who, role, fence);
         // A guard may be on its way while those before it go: it keeps their hold.
         let same = |hold: &Hold| {
             hold.key == key && hold.who == who && hold.role == role && hold.fence == fence
@@ -223,7 +227,7 @@ impl World {
             .or_else(|| state.holds.iter().rposition(same));
         let (again, hold) = (known.is_some(), known.unwrap_or(state.holds.len()));
         if !again {
-            let ((key, who, role), held, tokens) = (name.clone(), called, BTreeMap::new());
+            let ((key, who, role, _), held, tokens) = (name.clone(), called, BTreeMap::new());
             let (entered, is_lost, left) = (now, false, 0);
             state.holds.push(Hold {
                 key,
@@ -255,6 +259,11 @@ impl World {
             let is_lost = state.holds[hold].is_lost && !is_deposed;
             assert!(!is_lost, "{who} came into {key} again, which it has lost");
         } else {
+            let other = state.other_read(&state.holds[hold]);
+            assert!(
+                other.is_none_or(|other| called <= other.entered),
+                "a re-entry of {who} has the fence of its read of {key}"
+            );
             // Reads are not in order among themselves.
             let before = highest.map(|highest| match role {
                 Role::Alone => highest.any,
@@ -310,10 +319,8 @@ impl World {
     /// Whether somebody has a guard.
     pub fn has(&self, key: &str, who: &str) -> bool {
         let state = self.state();
-        [Role::Alone, Role::Reads].iter().any(|role| {
-            let name = (key.to_owned(), who.to_owned(), *role);
-            state.inside.contains_key(&name)
-        })
+        let mut inside = state.inside.keys();
+        inside.any(|(lock, owner, ..)| lock == key && owner == who)
     }
 
     /// Whether somebody reads, or has done so since then.
@@ -375,6 +382,11 @@ impl World {
     }
 }
 
+fn name(key: &str, who: &str, role: Role, fence: u64) -> Name {
+    let fence = (role == Role::Reads).then_some(fence);
+    (key.to_owned(), who.to_owned(), role, fence)
+}
+
 /// The task of a run, or of whoever locks without one.
 fn task_of(who: &str) -> &str {
     who.split_once('/').map_or(who, |(task, _)| task)
@@ -405,6 +417,20 @@ impl State {
             .rev()
             .find(|hold| is_same(hold) && is_of_task(hold));
         hold.map_or_else(|| who.to_owned(), |hold| hold.who.clone())
+    }
+
+    /// Returns the first other read of the owner of this one.
+    fn other_read(&self, hold: &Hold) -> Option<&Hold> {
+        let is_other = |other: &&Hold| {
+            other.role == Role::Reads
+                && (&other.key, &other.who) == (&hold.key, &hold.who)
+                && other.fence != hold.fence
+        };
+        let inside = self.inside.values().map(|&at| &self.holds[at]);
+        inside
+            .filter(is_other)
+            .filter(|_| hold.role == Role::Reads)
+            .min_by_key(|other| other.entered)
     }
 
     /// Since when this hold may be somebody else's, because another locker forced it, or its own
@@ -454,7 +480,7 @@ impl Inside {
         let hold = &mut state.holds[self.hold];
         hold.tokens.remove(&self.guard);
         let (is_last, was_lost) = (hold.tokens.is_empty(), hold.is_lost);
-        let name = (hold.key.clone(), hold.who.clone(), hold.role);
+        let name = name(&hold.key, &hold.who, hold.role, hold.fence);
         if is_last {
             hold.left = self.world.now();
             state.inside.remove(&name);
@@ -583,4 +609,45 @@ impl Drop for Leaving {
             self.record(Left::Unclear);
         }
     }
+}
+
+/// Lets one owner write and, inside of it, read twice: it asks again when the first read has been
+/// granted, or at once. Seed 6881 found it.
+async fn two_reads_of_one_owner(asks_at_once: bool) {
+    let world = World::new(false, None, false);
+    let enter = |role, fence, called| {
+        let entry = Entry {
+            key: "prices",
+            who: "a",
+            role,
+            locker: 0,
+            fence,
+            is_renewed: true,
+            token: CancellationToken::new(),
+            called,
+        };
+        world.enter(entry, "waits for")
+    };
+    let _write = enter(Role::Alone, 1, world.now());
+    let asked = world.now();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let first = enter(Role::Reads, 2, asked);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let again = if asks_at_once { asked } else { world.now() };
+    let second = enter(Role::Reads, 3, again);
+    for read in [first, second] {
+        read.leave().end(Left::Released);
+    }
+    world.check_history();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_asks_twice_at_once_may_have_two_reads() {
+    two_reads_of_one_owner(true).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "a re-entry of a has the fence of its read")]
+async fn an_owner_that_reads_enters_its_read_again() {
+    two_reads_of_one_owner(false).await;
 }
