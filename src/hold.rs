@@ -156,7 +156,7 @@ impl Hold {
         let state = State::new(grant.owner, votes, grant.terms.lease);
         let share = grant
             .opens
-            .then(|| Share::new(grant.generation, grant.granted));
+            .then(|| Share::new(grant.generation, grant.since, grant.granted));
         Self {
             claim: grant.claim,
             generation: grant.generation,

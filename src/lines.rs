@@ -359,6 +359,38 @@ impl<W: World> Lines<W> {
             .flatten()
     }
 
+    /// Registers the hold of a reader that comes in beside this one, in one step: whoever makes
+    /// this one lost finds the other too. Returns `None` if that one is not open any more, if the
+    /// waiter has gone, or if a reader that does not wait has to arrive once more.
+    pub(crate) fn join(
+        &self,
+        beside: &Hold,
+        waiter: Option<u64>,
+        reader: (&Owner, Origin, u64),
+        now: Instant,
+    ) -> Option<(Arc<Hold>, Admitted<W::RawGuard>)> {
+        let (owner, origin, generation) = reader;
+        let mut slot = self.slots.get_mut(&beside.claim.key)?;
+        let kind = beside.claim.kind;
+        let is_in_the_way = |hold: &Arc<Hold>| match waiter {
+            // Its grant proves that nobody reads, and it may be about to make these lost.
+            _ if kind.excludes(hold.claim.kind) => hold.is_held(),
+            Some(_) => false,
+            // Another branch of its owner has come first.
+            None => hold.is_owned_by(owner) && hold.is_held(),
+        };
+        let has_left = |id| slot.head(id).is_none();
+        // A writer that waits may have come first too.
+        if slot.line.holds().iter().any(is_in_the_way)
+            || waiter.map_or_else(|| slot.line.has_writers(), has_left)
+        {
+            return None;
+        }
+        let hold = Arc::new(beside.beside(owner.clone(), origin, generation, now)?);
+        let waiter = slot.line.grant(Arc::clone(&hold), waiter, now).ok()?;
+        Some((Arc::clone(&hold), self.registered(slot, &hold, waiter, now)))
+    }
+
     /// Registers a grant, unless the waiter that it is for has gone.
     pub(crate) fn admit(
         &self,
@@ -375,6 +407,17 @@ impl<W: World> Lines<W> {
                 same_owner: Vec::new(),
             };
         };
+        self.registered(slot, hold, waiter, now)
+    }
+
+    /// Counts a hold that the line has just taken in.
+    fn registered(
+        &self,
+        slot: RefMut<'_, Key, KeyState<W>>,
+        hold: &Arc<Hold>,
+        waiter: Option<CallWaiter<W::RawGuard>>,
+        now: Instant,
+    ) -> Admitted<W::RawGuard> {
         // Before the shard is unlocked: a removal must not be counted first.
         self.holds[hold.claim.kind.counted() as usize].fetch_add(1, Ordering::Relaxed);
         Admitted {

@@ -28,15 +28,18 @@ const OPEN: Duration = Duration::from_millis(10);
 pub(super) struct Share {
     /// That of the acquire which took the field.
     generation: u64,
+    /// The time before that was sent.
+    sent: Instant,
     open_until: Instant,
     holds: AtomicUsize,
 }
 
 impl Share {
-    /// Makes the share of a field that was granted at this time.
-    pub(super) fn new(generation: u64, granted: Instant) -> Arc<Self> {
+    /// Makes the share of a field that was asked for and granted at these times.
+    pub(super) fn new(generation: u64, sent: Instant, granted: Instant) -> Arc<Self> {
         Arc::new(Self {
             generation,
+            sent,
             open_until: granted + OPEN,
             holds: AtomicUsize::new(1),
         })
@@ -61,6 +64,12 @@ impl Hold {
     pub(crate) fn acquired_by(&self) -> u64 {
         let share = self.share.as_ref();
         share.map_or(self.generation, |share| share.generation)
+    }
+
+    /// Returns the time before that acquire was sent: its lease, and so the first renewal, counts
+    /// from there.
+    pub(crate) fn asked_at(&self) -> Instant {
+        self.share.as_ref().map_or(self.since, |share| share.sent)
     }
 
     /// Returns whether a reader with these terms may have the lock under the same field. After a
@@ -205,6 +214,7 @@ mod tests {
         let later = now + Duration::from_millis(9);
         let second = joins(&first, later).expect("open");
         assert_eq!(second.valid_until(), first.valid_until());
+        assert_eq!((second.since, second.asked_at()), (later, now));
         assert_eq!((second.generation, second.acquired_by()), (8, 7));
         assert!(first.renewed(0, later, later));
         let third = joins(&first, later).expect("open");

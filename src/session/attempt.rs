@@ -239,23 +239,49 @@ pub(super) async fn attempt(
     acquired.and_then(|holds| Acquired::Granted(holds.into_iter().map(granted).collect()))
 }
 
-/// Grants a read under the field of this hold of another reader, without asking the server. Returns
-/// `None` if that one is not open any more.
+/// Grants a read under the field of this hold of another reader, without asking the server, and
+/// registers it. Returns `None` if that one is not open any more, or if the caller has to come
+/// again.
 pub(super) fn join(
-    session: &Session,
+    session: &Arc<Session>,
     beside: &Hold,
     owner: &Owner,
     origin: Origin,
-) -> Option<Granted> {
+) -> Option<RawGuard> {
+    let (granted, admitted) = joined(session, beside, None, owner, origin)?;
+    Some(enter(session, &granted, admitted.same_owner))
+}
+
+/// Does so for a caller that waits, if one is given.
+fn joined(
+    session: &Arc<Session>,
+    beside: &Hold,
+    waiter: Option<u64>,
+    owner: &Owner,
+    origin: Origin,
+) -> Option<(Granted, Admitted<RawGuard>)> {
     let generation = session.generations.fetch_add(1, Ordering::Relaxed);
-    let hold = beside.beside(owner.clone(), origin, generation, session.now())?;
-    Some(Granted::new(session, owner, Arc::new(hold)))
+    let reader = (owner, origin, generation);
+    let now = session.now();
+    let (hold, admitted) = session.lines.join(beside, waiter, reader, now)?;
+    watch_end(session, &hold);
+    note(session, &hold);
+    Some((Granted::new(session, owner, hold), admitted))
 }
 
 /// Registers a grant for a caller that is not in the line.
 pub(super) fn register(session: &Arc<Session>, granted: &Granted) -> RawGuard {
     let Admitted { same_owner, .. } = admit(session, granted, None);
     watch_end(session, &granted.hold);
+    enter(session, granted, same_owner)
+}
+
+/// Makes the guard of a registered grant.
+fn enter(
+    session: &Arc<Session>,
+    granted: &Granted,
+    same_owner: Vec<CallWaiter<RawGuard>>,
+) -> RawGuard {
     // Invariant 1: if anything below panics, the drop of the guard gives the lock back.
     let guard = RawGuard::granted(
         Arc::clone(session),
@@ -286,9 +312,10 @@ pub(super) fn deliver(session: &Arc<Session>, granted: Granted, waiter: u64) {
 /// Lets the readers at the front of the line come in beside the one that has just got this grant.
 pub(super) fn let_readers_in(session: &Arc<Session>, beside: &Arc<Hold>) {
     while let Some(head) = session.lines.reader_beside(beside, session.now())
-        && let Some(granted) = join(session, beside, &head.owner, head.origin)
+        && let Some((granted, admitted)) =
+            joined(session, beside, Some(head.id), &head.owner, head.origin)
     {
-        deliver(session, granted, head.id);
+        give(session, granted, admitted);
     }
 }
 
@@ -331,8 +358,9 @@ fn give(session: &Arc<Session>, granted: Granted, admitted: Admitted<RawGuard>) 
 fn admit(session: &Arc<Session>, granted: &Granted, waiter: Option<u64>) -> Admitted<RawGuard> {
     depose_others(session, &granted.hold);
     let admitted = session.lines.admit(&granted.hold, waiter, Instant::now());
-    // A reader may have come in meanwhile beside one that the grant has just made lost.
-    if !granted.hold.claim.kind.hands_over() {
+    // A reader may have come in meanwhile beside one that this write has just made lost.
+    let kind = granted.hold.claim.kind;
+    if !kind.hands_over() && !kind.shares() {
         depose_others(session, &granted.hold);
     }
     admitted
@@ -350,8 +378,13 @@ fn depose_others(session: &Session, hold: &Hold) {
     {
         other.lose(Loss::NotOwner);
     }
+    note(session, hold);
+}
+
+/// Notes the key of a grant for the run that is its owner, if one is.
+fn note(session: &Session, hold: &Hold) {
+    let key = &hold.claim.key;
     let owner = hold.owner();
-    // For the run that is the owner, if one is.
     owner.note(key, |key| {
         session
             .lines

@@ -148,6 +148,16 @@ impl Session {
             for hold in before.iter().chain(now.iter().filter(|hold| named(hold))) {
                 deposed |= hold.lose(Loss::ForceUnlocked);
             }
+            // A reader may have come in beside one of them before it was lost.
+            let stands = |hold: &Arc<Hold>| hold.is_held() && named(hold);
+            while let Some(hold) = session
+                .lines
+                .holds_of(&key)
+                .iter()
+                .find(|hold| stands(hold))
+            {
+                deposed |= hold.lose(Loss::ForceUnlocked);
+            }
             // Fields that are no text are no owner's, neither of this crate nor of Redisson.
             let fields: Arc<[String]> = found?
                 .into_iter()

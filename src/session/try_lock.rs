@@ -112,7 +112,7 @@ pub(super) fn beside(
     caller: &Caller,
 ) -> Result<Option<RawGuard>, Error> {
     match attempt::join(session, hold, &caller.owner, caller.origin) {
-        Some(granted) => take(session, attempt::register(session, &granted)),
+        Some(guard) => take(session, guard),
         None => Ok(None),
     }
 }

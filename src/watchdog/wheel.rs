@@ -116,7 +116,7 @@ impl Wheel {
             return;
         };
         let now = Instant::now();
-        let base = held.since;
+        let base = held.asked_at();
         let renew_at = self.rhythm.tick_at(&held, base, 0, now);
         let entry = RenewEntry {
             hold,

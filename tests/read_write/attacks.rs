@@ -1,10 +1,15 @@
 //! What a hostile reader found: each test is a defect that is cured.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, mpsc};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::common::{Server, eventually, key, locker, ms, soon};
-use lockhound::{Error, Owner};
+use crate::common::{Server, eventually, key, locker, locker_with, ms, soon};
+use lockhound::{Error, Owner, ReadGuard, RwLock};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -147,4 +152,136 @@ async fn a_read_that_a_run_passes_on_refuses_its_owners_waiting_write() {
     let (kept, refused) = soon(ms(3_000), both).await.expect("told");
     assert!(matches!(refused, Some(Error::Config(_))), "{refused:?}");
     drop(kept);
+}
+
+/// Stops the thread that logs that it has acquired a lock, until it is told to go on.
+struct StopAtGrant {
+    stopped: mpsc::Sender<bool>,
+    go_on: Mutex<mpsc::Receiver<()>>,
+}
+
+/// Whether an event says that a lock was acquired.
+struct SaysAcquired(bool);
+
+impl Visit for SaysAcquired {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0 |= field.name() == "message" && format!("{value:?}") == "acquired";
+    }
+}
+
+impl Subscriber for StopAtGrant {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut says = SaysAcquired(false);
+        event.record(&mut says);
+        if says.0 && self.stopped.send(true).is_ok() {
+            // Without a word the test is over.
+            let _: Result<_, _> = self.go_on.lock().unwrap().recv();
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// A reader on its way in beside another, which has logged its grant and is not registered yet.
+struct OnItsWayIn {
+    go_on: mpsc::Sender<()>,
+    reader: JoinHandle<Result<Option<ReadGuard>, Error>>,
+}
+
+impl OnItsWayIn {
+    /// Makes one beside a guard of its locker, which is returned too.
+    async fn beside_another(lock: &RwLock) -> (ReadGuard, Self) {
+        loop {
+            let first = lock.read().owned_by(Owner::new()).lock().await.unwrap();
+            let (stopped, stops) = mpsc::channel();
+            let (go_on, goes_on) = mpsc::channel();
+            let read = lock.read().owned_by(Owner::new());
+            let reader = std::thread::spawn(move || {
+                let over = stopped.clone();
+                let go_on = Mutex::new(goes_on);
+                let subscriber = StopAtGrant { stopped, go_on };
+                let read =
+                    tracing::subscriber::with_default(subscriber, || read.blocking_try_lock());
+                let _: Result<_, _> = over.send(false);
+                read
+            });
+            // The grant of a reader that has come too late to join is logged by another thread.
+            if stops.recv().unwrap() {
+                return (first, Self { go_on, reader });
+            }
+            drop((first, reader.join().unwrap().unwrap()));
+        }
+    }
+
+    /// Lets it go on, and returns what it gets.
+    fn enters(self) -> Result<Option<ReadGuard>, Error> {
+        drop(self.go_on);
+        self.reader.join().unwrap()
+    }
+}
+
+/// The command names the field on which that reader stands too.
+#[tokio::test]
+async fn force_unlock_leaves_no_reader_inside_that_is_on_its_way_beside_another() {
+    let (server, key) = (Server::start(), key());
+    let [here, there] = [locker(&server).await, locker(&server).await];
+    let lock = here.rw(&*key);
+    let (first, second) = OnItsWayIn::beside_another(&lock).await;
+    assert!(lock.force_unlock().await.unwrap());
+    let write = there.rw(&*key).write().try_lock().await.unwrap();
+    let write = write.expect("nobody is inside");
+    let second = second.enters();
+    assert!(
+        !matches!(&second, Ok(Some(guard)) if guard.loss().is_none()),
+        "it reads while another writes: {second:?}"
+    );
+    assert!(write.loss().is_none() && first.loss().is_some());
+    drop((first, second, write));
+    eventually(SOON, "nothing is left", || {
+        here.stats().holds == 0 && !server.exists(&key)
+    })
+    .await;
+}
+
+/// The write of its own locker, which proves that the field is gone, has come and gone meanwhile.
+#[tokio::test]
+async fn a_write_leaves_no_reader_inside_that_is_on_its_way_beside_another() {
+    let (server, key) = (Server::start(), key());
+    let here = locker_with(&server, ms(3_000)).await;
+    let there = locker(&server).await;
+    let lock = here.rw(&*key);
+    let (first, second) = OnItsWayIn::beside_another(&lock).await;
+    assert!(there.rw(&*key).force_unlock().await.unwrap());
+    // By its renewal.
+    soon(SOON, first.lost().cancelled())
+        .await
+        .expect("it finds that");
+    let write = lock.write().owned_by(Owner::new()).lock().await.unwrap();
+    write.unlock().await.unwrap();
+    let write = there.rw(&*key).write().try_lock().await.unwrap();
+    let write = write.expect("nobody is inside");
+    let second = second.enters();
+    assert!(
+        !matches!(&second, Ok(Some(guard)) if guard.loss().is_none()),
+        "it reads while another writes: {second:?}"
+    );
+    drop((first, second, write));
+    eventually(SOON, "nothing is left", || {
+        here.stats().holds == 0 && !server.exists(&key)
+    })
+    .await;
 }
