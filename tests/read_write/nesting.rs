@@ -74,8 +74,11 @@ async fn an_owner_that_writes_reads_inside_of_it() {
 #[tokio::test]
 async fn an_upgrade_is_refused_at_once_and_by_name() {
     let (server, key) = (Server::start(), key());
-    let lock = locker(&server).await.rw(&*key);
+    let locks = locker(&server).await;
+    let lock = locks.rw(&*key);
     let read = lock.read().lock().await.unwrap();
+    let label = format!("lockhound_label:{}", locks.id());
+    eventually(SOON, "it has its label", || server.exists(&label)).await;
     let before = server.calls("evalsha");
     let write = lock.write();
     let errors = [
