@@ -28,6 +28,7 @@
 //! - Outcomes that are certain (*not executed*, *refused*), fences, the bound on pending undos, and
 //!   that a release is given up after a lease.
 //! - Readers: see `model/rw.rs`, and who of them and of writers asks when `model/rw_phases.rs`.
+//! - Permits: see `model/permits.rs`, and who asks when `model/permits_waits.rs`.
 //! - Several nodes: see `model/quorum`. Which locker is woken when, and hand-overs within a
 //!   process: see `model/across` and `model/hand_over.rs`, which run the real line with the tests
 //!   of `src/line`.
@@ -54,6 +55,10 @@ mod checked;
 mod client;
 #[path = "model/memory/mod.rs"]
 mod memory;
+#[path = "model/permits.rs"]
+mod permits;
+#[path = "model/permits_waits.rs"]
+mod permits_waits;
 #[path = "model/promises.rs"]
 mod promises;
 #[path = "model/quorum/mod.rs"]
