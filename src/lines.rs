@@ -344,49 +344,61 @@ impl<W: World> Lines<W> {
         arrival
     }
 
-    /// Returns the head of the line if it is a reader that may come in beside this hold.
-    pub(crate) fn reader_beside(&self, hold: &Hold, now: Instant) -> Option<Head> {
-        let slot = self.slots.get(&hold.claim.key)?;
-        let head = slot.line.waiters().first()?;
-        let joins = head.call.shares() && hold.is_open(head.call.want.terms, now);
-        // Its owner may have a hold that is lost, or that it has to find.
-        let is_new = |head: &CallWaiter<_>| {
-            let mut holds = slot.line.holds().iter();
-            !holds.any(|hold| hold.is_owned_by(&head.owner))
-        };
-        (joins && is_new(head))
-            .then(|| slot.head(head.id))
-            .flatten()
-    }
-
     /// Registers the hold of a reader that comes in beside this one, in one step: whoever makes
-    /// this one lost finds the other too. Returns `None` if that one is not open any more, if the
-    /// waiter has gone, or if a reader that does not wait has to arrive once more.
+    /// this one lost finds the other too. Returns `None` if that one is not open any more, or if
+    /// the reader has to arrive once more.
     pub(crate) fn join(
         &self,
         beside: &Hold,
-        waiter: Option<u64>,
-        reader: (&Owner, Origin, u64),
+        owner: &Owner,
+        origin: Origin,
+        generation: u64,
         now: Instant,
     ) -> Option<(Arc<Hold>, Admitted<W::RawGuard>)> {
-        let (owner, origin, generation) = reader;
-        let mut slot = self.slots.get_mut(&beside.claim.key)?;
-        let kind = beside.claim.kind;
-        let is_in_the_way = |hold: &Arc<Hold>| match waiter {
-            // Its grant proves that nobody reads, and it may be about to make these lost.
-            _ if kind.excludes(hold.claim.kind) => hold.is_held(),
-            Some(_) => false,
-            // Another branch of its owner has come first.
-            None => hold.is_owned_by(owner) && hold.is_held(),
-        };
-        let has_left = |id| slot.head(id).is_none();
-        // A writer that waits may have come first too.
-        if slot.line.holds().iter().any(is_in_the_way)
-            || waiter.map_or_else(|| slot.line.has_writers(), has_left)
-        {
+        let slot = self.slots.get_mut(&beside.claim.key)?;
+        let is_its = |hold: &Arc<Hold>| hold.is_owned_by(owner) && hold.is_held();
+        // A writer that waits, or another branch of its owner, has come first.
+        if slot.line.has_writers() || slot.line.holds().iter().any(is_its) {
             return None;
         }
-        let hold = Arc::new(beside.beside(owner.clone(), origin, generation, now)?);
+        let reader = (owner.clone(), origin, generation);
+        self.take_in(slot, beside, None, reader, now)
+    }
+
+    /// Does the same for the head of the line, if that is a reader with the same terms.
+    pub(crate) fn join_first(
+        &self,
+        beside: &Hold,
+        generation: u64,
+        now: Instant,
+    ) -> Option<(Arc<Hold>, Admitted<W::RawGuard>)> {
+        let slot = self.slots.get_mut(&beside.claim.key)?;
+        let head = slot.line.waiters().first()?;
+        let joins = head.call.shares() && head.call.want.terms == beside.terms;
+        // Its owner may have a hold that is lost, or that it has to find.
+        let is_its = |hold: &Arc<Hold>| hold.is_owned_by(&head.owner);
+        if !joins || slot.line.holds().iter().any(is_its) {
+            return None;
+        }
+        let (id, reader) = (head.id, (head.owner.clone(), head.call.origin, generation));
+        self.take_in(slot, beside, Some(id), reader, now)
+    }
+
+    fn take_in(
+        &self,
+        mut slot: RefMut<'_, Key, KeyState<W>>,
+        beside: &Hold,
+        waiter: Option<u64>,
+        (owner, origin, generation): (Owner, Origin, u64),
+        now: Instant,
+    ) -> Option<(Arc<Hold>, Admitted<W::RawGuard>)> {
+        let kind = beside.claim.kind;
+        // Its grant proves that nobody reads, and it may be about to make these lost.
+        let writes = |hold: &Arc<Hold>| kind.excludes(hold.claim.kind) && hold.is_held();
+        if slot.line.holds().iter().any(writes) {
+            return None;
+        }
+        let hold = Arc::new(beside.beside(owner, origin, generation, now)?);
         let waiter = slot.line.grant(Arc::clone(&hold), waiter, now).ok()?;
         Some((Arc::clone(&hold), self.registered(slot, &hold, waiter, now)))
     }

@@ -233,7 +233,8 @@ mod tests {
                 let threads: Vec<_> = (0..4)
                     .map(|_| {
                         scope.spawn(|| {
-                            let joined = (0..50).filter_map(|_| joins_or_not(&first, now));
+                            let joined = (0..50)
+                                .filter_map(|_| first.beside(Owner::new(), first.origin, 8, now));
                             joined.filter(|hold| hold.leave_field()).count()
                         })
                     })
@@ -244,9 +245,5 @@ mod tests {
             });
             assert_eq!(lasts, 1);
         }
-    }
-
-    fn joins_or_not(hold: &Hold, now: Instant) -> Option<Hold> {
-        hold.beside(Owner::new(), hold.origin, 8, now)
     }
 }

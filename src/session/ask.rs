@@ -8,7 +8,7 @@ use tokio::task::yield_now;
 
 use super::attempt::{self, Attempt};
 use super::state::{Asking, UnderWay};
-use super::{Session, jobs};
+use super::{Session, jobs, read_write};
 use crate::claim::{Among, How, Listing};
 use crate::clock::Instant;
 use crate::foreign::log;
@@ -96,11 +96,10 @@ fn how(session: &Session, head: &Head, listing: Option<Listing>) -> How {
         return listing.into();
     }
     How::Among(Among {
-        locker: session.id.to_string().into(),
-        under: None,
         hint: Some(lease::hint_interval(session.settings.lease)),
         // The answer, the subscription, and the next ask.
         comes: session.quorum.answers_within() + session.quorum.round_trip(),
+        ..read_write::among(session)
     })
 }
 

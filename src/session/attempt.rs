@@ -248,25 +248,18 @@ pub(super) fn join(
     owner: &Owner,
     origin: Origin,
 ) -> Option<RawGuard> {
-    let (granted, admitted) = joined(session, beside, None, owner, origin)?;
+    let generation = session.generations.fetch_add(1, Ordering::Relaxed);
+    let lines = &session.lines;
+    let (hold, admitted) = lines.join(beside, owner, origin, generation, session.now())?;
+    let granted = joined(session, hold);
     Some(enter(session, &granted, admitted.same_owner))
 }
 
-/// Does so for a caller that waits, if one is given.
-fn joined(
-    session: &Arc<Session>,
-    beside: &Hold,
-    waiter: Option<u64>,
-    owner: &Owner,
-    origin: Origin,
-) -> Option<(Granted, Admitted<RawGuard>)> {
-    let generation = session.generations.fetch_add(1, Ordering::Relaxed);
-    let reader = (owner, origin, generation);
-    let now = session.now();
-    let (hold, admitted) = session.lines.join(beside, waiter, reader, now)?;
+/// Takes in that a reader has come in beside another.
+fn joined(session: &Session, hold: Arc<Hold>) -> Granted {
     watch_end(session, &hold);
     note(session, &hold);
-    Some((Granted::new(session, owner, hold), admitted))
+    Granted::new(session, &hold.owner(), hold)
 }
 
 /// Registers a grant for a caller that is not in the line.
@@ -288,7 +281,7 @@ fn enter(
         Arc::clone(&granted.hold),
         granted.hold.origin,
     );
-    serve(session, &granted.hold, same_owner);
+    serve(session, &granted.hold, same_owner, true);
     settle(session, granted);
     guard
 }
@@ -310,12 +303,10 @@ pub(super) fn deliver(session: &Arc<Session>, granted: Granted, waiter: u64) {
 }
 
 /// Lets the readers at the front of the line come in beside the one that has just got this grant.
-pub(super) fn let_readers_in(session: &Arc<Session>, beside: &Arc<Hold>) {
-    while let Some(head) = session.lines.reader_beside(beside, session.now())
-        && let Some((granted, admitted)) =
-            joined(session, beside, Some(head.id), &head.owner, head.origin)
-    {
-        give(session, granted, admitted);
+pub(super) fn let_readers_in(session: &Arc<Session>, beside: &Hold) {
+    let next = || session.generations.fetch_add(1, Ordering::Relaxed);
+    while let Some((hold, admitted)) = session.lines.join_first(beside, next(), session.now()) {
+        give(session, joined(session, hold), admitted);
     }
 }
 
@@ -338,10 +329,7 @@ pub(super) fn deliver_after(
 fn give(session: &Arc<Session>, granted: Granted, admitted: Admitted<RawGuard>) {
     let (hold, Admitted { waiter, same_owner }) = (&granted.hold, admitted);
     let guard = RawGuard::granted(Arc::clone(session), Arc::clone(hold), hold.origin);
-    match waiter {
-        Some(_) => serve(session, hold, same_owner),
-        None => serve_first(session, hold, same_owner),
-    }
+    serve(session, hold, same_owner, waiter.is_some());
     settle(session, &granted);
     session.engine.answered();
     let Granted { in_flight, .. } = granted;
@@ -421,35 +409,28 @@ fn settle(session: &Arc<Session>, granted: &Granted) {
     }
 }
 
-/// Passes the guards to waiters of the same owner, which have entered with the grant.
-fn serve(session: &Arc<Session>, hold: &Arc<Hold>, waiters: Vec<CallWaiter<RawGuard>>) {
+/// Passes the guards to waiters of the same owner, which have entered with the grant: `beside` the
+/// call that it is for or, if that is gone, the first of them in its place.
+fn serve(
+    session: &Arc<Session>,
+    hold: &Arc<Hold>,
+    waiters: Vec<CallWaiter<RawGuard>>,
+    mut beside: bool,
+) {
     if waiters.is_empty() {
         return;
     }
     // One write for all of them: they are counted already.
     release::count_behind(session, hold, hold.guards());
     for waiter in waiters {
-        serve_beside(session, hold, waiter);
+        let (session, hold, origin) = (Arc::clone(session), Arc::clone(hold), waiter.call.origin);
+        let guard = if beside {
+            reentries::note_reentry(&hold);
+            RawGuard::granted_beside(session, hold, origin)
+        } else {
+            RawGuard::granted(session, hold, origin)
+        };
+        beside = true;
+        foreign::answer(waiter.call.reply, Ok(LineAnswer::Granted(guard)));
     }
-}
-
-/// As [`serve`], if the call that the grant is for is gone: a later one of its owner takes its
-/// place.
-fn serve_first(session: &Arc<Session>, hold: &Arc<Hold>, waiters: Vec<CallWaiter<RawGuard>>) {
-    let mut waiters = waiters.into_iter();
-    let Some(first) = waiters.next() else {
-        return;
-    };
-    release::count_behind(session, hold, hold.guards());
-    let guard = RawGuard::granted(Arc::clone(session), Arc::clone(hold), first.call.origin);
-    foreign::answer(first.call.reply, Ok(LineAnswer::Granted(guard)));
-    for waiter in waiters {
-        serve_beside(session, hold, waiter);
-    }
-}
-
-fn serve_beside(session: &Arc<Session>, hold: &Arc<Hold>, waiter: CallWaiter<RawGuard>) {
-    reentries::note_reentry(hold);
-    let guard = RawGuard::granted_beside(Arc::clone(session), Arc::clone(hold), waiter.call.origin);
-    foreign::answer(waiter.call.reply, Ok(LineAnswer::Granted(guard)));
 }

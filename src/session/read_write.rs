@@ -33,6 +33,16 @@ pub(super) fn upgrade(key: &Key) -> Error {
     )
 }
 
+/// Returns how a reader or a writer asks that does not wait if it is refused.
+pub(super) fn among(session: &Session) -> Among {
+    Among {
+        locker: session.id.to_string().into(),
+        under: None,
+        hint: None,
+        comes: Duration::ZERO,
+    }
+}
+
 /// Reads inside this write hold of the caller's owner. Returns `None` if that hold is being
 /// released: then the caller comes again.
 ///
@@ -52,10 +62,8 @@ pub(super) async fn read_inside(
     jobs::on_engine(session, async move {
         let sent = Instant::now();
         let how = How::Among(Among {
-            locker: owned.id.to_string().into(),
             under: Some(Arc::clone(&write.claim.field)),
-            hint: None,
-            comes: Duration::ZERO,
+            ..among(&owned)
         });
         let keys = slice::from_ref(&key);
         match attempt::attempt(&owned, keys, &owner, origin, want, Order::AllAtOnce, how).await {
@@ -143,20 +151,17 @@ impl Session {
                     .flatten()
                     .any(|holder| *holder.field == *hold.claim.field.as_bytes())
             };
-            let mut deposed = false;
-            let now = session.lines.holds_of(&key);
-            for hold in before.iter().chain(now.iter().filter(|hold| named(hold))) {
-                deposed |= hold.lose(Loss::ForceUnlocked);
-            }
-            // A reader may have come in beside one of them before it was lost.
-            let stands = |hold: &Arc<Hold>| hold.is_held() && named(hold);
-            while let Some(hold) = session
-                .lines
-                .holds_of(&key)
-                .iter()
-                .find(|hold| stands(hold))
-            {
-                deposed |= hold.lose(Loss::ForceUnlocked);
+            let (mut deposed, mut standing) = (false, before);
+            loop {
+                for hold in &standing {
+                    deposed |= hold.lose(Loss::ForceUnlocked);
+                }
+                // A reader may have come in beside one of them before it was lost.
+                standing = session.lines.holds_of(&key);
+                standing.retain(|hold| hold.is_held() && named(hold));
+                if standing.is_empty() {
+                    break;
+                }
             }
             // Fields that are no text are no owner's, neither of this crate nor of Redisson.
             let fields: Arc<[String]> = found?

@@ -1,7 +1,6 @@
 //! Acquires one lock or several at once or not at all, past the lines.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::attempt;
 use super::attempt::Attempt;
@@ -10,7 +9,7 @@ use super::read_write;
 use super::reentries;
 use super::release;
 use super::{RawGuard, Session};
-use crate::claim::{Among, How};
+use crate::claim::How;
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
 use crate::hold::{Hold, HoldState, Want};
@@ -132,12 +131,7 @@ async fn acquire_all(
         let sent = Instant::now();
         let how = match want.kind.hands_over() {
             true => How::Plainly,
-            false => How::Among(Among {
-                locker: owned.id.to_string().into(),
-                under: None,
-                hint: None,
-                comes: Duration::ZERO,
-            }),
+            false => How::Among(read_write::among(&owned)),
         };
         match attempt::attempt(&owned, &keys, &owner, origin, want, Order::AllAtOnce, how).await {
             Attempt::Granted(granted) => Ok(Some(
