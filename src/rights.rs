@@ -199,7 +199,7 @@ const READ_WRITE: &[Row] = &[
             "PTTL WRITER",
             "DEL WRITER",
             "GET READER",
-            "SET READER waits PX 1",
+            "SET READER 20 PX 1",
             "PTTL READER",
         ],
     ),

@@ -87,21 +87,21 @@ impl Runs {
 
     /// Returns the number of the innermost run of this lock that is not over.
     pub(crate) fn innermost(&self, locker: Uuid, key: &Key) -> Option<u64> {
-        let of_key = |frame: &&Frame| {
-            frame.locker == locker && frame.keys.contains(key) && frame.turn.strong_count() > 0
-        };
-        self.frames().find(of_key).map(|frame| frame.number)
+        self.frames_of(locker, key).next().map(|frame| frame.number)
     }
 
     /// Returns the same, of those runs that have a turn.
     pub(crate) fn innermost_turn(&self, locker: Uuid, key: &Key) -> Option<u64> {
-        let of_key = |frame: &&Frame| {
-            frame.has_turn
-                && frame.locker == locker
-                && frame.keys.contains(key)
-                && frame.turn.strong_count() > 0
-        };
-        self.frames().find(of_key).map(|frame| frame.number)
+        let mut frames = self.frames_of(locker, key);
+        frames
+            .find(|frame| frame.has_turn)
+            .map(|frame| frame.number)
+    }
+
+    fn frames_of(&self, locker: Uuid, key: &Key) -> impl Iterator<Item = &Frame> {
+        self.frames().filter(move |frame| {
+            frame.locker == locker && frame.keys.contains(key) && frame.turn.strong_count() > 0
+        })
     }
 
     /// Returns whether these runs contain all of the `outer` runs that are not over.
