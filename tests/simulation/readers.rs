@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::common::ms;
 use crate::plan::{one_in, up_to};
-use crate::worker::{DEEPEST, Name, Takes, Worker, left};
+use crate::worker::{DEEPEST, Name, Takes, Worker, left, takes};
 use crate::world::{Entry, Inside, Leaving, Left, Role};
 
 /// A guard of a reader or of a writer.
@@ -281,47 +281,13 @@ impl Worker {
     }
 }
 
-impl Takes for ReadLock {
-    type Guard = ReadGuard;
-
-    fn take(&self) -> impl Future<Output = Result<ReadGuard, Error>> + Send {
-        self.lock()
-    }
-
-    fn take_at_once(&self) -> impl Future<Output = Result<Option<ReadGuard>, Error>> + Send {
-        self.try_lock()
-    }
-
-    fn take_within(
-        &self,
-        wait: Duration,
-    ) -> impl Future<Output = Result<Option<ReadGuard>, Error>> + Send {
-        self.try_lock_for(wait)
-    }
-}
-
-impl Takes for WriteLock {
-    type Guard = WriteGuard;
-
-    fn take(&self) -> impl Future<Output = Result<WriteGuard, Error>> + Send {
-        self.lock()
-    }
-
-    fn take_at_once(&self) -> impl Future<Output = Result<Option<WriteGuard>, Error>> + Send {
-        self.try_lock()
-    }
-
-    fn take_within(
-        &self,
-        wait: Duration,
-    ) -> impl Future<Output = Result<Option<WriteGuard>, Error>> + Send {
-        self.try_lock_for(wait)
-    }
-
+takes!(ReadLock => ReadGuard);
+takes!(
+    WriteLock => WriteGuard,
     /// An owner that reads would wait for itself.
     fn is_refused(&self, worker: &Worker, since: u64) -> bool {
         worker
             .world
             .has_read(self.key().as_str(), &worker.who, since)
     }
-}
+);

@@ -523,40 +523,34 @@ pub trait Takes: Sync {
     }
 }
 
-impl Takes for Lock {
-    type Guard = Guard;
+/// Takes a lock of this type by its methods of these names.
+macro_rules! takes {
+    ($lock:ty => $guard:ty $(, $more:item)?) => {
+        impl Takes for $lock {
+            type Guard = $guard;
 
-    fn take(&self) -> impl Future<Output = Result<Guard, Error>> + Send {
-        self.lock()
-    }
+            fn take(&self) -> impl Future<Output = Result<$guard, Error>> + Send {
+                self.lock()
+            }
 
-    fn take_at_once(&self) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
-        self.try_lock()
-    }
+            fn take_at_once(
+                &self,
+            ) -> impl Future<Output = Result<Option<$guard>, Error>> + Send {
+                self.try_lock()
+            }
 
-    fn take_within(
-        &self,
-        wait: Duration,
-    ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
-        self.try_lock_for(wait)
-    }
+            fn take_within(
+                &self,
+                wait: Duration,
+            ) -> impl Future<Output = Result<Option<$guard>, Error>> + Send {
+                self.try_lock_for(wait)
+            }
+
+            $($more)?
+        }
+    };
 }
+pub(crate) use takes;
 
-impl Takes for MultiLock {
-    type Guard = MultiGuard;
-
-    fn take(&self) -> impl Future<Output = Result<MultiGuard, Error>> + Send {
-        self.lock()
-    }
-
-    fn take_at_once(&self) -> impl Future<Output = Result<Option<MultiGuard>, Error>> + Send {
-        self.try_lock()
-    }
-
-    fn take_within(
-        &self,
-        wait: Duration,
-    ) -> impl Future<Output = Result<Option<MultiGuard>, Error>> + Send {
-        self.try_lock_for(wait)
-    }
-}
+takes!(Lock => Guard);
+takes!(MultiLock => MultiGuard);
