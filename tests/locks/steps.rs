@@ -664,7 +664,7 @@ async fn commands_sent_again_because_of_a_refused_key_are_not_overtaken() {
     let () = server.command(&["ACL", "SETUSER", "app", "~redisson_lock__channel:*"]);
     let url = server.url().replace("redis://", "redis://app:secret@");
     let locks = builder(&url, ms(60_000)).connect().await.unwrap();
-    let trial = Trial::new(ms(2_000), (640, 0));
+    let trial = Trial::new(ms(4_000), (640, 0));
     let forbidden = (0..8).map(|name| {
         let (lock, trial) = (
             locks
