@@ -74,6 +74,23 @@ local function rank(entry, name)
   end
 end
 
+-- A limit of scores, which may be infinite.
+local function limit(text)
+  return text == '-inf' and -math.huge or text == '+inf' and math.huge or tonumber(text)
+    or refuse('ERR min or max is not a float')
+end
+
+local function within(member, lowest, highest)
+  return member.score >= lowest and member.score <= highest
+end
+
+local function raise(key, number)
+  local entry = find(key, 'string') or {kind = 'string', text = '0'}
+  local raised = integer(entry.text) + number
+  entries[key], entry.text = entry, spelled(raised)
+  return raised
+end
+
 local commands = {
   GET = function(key)
     local entry = find(key, 'string')
@@ -98,6 +115,9 @@ local commands = {
       if expires <= now_ms then
         refuse("ERR invalid expire time in 'set' command")
       end
+    elseif option == 'KEEPTTL' then
+      local before = find(key)
+      expires = before and before.expires
     elseif option then
       refuse('ERR syntax error')
     end
@@ -105,10 +125,10 @@ local commands = {
     return reply
   end,
   INCR = function(key)
-    local entry = find(key, 'string') or {kind = 'string', text = '0'}
-    local number = integer(entry.text) + 1
-    entries[key], entry.text = entry, spelled(number)
-    return number
+    return raise(key, 1)
+  end,
+  INCRBY = function(key, number)
+    return raise(key, integer(number))
   end,
   TYPE = function(key)
     local entry = find(key)
@@ -195,30 +215,81 @@ local commands = {
     local entry = hash(key)
     return entry.fields[field] and 0 or write(entry, field, value)
   end,
-  ZADD = function(key, score, name)
-    if not tonumber(score) then
-      refuse('ERR value is not a valid float')
+  ZADD = function(key, ...)
+    local words, added = {...}, 0
+    local only_there = words[1] == 'XX'
+    if only_there then
+      table.remove(words, 1)
+    end
+    if #words == 0 or #words % 2 == 1 then
+      refuse('ERR syntax error')
+    end
+    for i = 1, #words, 2 do
+      words[i] = tonumber(words[i]) or refuse('ERR value is not a valid float')
     end
     local entry = find(key, 'zset') or {kind = 'zset', members = {}}
-    entries[key] = entry
-    local at = rank(entry, name)
-    entry.members[at or #entry.members + 1] = {name = name, score = tonumber(score)}
+    for i = 1, #words, 2 do
+      local at = rank(entry, words[i + 1])
+      if at or not only_there then
+        entry.members[at or #entry.members + 1] = {name = words[i + 1], score = words[i]}
+        added = added + (at and 0 or 1)
+      end
+    end
+    if #entry.members > 0 then
+      entries[key] = entry
+    end
     table.sort(entry.members, function(one, other)
       return one.score < other.score or (one.score == other.score and one.name < other.name)
     end)
-    return at and 0 or 1
+    return added
   end,
-  ZREM = function(key, name)
-    local entry = find(key, 'zset')
-    local at = rank(entry, name)
-    if not at then
-      return 0
+  ZREM = function(key, ...)
+    local entry, removed = find(key, 'zset'), 0
+    for _, name in ipairs({...}) do
+      local at = rank(entry, name)
+      if at then
+        table.remove(entry.members, at)
+        removed = removed + 1
+      end
     end
-    table.remove(entry.members, at)
-    if #entry.members == 0 then
+    if entry and #entry.members == 0 then
       entries[key] = nil
     end
-    return 1
+    return removed
+  end,
+  ZMSCORE = function(key, ...)
+    local entry, scores = find(key, 'zset'), {}
+    for i, name in ipairs({...}) do
+      local at = rank(entry, name)
+      scores[i] = at and word(entry.members[at].score) or false
+    end
+    return scores
+  end,
+  ZCOUNT = function(key, lowest, highest)
+    lowest, highest = limit(lowest), limit(highest)
+    local entry, count = find(key, 'zset'), 0
+    for _, member in ipairs(entry and entry.members or {}) do
+      count = count + (within(member, lowest, highest) and 1 or 0)
+    end
+    return count
+  end,
+  ZREMRANGEBYSCORE = function(key, lowest, highest)
+    lowest, highest = limit(lowest), limit(highest)
+    local entry, kept = find(key, 'zset'), {}
+    if not entry then
+      return 0
+    end
+    for _, member in ipairs(entry.members) do
+      if not within(member, lowest, highest) then
+        kept[#kept + 1] = member
+      end
+    end
+    local removed = #entry.members - #kept
+    entry.members = kept
+    if #kept == 0 then
+      entries[key] = nil
+    end
+    return removed
   end,
   ZCARD = function(key)
     local entry = find(key, 'zset')

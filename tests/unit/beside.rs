@@ -95,6 +95,34 @@ fn sequence() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
+/// Some members with scores, perhaps only if they are there.
+fn members() -> BoxedStrategy<Vec<String>> {
+    let only_there = prop_oneof![Just(vec![text("XX")]), Just(Vec::new())];
+    let scored = vec((score(), field()), 1..4);
+    (only_there, scored)
+        .prop_map(|(mut words, scored)| {
+            words.extend(scored.into_iter().flat_map(<[_; 2]>::from));
+            words
+        })
+        .boxed()
+}
+
+/// A limit of scores.
+fn limit() -> BoxedStrategy<String> {
+    prop_oneof![
+        1 => Just(text("-inf")),
+        1 => Just(text("+inf")),
+        4 => score(),
+    ]
+    .boxed()
+}
+
+fn number() -> BoxedStrategy<String> {
+    select(vec!["1", "-1", "7", "-300", "0", "x"])
+        .prop_map(text)
+        .boxed()
+}
+
 fn command() -> impl Strategy<Value = Vec<String>> {
     let call = |name: &'static str, words: BoxedStrategy<Vec<String>>| {
         words
@@ -108,6 +136,7 @@ fn command() -> impl Strategy<Value = Vec<String>> {
     let options = prop_oneof![
         3 => Just(Vec::new()),
         2 => Just(vec![text("GET")]),
+        2 => Just(vec![text("KEEPTTL")]),
         4 => lifetime().prop_map(|lifetime| vec![text("PX"), lifetime]),
         1 => Just(vec![text("PY")]),
     ];
@@ -149,7 +178,12 @@ fn command() -> impl Strategy<Value = Vec<String>> {
         4 => call("HSET", of_key(prop_oneof![6 => pairs, 1 => odd].boxed())),
         2 => call("HSETNX", of_key(two(field(), value()))),
         4 => call("ZADD", of_key(two(score(), field()))),
-        2 => call("ZREM", of_key(one(field()))),
+        3 => call("ZADD", of_key(members())),
+        2 => call("ZREM", of_key(vec(field(), 1..4).boxed())),
+        2 => call("ZMSCORE", of_key(vec(field(), 1..4).boxed())),
+        2 => call("ZCOUNT", of_key(two(limit(), limit()))),
+        2 => call("ZREMRANGEBYSCORE", of_key(two(limit(), limit()))),
+        2 => call("INCRBY", of_key(one(number()))),
         1 => call("ZCARD", of_key(none())),
         2 => call("ZRANK", of_key(one(field()))),
         3 => call("ZRANGE", of_key(join(two(place(), place()), scores.boxed()))),
@@ -478,7 +512,7 @@ fn a_server_in_memory_tells_who_it_is_as_redis_does() {
 }
 
 /// What a line of `redis.lua` says, and what a mistake makes of it.
-const MISTAKES: [[&str; 2]; 11] = [
+const MISTAKES: [[&str; 2]; 14] = [
     ["now_ms > entry.expires", "now_ms >= entry.expires"],
     ["entry.kind ~= kind", "false"],
     ["'%.17g'", "'%.14g'"],
@@ -496,7 +530,13 @@ const MISTAKES: [[&str; 2]; 11] = [
     ],
     ["entry.fields[field] and 0", "false and 0"],
     ["one.score < other.score", "one.score > other.score"],
-    ["if #entry.members == 0 then", "if false then"],
+    ["if entry and #entry.members == 0 then", "if false then"],
+    ["if at or not only_there then", "if true then"],
+    [
+        "if not within(member, lowest, highest) then",
+        "if within(member, lowest, highest) then",
+    ],
+    ["integer(entry.text) + number", "integer(entry.text) + 1"],
     [
         "first < 0 and math.max(first + #members, 0)",
         "first < 0 and first + #members",
