@@ -6,12 +6,15 @@ use std::time::Duration;
 use crate::key::Key;
 use crate::kind::Kind;
 
-/// A lock that is held or requested: its key, and the field that is there while it is held.
+/// A lock, or permits of a semaphore, held or requested: the key, and the field that is there while
+/// it is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) kind: &'static Kind,
     pub(crate) key: Key,
     pub(crate) field: Arc<str>,
+    /// How many permits it is of; 1 for what is no semaphore.
+    pub(crate) permits: u32,
 }
 
 /// What an acquire says beside its claims.
@@ -22,6 +25,11 @@ pub(crate) enum How {
     Listed(Listing),
     /// As a reader or a writer.
     Among(Among),
+    /// Permits for as many of the claims as there are enough for, in their order.
+    Permits {
+        /// How many there are, if nobody has said so yet.
+        capacity: Option<u32>,
+    },
 }
 
 impl From<Option<Listing>> for How {

@@ -54,6 +54,9 @@ use crate::options::Fencing;
 pub struct Fence(u64);
 
 impl Fence {
+    /// What permits have, whose holders are in no order.
+    pub(crate) const NONE: Self = Self(0);
+
     #[cfg(test)]
     pub(crate) const fn new(value: u64) -> Self {
         Self(value)

@@ -5,6 +5,7 @@
 //! | [`critical_sections`] | How does a program take one lock or several, and what does it do when it loses one? |
 //! | [`nesting_and_owners`] | Who enters again, who waits, and how is that changed? |
 //! | [`readers_and_writers`] | How do readers share a lock, and when is that worth it? |
+//! | [`permits`] | How are so many let in at once, and no more? |
 //! | [`waiting`] | How long does a call wait, and what happens while the servers are away? |
 //! | [`fencing`] | How does a database, an object store or another service refuse a holder that is late? |
 //! | [`quorums`] | When are several servers worth it, and what do clusters, Sentinels and replicas give? |
@@ -26,6 +27,7 @@
 //!   allowance for clocks that differ in rate (1 % of the lease and 2 ms).
 //! - *Terms*: how long a hold may last: its lease, whether it is renewed, and `max_hold`.
 //! - *Jeopardy*: the last renewal failed, and the lock is still held.
+//! - *Permit*: what a semaphore lets so many have at once.
 //! - *Scope*: a future in which calls enter as a given owner.
 //! - *Fence*: a number that grows with each acquisition. A resource refuses smaller ones than it
 //!   has seen.
@@ -44,6 +46,9 @@ pub mod nesting_and_owners {}
 
 #[doc = include_str!("../docs/guide/readers_and_writers.md")]
 pub mod readers_and_writers {}
+
+#[doc = include_str!("../docs/guide/permits.md")]
+pub mod permits {}
 
 #[doc = include_str!("../docs/guide/waiting.md")]
 pub mod waiting {}

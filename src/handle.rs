@@ -6,6 +6,7 @@ mod spans;
 
 use std::fmt::{self, Display};
 use std::future::Future;
+use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::foreign::{self, log};
 use crate::hold::{Terms, Want};
 use crate::identity::{Caller, Runs, Scope};
 use crate::key::Key;
-use crate::kind::{Kind, LockRole, READ, WRITE};
+use crate::kind::{Kind, LockRole};
 use crate::options::{Reentry, Settings, validate_duration};
 use crate::owner::Owner;
 use crate::session::{RawGuards, Session, SharedSession, Views};
@@ -71,14 +72,7 @@ pub(crate) struct Handle {
 impl Handle {
     /// Makes the handle of locks in the locker's format.
     pub(crate) fn new(shared: Arc<SharedSession>, keys: Arc<[Key]>) -> Self {
-        Self::in_role(shared, keys, LockRole::Alone)
-    }
-
-    pub(crate) fn in_role(shared: Arc<SharedSession>, keys: Arc<[Key]>, role: LockRole) -> Self {
-        let options = LockOptions {
-            role,
-            ..LockOptions::default()
-        };
+        let options = LockOptions::default();
         Self {
             shared,
             keys,
@@ -86,12 +80,15 @@ impl Handle {
         }
     }
 
+    /// Makes the handle of a lock of this kind.
+    pub(crate) fn of_kind(shared: Arc<SharedSession>, key: Key, kind: &'static Kind) -> Self {
+        let mut handle = Self::new(shared, [key].into());
+        handle.options.kind = Some(kind);
+        handle
+    }
+
     fn kind(&self) -> &'static Kind {
-        match self.options.role {
-            LockRole::Alone => self.settings().kind,
-            LockRole::Read => &READ,
-            LockRole::Write => &WRITE,
-        }
+        self.options.kind.unwrap_or(self.settings().kind)
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -144,7 +141,7 @@ impl Handle {
     fn calling(&self, wait: Wait) -> Calling<'_> {
         Calling::begin(
             self.session(),
-            self.kind().counted(),
+            self.kind().counted,
             wait,
             &self.keys,
             self.options.class,
@@ -332,26 +329,57 @@ impl Handle {
             ));
         }
         let kind = self.kind();
-        if !kind.hands_over() {
-            self.session().check_read_write()?;
+        let LockOptions {
+            permits, capacity, ..
+        } = self.options;
+        match kind.role {
+            LockRole::Alone => {}
+            LockRole::Read | LockRole::Write => self.session().check_read_write()?,
+            LockRole::Permit => {
+                self.session().check_permits(capacity)?;
+                check_number(permits, capacity)?;
+            }
         }
         let terms = self.options.terms(self.settings())?;
-        Ok(Want { kind, terms })
+        Ok(Want {
+            permits,
+            capacity: capacity.and_then(NonZeroU32::new),
+            ..Want::new(kind, terms)
+        })
     }
 }
 
 /// The owner and the times with which locks are taken.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct LockOptions {
     pub(crate) owner: Option<Owner>,
     pub(crate) fixed_lease: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Option<Duration>,
     pub(crate) reentry: Option<Reentry>,
-    /// As what the lock is taken.
-    pub(crate) role: LockRole,
+    /// As what the lock is taken, if not in the locker's format.
+    pub(crate) kind: Option<&'static Kind>,
+    /// How many permits; 1 of what is no semaphore.
+    pub(crate) permits: u32,
+    pub(crate) capacity: Option<u32>,
     /// A label of metrics and spans.
     pub(crate) class: Option<&'static str>,
+}
+
+impl Default for LockOptions {
+    fn default() -> Self {
+        Self {
+            owner: None,
+            fixed_lease: None,
+            max_hold: None,
+            min_hold: None,
+            reentry: None,
+            kind: None,
+            permits: 1,
+            capacity: None,
+            class: None,
+        }
+    }
 }
 
 impl LockOptions {
@@ -420,10 +448,7 @@ impl GuardInner {
             origin: self.guards.origin(),
             runs: self.runs.clone(),
         };
-        let want = Want {
-            kind,
-            terms: hold.terms,
-        };
+        let want = Want::new(kind, hold.terms);
         let session = self.shared.session();
         let taken = session.wait_in_line(key, &caller, &want, None).await;
         let taken = taken.and_then(|taken| taken.ok_or(Error::Closed));
@@ -481,6 +506,28 @@ impl GuardInner {
         span.ended(&answer);
         answer
     }
+}
+
+/// The most permits of one call: a script writes a record for each.
+const MOST_PERMITS: u32 = 1_000;
+
+/// # Errors
+/// [`Error::Config`] for a number of permits that nobody can get.
+fn check_number(permits: u32, capacity: Option<u32>) -> Result<(), Error> {
+    let problem = match capacity {
+        Some(0) => "the capacity is 0: give a semaphore one permit or more".to_owned(),
+        _ if permits == 0 => "0 permits were asked for: ask for 1 or more".to_owned(),
+        _ if permits > MOST_PERMITS => {
+            format!("{permits} permits were asked for: ask for at most {MOST_PERMITS} at once")
+        }
+        Some(capacity) if permits > capacity => {
+            format!(
+                "{permits} permits were asked for, and the capacity is {capacity}: ask for fewer"
+            )
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::config("permits", problem))
 }
 
 /// Shows one name as it is, several as a list.

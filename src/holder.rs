@@ -222,6 +222,150 @@ impl ReadWriteHolder {
     }
 }
 
+/// How many permits of a semaphore are free, and who has the others, at the moment when the server
+/// was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Usage {
+    free: Option<i64>,
+    taken: u64,
+    /// Whether each permit that is taken has a record.
+    pub(crate) knows_capacity: bool,
+    pub(crate) holders: Vec<PermitHolder>,
+}
+
+/// Who has permits of a semaphore: see [`Usage`].
+#[derive(Clone, PartialEq, Eq)]
+pub struct PermitHolder {
+    pub(crate) owner: Vec<u8>,
+    pub(crate) permits: u32,
+    pub(crate) remaining: Option<Duration>,
+    pub(crate) label: Option<String>,
+}
+
+impl Usage {
+    /// Makes it of what the server says: each member is one permit, with what is left of its lease.
+    /// The second permit of a claim, and each after it, is named after the first.
+    pub(crate) fn new(
+        free: Option<i64>,
+        taken: u64,
+        mut members: Vec<(Vec<u8>, Option<Duration>)>,
+    ) -> Self {
+        // The first one of each claim comes before those that are named after it.
+        members.sort();
+        let mut holders: Vec<PermitHolder> = Vec::new();
+        for (member, remaining) in members {
+            let first = named_after(&member);
+            match holders
+                .iter_mut()
+                .rev()
+                .find(|it| Some(&*it.owner) == first)
+            {
+                Some(holder) => {
+                    holder.permits += 1;
+                    holder.remaining = holder.remaining.min(remaining);
+                }
+                None => holders.push(PermitHolder {
+                    owner: member,
+                    permits: 1,
+                    remaining,
+                    label: None,
+                }),
+            }
+        }
+        Self {
+            free,
+            taken,
+            knows_capacity: true,
+            holders,
+        }
+    }
+
+    /// Returns how many permits there are, or `None` if nobody has set that. Of
+    /// [`Locker::semaphore`](crate::Locker::semaphore) it is always `None`, since what JVMs take
+    /// has no record.
+    pub fn capacity(&self) -> Option<u32> {
+        let known = self.free.filter(|_| self.knows_capacity)?;
+        u32::try_from(known.saturating_add_unsigned(self.taken)).ok()
+    }
+
+    /// Returns how many permits are free. Zero if more are taken than the capacity, or if nobody
+    /// has set one.
+    pub fn free(&self) -> u32 {
+        u32::try_from(self.free.unwrap_or(0).max(0)).unwrap_or(u32::MAX)
+    }
+
+    /// Returns how many permits are taken, as far as there are records.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Returns who has them, of at most 1,000 permits. A holder may be missing that has not renewed
+    /// for its lease.
+    pub fn holders(&self) -> &[PermitHolder] {
+        &self.holders
+    }
+}
+
+/// Returns the first member of the claim of which this is another one: `field` of `field:2`, where
+/// the field is `uuid:owner:generation`.
+fn named_after(member: &[u8]) -> Option<&[u8]> {
+    let at = member.iter().rposition(|byte| *byte == b':')?;
+    let (first, number) = (&member[..at], &member[at + 1..]);
+    let is_field = first.iter().filter(|byte| **byte == b':').count() >= 2;
+    (is_field && !number.is_empty() && number.iter().all(u8::is_ascii_digit)).then_some(first)
+}
+
+impl PermitHolder {
+    /// Returns the owner as text: `uuid:owner:generation` for one that uses this crate, and for
+    /// others the permit id that Redisson returns, which are the bytes on the server in hex.
+    pub fn owner(&self) -> Cow<'_, str> {
+        match self.field() {
+            Some(field) => field.into(),
+            None => self.hex().into(),
+        }
+    }
+
+    /// Returns its field, if it uses this crate.
+    pub(crate) fn field(&self) -> Option<&str> {
+        let field = str::from_utf8(&self.owner).ok()?;
+        (field.matches(':').count() >= 2).then_some(field)
+    }
+
+    /// Returns its bytes in hex.
+    pub(crate) fn hex(&self) -> String {
+        self.owner
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+
+    /// Returns how many permits it has.
+    pub fn permits(&self) -> u32 {
+        self.permits
+    }
+
+    /// Returns how much of its lease is left, or `None` if it has no lease. A renewal extends it.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.remaining
+    }
+
+    /// Returns the label of its locker, as [`Holder::label`].
+    pub fn label(&self) -> Option<&str> {
+        self.label.as_deref()
+    }
+}
+
+impl fmt::Debug for PermitHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PermitHolder")
+            .field("owner", &self.owner())
+            .field("label", &self.label)
+            .field("permits", &self.permits)
+            .field("remaining", &self.remaining)
+            .finish()
+    }
+}
+
 impl fmt::Debug for ReadWriteHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadWriteHolder")
@@ -264,6 +408,43 @@ impl fmt::Debug for NodeHolder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn permits_of_one_claim_are_one_holder() {
+        let ms = |ms| Some(Duration::from_millis(ms));
+        let members = [
+            ("u:o1:7:3", ms(10)),
+            ("u:o1:7", ms(30)),
+            ("u:o1:7:2", ms(30)),
+            ("u:o1:70", ms(20)),
+            ("jvm", None),
+            ("4:2", ms(1)),
+        ]
+        .map(|(member, left)| (member.as_bytes().to_vec(), left));
+        let usage = Usage::new(Some(4), 6, members.to_vec());
+        let found: Vec<_> = usage
+            .holders()
+            .iter()
+            .map(|it| (it.owner(), it.permits(), it.remaining()))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("343a32".into(), 1, ms(1)),
+                ("6a766d".into(), 1, None),
+                ("u:o1:7".into(), 3, ms(10)),
+                ("u:o1:70".into(), 1, ms(20)),
+            ]
+        );
+        assert_eq!(
+            (usage.capacity(), usage.free(), usage.taken()),
+            (Some(10), 4, 6)
+        );
+        let over = Usage::new(Some(-2), 3, Vec::new());
+        assert_eq!((over.capacity(), over.free()), (Some(1), 0));
+        let unset = Usage::new(None, 0, Vec::new());
+        assert_eq!((unset.capacity(), unset.free()), (None, 0));
+    }
 
     /// Returns the holder if the first of three nodes name these owners.
     fn holder(owners: &[&str]) -> Option<Holder> {

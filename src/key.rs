@@ -31,6 +31,18 @@ pub(crate) static READ_WRITE: Family = Family {
     channel: "redisson_rwlock:",
 };
 
+/// Redisson's semaphores whose permits have leases, and those without. They share channels.
+pub(crate) static PERMITS: Family = Family {
+    key: "",
+    channel: PERMIT_MESSAGES,
+};
+pub(crate) static SEMAPHORE: Family = Family {
+    key: "",
+    channel: PERMIT_MESSAGES,
+};
+
+const PERMIT_MESSAGES: &str = "redisson_sc:";
+
 /// The key of a server's memory.
 pub(crate) const MEMORY: &str = "lockhound_vote";
 
@@ -46,6 +58,9 @@ const WAITING: &str = "lockhound_waiting:";
 /// The prefixes of the hints that a writer or a reader waits.
 const WRITER: &str = "lockhound_writer:";
 const READER: &str = "lockhound_reader:";
+
+/// The prefix of the records of who has permits of a semaphore without leases.
+const RECORDS: &str = "lockhound_permits:";
 
 /// The number of marks, which all locks share.
 const MARKS: usize = 1_024;
@@ -138,6 +153,16 @@ impl Key {
         ptr::eq(self.family, &READ_WRITE)
     }
 
+    /// Returns whether it is a semaphore, of either kind.
+    pub(crate) fn has_permits(&self) -> bool {
+        ptr::eq(self.family, &PERMITS) || self.is_semaphore()
+    }
+
+    /// Returns whether it is a semaphore whose permits have no leases on the JVM.
+    pub(crate) fn is_semaphore(&self) -> bool {
+        ptr::eq(self.family, &SEMAPHORE)
+    }
+
     /// Returns the name as logs show it, so that a name cannot forge a line.
     pub(crate) fn shown(&self) -> Shown<'_> {
         Shown(self.as_str())
@@ -209,8 +234,23 @@ impl Key {
     /// Returns the key that is there for as long as a reader with this field has the lock:
     /// Redisson's readers tell by it who is alive.
     pub(crate) fn reader_timeout(&self, field: &str) -> String {
+        self.suffixed(format_args!("{field}:rwlock_timeout:1"))
+    }
+
+    /// Returns the key of the records of who has permits, and until when. Redisson has none for a
+    /// semaphore without leases.
+    pub(crate) fn permit_records(&self) -> String {
+        if self.is_semaphore() {
+            self.beside(RECORDS).to_string()
+        } else {
+            self.suffixed(format_args!("timeout"))
+        }
+    }
+
+    /// Redisson's `suffixName`.
+    fn suffixed(&self, suffix: fmt::Arguments<'_>) -> String {
         let [before, after] = if self.braced { ["{", "}"] } else { ["", ""] };
-        format!("{before}{self}{after}:{field}:rwlock_timeout:1")
+        format!("{before}{self}{after}:{suffix}")
     }
 
     /// Returns a key of this crate that belongs to this lock, in the lock's slot.

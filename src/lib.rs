@@ -35,6 +35,7 @@ mod quorum;
 mod random;
 mod rights;
 mod rw;
+mod semaphore;
 pub mod servers;
 mod session;
 mod shown;
@@ -61,7 +62,7 @@ pub use error::{ConfigError, Error, Loss, NodeFailure, ServerError, ServerErrorK
 pub use fence::Fence;
 pub use guard::Guard;
 pub use hold::HoldState;
-pub use holder::{Holder, Holders, LockMode, NodeHolder, ReadWriteHolder};
+pub use holder::{Holder, Holders, LockMode, NodeHolder, PermitHolder, ReadWriteHolder, Usage};
 pub use key::Key;
 pub use kind::{Format, LockKind};
 pub use lock::{Lock, Section};
@@ -72,6 +73,7 @@ pub use node::Tls;
 pub use options::{Fencing, Reentry};
 pub use owner::Owner;
 pub use rw::{ReadGuard, ReadLock, RwLock, WriteGuard, WriteLock};
+pub use semaphore::{HeldPermits, Permit, Semaphore};
 pub use stats::{
     Attempts, CallOutcome, Distribution, KindStats, Losses, NodeState, NodeTimes, Sizes, Stats,
 };

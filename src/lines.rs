@@ -302,6 +302,13 @@ impl<W: World> Lines<W> {
         }
     }
 
+    /// Returns the waiters at the front of a line that want the same terms, but for no more than
+    /// this many of them.
+    pub(crate) fn front(&self, key: &Key, most: usize) -> Vec<Head> {
+        let slot = self.slots.get(key);
+        slot.map_or_else(Vec::new, |slot| slot.front(most))
+    }
+
     /// Enters this owner's hold again, or returns why it cannot.
     pub(crate) fn enter(&self, key: &Key, owner: &Owner, want: Want, now: Instant) -> Entry {
         let Some(slot) = self.slots.get(key) else {
@@ -332,7 +339,7 @@ impl<W: World> Lines<W> {
             Entry::Upgrade => (Arrival::Upgrade, false),
             Entry::Beside(hold) => (Arrival::Beside(hold), false),
             Entry::HeldHere | Entry::Open => {
-                self.waiters[waiter.call.want.kind.counted() as usize]
+                self.waiters[waiter.call.want.kind.counted as usize]
                     .fetch_add(1, Ordering::Relaxed);
                 (Arrival::Queued, slot.line.arrive(waiter))
             }
@@ -431,7 +438,7 @@ impl<W: World> Lines<W> {
         now: Instant,
     ) -> Admitted<W::RawGuard> {
         // Before the shard is unlocked: a removal must not be counted first.
-        self.holds[hold.claim.kind.counted() as usize].fetch_add(1, Ordering::Relaxed);
+        self.holds[hold.claim.kind.counted as usize].fetch_add(1, Ordering::Relaxed);
         Admitted {
             waiter: self.counted(waiter),
             same_owner: self.let_in(slot, hold, now),
@@ -451,7 +458,7 @@ impl<W: World> Lines<W> {
         let (released, waiter) = slot.line.transfer(from, Arc::clone(hold), waiter, now);
         // Otherwise one hold takes the place of the other, and their number stays.
         if released.is_none() {
-            self.holds[hold.claim.kind.counted() as usize].fetch_add(1, Ordering::Relaxed);
+            self.holds[hold.claim.kind.counted as usize].fetch_add(1, Ordering::Relaxed);
         }
         let same_owner = self.let_in(slot, hold, now);
         // Its drop may run a waker, so it waits for the end of the shard's lock.
@@ -541,7 +548,7 @@ impl<W: World> Lines<W> {
         };
         let taken = slot.line.remove(hold);
         if taken.is_some() {
-            self.holds[hold.claim.kind.counted() as usize].fetch_sub(1, Ordering::Relaxed);
+            self.holds[hold.claim.kind.counted as usize].fetch_sub(1, Ordering::Relaxed);
         }
         self.run(key, slot, Event::Changed);
         // As above: after the shard's lock.
@@ -556,9 +563,10 @@ impl<W: World> Lines<W> {
         Some(waiter)
     }
 
-    /// Tells a line that waiters have left, if none is there any more, or the last writer has gone.
+    /// Tells a line that waiters have left, if none is there any more, or the last writer has gone,
+    /// or if those behind may want fewer permits.
     fn left(&self, key: &Key, slot: RefMut<'_, Key, KeyState<W>>) {
-        if slot.line.waiters().is_empty() || slot.line.has_spare_hint() {
+        if slot.line.waiters().is_empty() || slot.line.has_spare_hint() || key.has_permits() {
             self.run(key, slot, Event::Changed);
         }
     }
@@ -613,7 +621,7 @@ impl<W: World> Lines<W> {
 
     fn counted(&self, waiter: Option<CallWaiter<W::RawGuard>>) -> Option<CallWaiter<W::RawGuard>> {
         if let Some(waiter) = &waiter {
-            self.waiters[waiter.call.want.kind.counted() as usize].fetch_sub(1, Ordering::Relaxed);
+            self.waiters[waiter.call.want.kind.counted as usize].fetch_sub(1, Ordering::Relaxed);
         }
         waiter
     }
@@ -688,6 +696,7 @@ mod tests {
                 counts: true,
                 lister: None,
                 hint: None,
+                ends_apart: false,
                 sources: self.sources,
             }
         }

@@ -12,10 +12,11 @@ use uuid::Uuid;
 use crate::credentials::{AnyProvider, CredentialProvider};
 use crate::error::Error;
 use crate::foreign::{self, log};
-use crate::key::{Key, READ_WRITE};
+use crate::key::{Key, PERMITS as PERMITS_FAMILY, READ_WRITE, SEMAPHORE as SEMAPHORE_FAMILY};
 use crate::kind::Format;
 #[cfg(test)]
 use crate::kind::Kind;
+use crate::kind::{PERMITS, SEMAPHORE};
 use crate::lock::Lock;
 use crate::multi::MultiLock;
 #[cfg(feature = "tls")]
@@ -24,6 +25,7 @@ use crate::node::{Access, Provider, Target};
 use crate::options::{Fencing, Options, Reentry, Replicas, Settings};
 use crate::rights::{self, Right};
 use crate::rw::RwLock;
+use crate::semaphore::Semaphore;
 use crate::servers::ServerHandle;
 use crate::session::SharedSession;
 use crate::stats::Stats;
@@ -143,6 +145,36 @@ impl Locker {
     pub fn rw(&self, name: impl Into<Key>) -> RwLock {
         let key = name.into().under(&self.prefix, &READ_WRITE);
         RwLock::new(Arc::clone(&self.shared), key)
+    }
+
+    /// Returns the semaphore of this name, whose permits many have at once. Asks no server.
+    ///
+    /// It is shared with Redisson's `getPermitExpirableSemaphore`: each permit has a lease on both
+    /// sides, so those of a crashed holder come back, and never more are taken than there are. Use
+    /// a name for one kind only.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// let api = locks.permits("api:acme").capacity(10); // ten calls at a time, in the whole fleet
+    /// let permit = api.acquire().await?;
+    /// permit.release().await
+    /// # }
+    /// ```
+    pub fn permits(&self, name: impl Into<Key>) -> Semaphore {
+        let key = name.into().under(&self.prefix, &PERMITS_FAMILY);
+        Semaphore::new(Arc::clone(&self.shared), key, &PERMITS)
+    }
+
+    /// Returns the semaphore of this name that is shared with Redisson's `getSemaphore`. That a
+    /// crashed holder's permits come back is promised of this crate's permits only: what a JVM
+    /// takes is a number on the server that belongs to nobody, and stays taken if the JVM dies.
+    ///
+    /// Without JVMs, [`permits`](Self::permits) promises more. Asks no server. Use a name for one
+    /// kind only.
+    pub fn semaphore(&self, name: impl Into<Key>) -> Semaphore {
+        let key = name.into().under(&self.prefix, &SEMAPHORE_FAMILY);
+        Semaphore::new(Arc::clone(&self.shared), key, &SEMAPHORE)
     }
 
     /// Returns the locks of these names as one: a call takes all of them, or none. Asks no server.

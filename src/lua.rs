@@ -37,6 +37,14 @@ pub(crate) fn numbered(body: &str) -> String {
     format!("return cmsgpack.pack(ARGV[#ARGV], pcall(function() {body}\nend))\n")
 }
 
+/// Returns the body of a script that was wrapped so.
+#[cfg(test)]
+pub(crate) fn bare(text: &str) -> &str {
+    let body = text.strip_prefix("return cmsgpack.pack(ARGV[#ARGV], pcall(function() ");
+    body.and_then(|body| body.strip_suffix("\nend))\n"))
+        .expect("the form of this crate's scripts")
+}
+
 /// Returns the SHA-1 of a text, as `redis.sha1hex` does in scripts: it names holders and scripts.
 pub(crate) fn sha1(text: &[u8]) -> String {
     Sha1::from(text).digest().to_string()
@@ -67,8 +75,9 @@ pub(crate) use texts;
 
 /// The texts that all kinds share.
 const SHARED: Texts = texts!(
-    "shared" "ask" "batch" "enlist" "enlist_alone" "expel" "fence" "force" "forgotten" "holders" "inspect" "label"
-    "label_of" "leased" "open" "pass" "readers" "refused" "remembers" "timeouts" "types" "vet" "wake" "withdraw"
+    "shared" "ask" "batch" "capacity" "enlist" "enlist_alone" "expel" "fence" "force" "forgotten" "holders" "inspect"
+    "label" "label_of" "leased" "members" "open" "pass" "pruned" "readers" "refused" "remembers" "timeouts" "types"
+    "usage" "vet" "wake" "withdraw"
 );
 
 /// Stands before a script whose answer may be a vote.
@@ -162,9 +171,9 @@ fn named_by(line: &str) -> Option<&str> {
 /// 6 refuses it.
 fn with_sharded_message(script: &str) -> String {
     let mut text = script.to_owned();
-    for message in ["0", "1", "00"] {
-        let publish = format!("redis.pcall('PUBLISH', channel, '{message}')\n");
-        let sharded = format!("{publish}redis.pcall('SPUBLISH', channel, '{message}')\n");
+    for message in ["'0'", "'1'", "'00'", "free"] {
+        let publish = format!("redis.pcall('PUBLISH', channel, {message})\n");
+        let sharded = format!("{publish}redis.pcall('SPUBLISH', channel, {message})\n");
         text = text.replace(&publish, &sharded);
     }
     text
@@ -173,7 +182,7 @@ fn with_sharded_message(script: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::{KINDS, Kind};
+    use crate::kind::{KINDS, Kind, LockRole};
 
     /// Returns every text in `lua/`, under its folder and name.
     fn all() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
@@ -193,6 +202,8 @@ mod tests {
             "fence",
             FORGOTTEN,
             "leased",
+            "members",
+            "pruned",
             "refused",
             REMEMBERS,
             "timeouts",
@@ -326,7 +337,11 @@ mod tests {
 
     #[test]
     fn every_acquire_and_every_hand_over_makes_a_fence_once() {
-        for kind in KINDS {
+        // Permits have none.
+        let kinds = KINDS
+            .into_iter()
+            .filter(|kind| kind.role != LockRole::Permit);
+        for kind in kinds {
             let names: &[_] = match kind.hands_over() {
                 true => &["acquire", "acquire_all", "hand_over"],
                 false => &["acquire"],

@@ -20,7 +20,7 @@ pub struct Right {
     /// The words of the command, as an example of it. Sent as they are, they may write.
     pub words: Vec<String>,
     /// How the locker uses it.
-    pub usage: Usage,
+    pub usage: CommandUsage,
     /// What does not work without it; empty if it is only a convenience.
     pub needed_for: &'static [Need],
 }
@@ -28,7 +28,7 @@ pub struct Right {
 /// How a locker uses a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Usage {
+pub enum CommandUsage {
     /// It sends the command, whose example writes nothing.
     Sent,
     /// Its scripts call the command.
@@ -56,7 +56,7 @@ pub enum Need {
 
 /// Commands that a locker uses in one way and for one reason. In their words LOCK, CHANNEL and
 /// others stand for a name: see [`name`].
-struct Row(Usage, &'static [Need], &'static [&'static str]);
+struct Row(CommandUsage, &'static [Need], &'static [&'static str]);
 
 const NOTHING: &[Need] = &[];
 const LOCKING: &[Need] = &[Need::Locking];
@@ -66,7 +66,7 @@ const EXCLUSION: &[Need] = &[Need::Exclusion];
 const WAKEUPS: &[Need] = &[Need::Wakeups];
 const INSPECTION: &[Need] = &[Need::Inspection];
 
-use Usage::{Called, Sent, Subscribed};
+use CommandUsage::{Called, Sent, Subscribed};
 
 /// What connections send by themselves.
 const CONNECTION: &[Row] = &[
@@ -205,6 +205,42 @@ const READ_WRITE: &[Row] = &[
     ),
 ];
 
+/// What a semaphore has beside its counter: the records of who has permits.
+const PERMITS: &[Row] = &[
+    Row(Sent, LOCKS, &["EVALSHA NO-SCRIPT 1 RECORDS"]),
+    Row(
+        Called,
+        LOCKS,
+        &[
+            "ZCARD RECORDS",
+            "ZCOUNT RECORDS -inf 0",
+            "ZRANGE RECORDS 0 0 WITHSCORES",
+            "TIME",
+        ],
+    ),
+    Row(
+        Called,
+        LOCKING,
+        &[
+            "ZMSCORE RECORDS m",
+            "ZADD RECORDS 1 m",
+            "ZREM RECORDS m",
+            "ZREMRANGEBYSCORE RECORDS -inf 0",
+        ],
+    ),
+];
+
+/// What scripts call of the key of a semaphore, its counter.
+const COUNTER: &[Row] = &[
+    Row(Sent, LOCKS, &["EVALSHA NO-SCRIPT 1 LOCK"]),
+    Row(Called, LOCKS, &["GET LOCK"]),
+    Row(
+        Called,
+        LOCKING,
+        &["INCRBY LOCK 1", "SET LOCK 0", "EXISTS LOCK"],
+    ),
+];
+
 /// Returns the rights that a locker with these settings needs on each of its servers, for these
 /// locks.
 pub(crate) fn rights(
@@ -245,6 +281,16 @@ pub(crate) fn rights(
     };
     let mut rights = add(&of_locker, &any);
     for key in locks {
+        if key.has_permits() {
+            let of_semaphore: [(bool, &[Row]); 4] = [
+                (true, COUNTER),
+                (true, PERMITS),
+                (in_cluster, SHARDED_MESSAGES),
+                (true, MESSAGES),
+            ];
+            rights.extend(add(&of_semaphore, key));
+            continue;
+        }
         // Readers call what writers call.
         let kind = if key.has_readers() {
             &READ
@@ -289,7 +335,7 @@ impl Row {
     }
 }
 
-fn right(usage: Usage, needed_for: &'static [Need], command: &str, key: &Key) -> Right {
+fn right(usage: CommandUsage, needed_for: &'static [Need], command: &str, key: &Key) -> Right {
     let mut names = None;
     let mut is_of_lock = false;
     let mut word = |word: &str| {
@@ -332,6 +378,7 @@ fn name(word: &str, key: &Key) -> Option<(String, Option<&'static str>)> {
         "TIMEOUT" => (key.reader_timeout("f"), None),
         "WRITER" => (key.writer_hint(), None),
         "READER" => (key.reader_hint(), None),
+        "RECORDS" => (key.permit_records(), None),
         "MARK" => (key.mark().to_owned(), Some("~lockhound_fence:*")),
         "WAKE" => (format!("{WAKE}any"), Some("&lockhound_wake:*")),
         "LABEL" => (label::key_of("any"), Some("~lockhound_label:*")),
@@ -364,7 +411,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::key::READ_WRITE as READ_WRITE_FAMILY;
+    use crate::key::{PERMITS as PERMITS_FAMILY, READ_WRITE as READ_WRITE_FAMILY, SEMAPHORE};
     use crate::kind::Format;
     use crate::options::{Options, Replicas};
 
@@ -495,6 +542,34 @@ mod tests {
         assert!(
             needed.contains("~{app:42}:*") && !needed.contains("~lockhound_writer:{app:42}"),
             "{needed:?}"
+        );
+    }
+
+    #[test]
+    fn the_rights_of_semaphores_are_the_documented_ones() {
+        let settings = Options::default().validate(1).expect("valid");
+        let keys = [&PERMITS_FAMILY, &SEMAPHORE].map(|family| Key::new("app:42", family));
+        let used = rights(&settings, 1, false, &keys);
+        let all = [true, false]
+            .into_iter()
+            .flat_map(|is_needed| rules(&used, is_needed));
+        // The pattern of the guide is that of all names.
+        let all: BTreeSet<String> = all
+            .map(|rule| rule.replace("~{app:42}:timeout", "~{app:42}"))
+            .collect();
+        let documented_here = documented(8);
+        let missing: Vec<_> = documented_here.difference(&all).cloned().collect();
+        assert_eq!(
+            missing,
+            Vec::<String>::new(),
+            "the guide lists what is not used"
+        );
+        let known: BTreeSet<String> = [0, 1, 6, 8].into_iter().flat_map(documented).collect();
+        let unknown: Vec<_> = all.difference(&known).cloned().collect();
+        assert_eq!(
+            unknown,
+            Vec::<String>::new(),
+            "the guide leaves out what is used"
         );
     }
 

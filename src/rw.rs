@@ -12,7 +12,7 @@ use crate::foreign;
 use crate::handle::{GuardInner, Handle, Wait};
 use crate::holder::Holders;
 use crate::key::Key;
-use crate::kind::{LockRole, READ};
+use crate::kind::{READ, WRITE};
 use crate::lock::Section;
 use crate::options::Reentry;
 use crate::owner::Owner;
@@ -86,22 +86,14 @@ impl RwLock {
 
     /// Returns the handle of its readers.
     pub fn read(&self) -> ReadLock {
-        let keys = [self.key.clone()].into();
-        ReadLock(Handle::in_role(
-            Arc::clone(&self.shared),
-            keys,
-            LockRole::Read,
-        ))
+        let shared = Arc::clone(&self.shared);
+        ReadLock(Handle::of_kind(shared, self.key.clone(), &READ))
     }
 
     /// Returns the handle of its writers.
     pub fn write(&self) -> WriteLock {
-        let keys = [self.key.clone()].into();
-        WriteLock(Handle::in_role(
-            Arc::clone(&self.shared),
-            keys,
-            LockRole::Write,
-        ))
+        let shared = Arc::clone(&self.shared);
+        WriteLock(Handle::of_kind(shared, self.key.clone(), &WRITE))
     }
 
     /// Returns the name of the lock.

@@ -26,7 +26,7 @@ use crate::error::{Error, ServerErrorKind};
 use crate::lease::NodeIndex;
 use crate::node::{self, Door, Outcome, Response};
 pub use crate::options::Settings;
-pub use crate::rights::{Need, Right, Usage};
+pub use crate::rights::{CommandUsage, Need, Right};
 use crate::session::SharedSession;
 
 /// A server of a locker: one that the builder was given, or a master of the cluster.

@@ -21,7 +21,15 @@ const LAYERS: [Layer; 6] = [
     Layer {
         name: "user",
         modules: &[
-            "guide", "locker", "servers", "multi", "rw", "lock", "guard", "handle",
+            "guide",
+            "locker",
+            "servers",
+            "multi",
+            "rw",
+            "semaphore",
+            "lock",
+            "guard",
+            "handle",
         ],
         libraries: &["tokio", "tokio_util", "tracing", "uuid"],
     },

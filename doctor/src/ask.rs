@@ -13,7 +13,9 @@
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::{join, join_all, join4};
-use lockhound::servers::{Answered, Right, ServerHandle, ServerReply, Unanswered, Usage, Visit};
+use lockhound::servers::{
+    Answered, CommandUsage, Right, ServerHandle, ServerReply, Unanswered, Visit,
+};
 
 use crate::found::{Finding, SentinelReport, ServerReport};
 use crate::rights::{Questions, Tried};
@@ -232,7 +234,7 @@ async fn try_all(visit: &Visit, asked: &Questions) -> Vec<Tried> {
     let (sent, called): (Vec<_>, Vec<_>) = asked
         .rights
         .iter()
-        .partition(|right| right.usage == Usage::Sent);
+        .partition(|right| right.usage == CommandUsage::Sent);
     let send = sent.iter().map(async |right| {
         let words: Vec<&str> = right.words.iter().map(String::as_str).collect();
         permission(visit.ask(&words).await)
@@ -243,7 +245,7 @@ async fn try_all(visit: &Visit, asked: &Questions) -> Vec<Tried> {
         .map(|right| right.words.len().to_string())
         .collect();
     for (right, count) in called.iter().zip(&counts) {
-        script.push(if right.usage == Usage::Subscribed {
+        script.push(if right.usage == CommandUsage::Subscribed {
             "ask"
         } else {
             "try"
@@ -257,7 +259,7 @@ async fn try_all(visit: &Visit, asked: &Questions) -> Vec<Tried> {
         read_called(answer, called.len()).into_iter(),
     );
     let next = |right: &Right| {
-        if right.usage == Usage::Sent {
+        if right.usage == CommandUsage::Sent {
             sent.next()
         } else {
             called.next()

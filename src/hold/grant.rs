@@ -1,5 +1,6 @@
 //! The facts of a hold, and the answers of its methods.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::HoldState;
@@ -29,16 +30,29 @@ pub(crate) struct Terms {
 pub(crate) struct Want {
     pub(crate) kind: &'static Kind,
     pub(crate) terms: Terms,
+    /// How many permits; 1 of what is no semaphore.
+    pub(crate) permits: u32,
+    /// How many permits there are, if the caller says so. Small, since each waiter has it.
+    pub(crate) capacity: Option<NonZeroU32>,
+}
+
+impl Want {
+    /// Wants a lock of this kind.
+    pub(crate) const fn new(kind: &'static Kind, terms: Terms) -> Self {
+        Self {
+            kind,
+            terms,
+            permits: 1,
+            capacity: None,
+        }
+    }
 }
 
 #[cfg(test)]
 impl Want {
     /// Wants a lock of the default format.
     pub(crate) const fn of_lock(terms: Terms) -> Self {
-        Self {
-            kind: Format::Redisson.kind(),
-            terms,
-        }
+        Self::new(Format::Redisson.kind(), terms)
     }
 }
 

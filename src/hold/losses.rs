@@ -64,7 +64,7 @@ impl Hold {
     /// wakes may read the counters.
     pub(super) fn set_lost(&self, state: &mut State, loss: Loss) {
         state.phase = HoldPhase::Lost(loss);
-        self.reporter.counters.lost(self.claim.kind.counted(), loss);
+        self.reporter.counters.lost(self.claim.kind.counted, loss);
     }
 
     /// Reports the loss of a lost hold: cancels the tokens, one by one, and then sends the loss to

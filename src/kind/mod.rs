@@ -4,6 +4,7 @@
 //! A kind is one file here and one folder of `lua/`. [`Kind::excludes`] says which kinds keep each
 //! other out; whoever asks whether a lock is held asks that.
 
+mod permits;
 mod plain;
 mod read_write;
 mod redisson;
@@ -14,6 +15,7 @@ mod trial;
 use std::fmt;
 use std::ptr;
 
+pub(crate) use self::permits::{PERMITS, SEMAPHORE};
 use self::plain::PLAIN;
 pub(crate) use self::read_write::{READ, WRITE};
 use self::redisson::REDISSON;
@@ -55,17 +57,29 @@ pub enum LockKind {
     Read,
     /// `write`: the writers' side of an [`RwLock`](crate::RwLock).
     Write,
+    /// `permits`: a [`Semaphore`](crate::Semaphore) of [`Locker::permits`](crate::Locker::permits).
+    Permits,
+    /// `semaphore`: one of [`Locker::semaphore`](crate::Locker::semaphore).
+    Semaphore,
 }
 
 impl LockKind {
     /// All kinds, each at the place of its counts.
-    pub(crate) const ALL: [Self; 3] = [Self::Lock, Self::Read, Self::Write];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Lock,
+        Self::Read,
+        Self::Write,
+        Self::Permits,
+        Self::Semaphore,
+    ];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Lock => "lock",
             Self::Read => "read",
             Self::Write => "write",
+            Self::Permits => "permits",
+            Self::Semaphore => "semaphore",
         }
     }
 }
@@ -86,6 +100,8 @@ pub(crate) enum LockRole {
     Read,
     /// As `Alone`, of a lock that also has readers.
     Write,
+    /// As many have it as there are permits, and an owner has nothing but those.
+    Permit,
 }
 
 /// A kind of lock.
@@ -95,6 +111,8 @@ pub(crate) struct Kind {
     pub(crate) format: Format,
     pub(crate) family: &'static Family,
     pub(crate) role: LockRole,
+    /// As what statistics count it.
+    pub(crate) counted: LockKind,
     /// The type of its key, as TYPE returns it.
     pub(crate) key_type: &'static str,
     /// Whether all clients send a message when they release such a lock.
@@ -110,7 +128,7 @@ pub(crate) struct Kind {
 impl Kind {
     /// Returns whether its holders have a lock together.
     pub(crate) fn shares(&self) -> bool {
-        self.role == LockRole::Read
+        matches!(self.role, LockRole::Read | LockRole::Permit)
     }
 
     /// Returns whether a lock of this kind keeps one of the other kind out, of another owner.
@@ -124,20 +142,11 @@ impl Kind {
         self.role == LockRole::Alone
     }
 
-    /// Returns as what statistics count it.
-    pub(crate) fn counted(&self) -> LockKind {
-        match self.role {
-            LockRole::Alone => LockKind::Lock,
-            LockRole::Read => LockKind::Read,
-            LockRole::Write => LockKind::Write,
-        }
-    }
-
     /// Returns what the fields of its holders end with.
     pub(crate) fn suffix(&self) -> &'static str {
         match self.role {
-            LockRole::Alone | LockRole::Read => "",
             LockRole::Write => ":write",
+            LockRole::Alone | LockRole::Read | LockRole::Permit => "",
         }
     }
 }
@@ -207,6 +216,6 @@ impl fmt::Debug for Kind {
     }
 }
 
-/// All kinds.
+/// All kinds that have scripts of their own.
 #[cfg(test)]
-pub(crate) static KINDS: [&Kind; 5] = [&REDISSON, &PLAIN, &READ, &WRITE, &trial::TRIAL];
+pub(crate) static KINDS: [&Kind; 6] = [&REDISSON, &PLAIN, &READ, &WRITE, &PERMITS, &trial::TRIAL];

@@ -1,6 +1,6 @@
 //! The lock of Redlock clients in other languages: a string whose value is the field of its holder.
 
-use super::{CommandsOfKind, Format, Kind, LockRole, Scripts};
+use super::{CommandsOfKind, Format, Kind, LockKind, LockRole, Scripts};
 use crate::key::LOCK;
 use crate::lua::texts;
 
@@ -10,6 +10,7 @@ pub(super) static PLAIN: Kind = Kind {
     format: Format::Plain,
     family: &LOCK,
     role: LockRole::Alone,
+    counted: LockKind::Lock,
     key_type: "string",
     announced: false,
     labelled: false,

@@ -1,7 +1,7 @@
 //! Redisson's `getReadWriteLock`: a hash with its mode, and the fields of its readers or its
 //! writer. Each reader has a key of its own beside it, by which the others tell that it lives.
 
-use super::{CommandsOfKind, Format, Kind, LockRole, Scripts};
+use super::{CommandsOfKind, Format, Kind, LockKind, LockRole, Scripts};
 #[cfg(test)]
 #[path = "../../tests/unit/read_write_scripts.rs"]
 mod beside_redisson;
@@ -14,6 +14,7 @@ pub(crate) static READ: Kind = Kind {
     format: Format::Redisson,
     family: &READ_WRITE,
     role: LockRole::Read,
+    counted: LockKind::Read,
     key_type: "hash",
     announced: true,
     labelled: true,
@@ -27,6 +28,7 @@ pub(crate) static WRITE: Kind = Kind {
     format: Format::Redisson,
     family: &READ_WRITE,
     role: LockRole::Write,
+    counted: LockKind::Write,
     key_type: "hash",
     announced: true,
     labelled: true,

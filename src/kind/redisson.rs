@@ -1,6 +1,6 @@
 //! Redisson's `getLock`: a hash with the field of its holder.
 
-use super::{CommandsOfKind, Format, Kind, LockRole, Scripts};
+use super::{CommandsOfKind, Format, Kind, LockKind, LockRole, Scripts};
 use crate::key::LOCK;
 use crate::lua::texts;
 
@@ -9,6 +9,7 @@ pub(super) static REDISSON: Kind = Kind {
     format: Format::Redisson,
     family: &LOCK,
     role: LockRole::Alone,
+    counted: LockKind::Lock,
     key_type: "hash",
     announced: true,
     labelled: true,

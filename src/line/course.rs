@@ -452,7 +452,8 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         if let (AcquireOutcome::Held { ttl, place, .. }, Some(wake_state)) =
             (answer, &mut self.wake_state)
         {
-            wake_state.held(place, ttl, moment.now);
+            let ends = ttl.filter(|_| !moment.ends_apart);
+            wake_state.held(place, ends, moment.now);
         }
         match answer {
             AcquireOutcome::Granted | AcquireOutcome::Refused => self.look(moment),
@@ -722,6 +723,7 @@ mod tests {
                 counts: true,
                 lister: Some(&LOCKER),
                 hint: None,
+                ends_apart: false,
                 sources: WakeSources::default(),
             };
             Self { line, moment }

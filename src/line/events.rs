@@ -167,6 +167,8 @@ pub(crate) struct Moment<'a> {
     pub(crate) lister: Option<&'a Arc<str>>,
     /// How long a server keeps the hint that a writer waits. `None` for a lock without readers.
     pub(crate) hint: Option<Duration>,
+    /// Whether what is held ends in parts, so that the end of one says nothing of the others.
+    pub(crate) ends_apart: bool,
     pub(crate) sources: WakeSources,
 }
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Entry, Head, LockRequest, World};
+use super::{CallWaiter, Entry, Head, LockRequest, World};
 use crate::clock::Instant;
 use crate::error::Loss;
 use crate::hold::{EnterError, Hold, HoldState, Want};
-use crate::kind::Kind;
+use crate::kind::{Kind, LockRole};
 use crate::line::{Line, RawHold};
 use crate::owner::Owner;
 
@@ -54,6 +54,22 @@ impl<W: World> Default for KeyState<W> {
     }
 }
 
+fn head_of<G>(waiter: &CallWaiter<G>) -> Head {
+    let LockRequest {
+        origin,
+        want,
+        ref span,
+        ..
+    } = waiter.call;
+    Head {
+        id: waiter.id,
+        owner: waiter.owner.clone(),
+        origin,
+        want,
+        span: span.clone(),
+    }
+}
+
 impl<W: World> KeyState<W> {
     /// Returns what is known of a waiter.
     pub(super) fn head(&self, id: u64) -> Option<Head> {
@@ -63,19 +79,19 @@ impl<W: World> KeyState<W> {
             .range(id)
             .next()
             .filter(|waiter| waiter.id == id)?;
-        let LockRequest {
-            origin,
-            want,
-            ref span,
-            ..
-        } = waiter.call;
-        Some(Head {
-            id,
-            owner: waiter.owner.clone(),
-            origin,
-            want,
-            span: span.clone(),
-        })
+        Some(head_of(waiter))
+    }
+
+    /// Returns what is known of the waiters at the front that want the same terms, but for no more
+    /// than this many of them.
+    pub(super) fn front(&self, most: usize) -> Vec<Head> {
+        let waiters = || self.line.waiters().range(0);
+        let terms = waiters().next().map(|first| first.call.want.terms);
+        waiters()
+            .take_while(|waiter| Some(waiter.call.want.terms) == terms)
+            .take(most)
+            .map(head_of)
+            .collect()
     }
 
     /// Returns the holds whose loss was noticed under the shard's lock, for firing after it is
@@ -91,6 +107,13 @@ impl<W: World> KeyState<W> {
 
     pub(super) fn enter(&self, owner: &Owner, want: Want, now: Instant) -> Entry {
         let kind = want.kind;
+        if kind.role == LockRole::Permit {
+            // Each call is an owner of its own, and does not go past those that wait.
+            return match self.line.waiters().is_empty() {
+                true => Entry::Open,
+                false => Entry::HeldHere,
+            };
+        }
         let holds = self.line.holds();
         let mut beside = None;
         for hold in holds.iter().filter(|hold| hold.is_owned_by(owner)) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::permits::{Served, acquire_words, served};
 use super::refusal::{Subject, subjects};
 use super::release::Release;
 use super::reply::{array, fence, forbidden, is_forgotten, remaining};
@@ -43,6 +44,19 @@ pub(crate) enum AcquireAnswer {
     Held(Option<Duration>),
     /// The same, for a locker that goes into the list.
     Listed(Option<Duration>, ListPlace),
+    /// Of several callers that want permits, the first ones have theirs.
+    Served(Served),
+}
+
+impl AcquireAnswer {
+    /// Returns whether the server has granted any of what it was asked for.
+    pub(crate) fn is_granted(&self) -> bool {
+        match self {
+            Self::Granted(_) => true,
+            Self::Served(served) => served.callers > 0,
+            Self::Held(_) | Self::Listed(..) => false,
+        }
+    }
 }
 
 /// A locker's place in a lock's waiting list.
@@ -70,7 +84,7 @@ impl Op for Acquire {
         let (script, name) = match (&**claims, how) {
             ([_], How::Listed(_)) => (&scripts.enlist, Some("enlist")),
             ([_], How::Plainly) => (&scripts.acquire, Some("acquire")),
-            ([_], How::Among(_)) => (&scripts.acquire, None),
+            ([_], How::Among(_)) | (_, How::Permits { .. }) => (&scripts.acquire, None),
             _ => (&scripts.acquire_all, None),
         };
         let keys = claims
@@ -86,6 +100,7 @@ impl Op for Acquire {
             ([claim], How::Among(among)) => {
                 WordList::new(keys.chain(timeout(claim)), args.chain(asked(claim, among)))
             }
+            (_, How::Permits { capacity }) => acquire_words(claims, *lease, *capacity),
             _ => WordList::new(keys, args),
         };
         Call::Step(Step {
@@ -94,25 +109,34 @@ impl Op for Acquire {
             words,
             vote: vote.clone(),
             takes: true,
-            idle: |reply| held_for(reply).is_some() || is_forgotten(reply),
+            idle: match how {
+                How::Permits { .. } => serves_nobody,
+                _ => |reply| held_for(reply).is_some() || is_forgotten(reply),
+            },
             slot: None,
         })
     }
 
     fn read(&self, reply: &Reply) -> Option<Option<AcquireAnswer>> {
         if is_forgotten(reply) {
-            Some(None)
-        } else {
-            answer(reply, self.claims.len()).map(Some)
+            return Some(None);
+        }
+        let callers = self.claims.len();
+        match self.how {
+            How::Permits { .. } => served(reply)
+                .filter(|served| served.callers <= callers)
+                .map(|served| Some(AcquireAnswer::Served(served))),
+            _ => answer(reply, callers).map(Some),
         }
     }
 
     fn wrote(answer: &Option<AcquireAnswer>) -> bool {
-        matches!(answer, Some(AcquireAnswer::Granted(_)))
+        answer.as_ref().is_some_and(AcquireAnswer::is_granted)
     }
 
     fn keys(&self, topology: Topology) -> Vec<Subject> {
-        subjects(&self.claims, Some(self.fences), topology)
+        let counts = !matches!(self.how, How::Permits { .. });
+        subjects(&self.claims, counts.then_some(self.fences), topology)
     }
 
     async fn on_cluster(&self, route: &ClusterRoute<'_>) -> Outcome<Option<AcquireAnswer>> {
@@ -235,7 +259,7 @@ fn asked<'a>(claim: &'a Claim, among: &'a Among) -> Vec<Word<'a>> {
     let locker = || text(&*among.locker);
     let comes = || millis(among.comes);
     match (claim.kind.role, &among.under) {
-        (LockRole::Write | LockRole::Alone, _) => {
+        (LockRole::Write | LockRole::Alone | LockRole::Permit, _) => {
             let waits = among.hint.map_or(NOTHING, |_| locker());
             vec![writer, waits, reader, lasts]
         }
@@ -264,6 +288,10 @@ fn answer(reply: &Reply, locks: usize) -> Option<AcquireAnswer> {
         }),
         _ => held_for(reply).map(|ttl| AcquireAnswer::Held(remaining(ttl))),
     }
+}
+
+fn serves_nobody(reply: &Reply) -> bool {
+    served(reply).is_some_and(|served| served.callers == 0) || is_forgotten(reply)
 }
 
 /// Returns the TTL of a lock that another holds.

@@ -14,6 +14,7 @@ mod hand_over;
 mod inspect;
 mod label;
 mod memory;
+mod permits;
 mod raise;
 mod read_write;
 mod refusal;
@@ -34,6 +35,7 @@ pub(crate) use self::label::{ReadLabel, WriteLabel};
 pub(crate) use self::memory::{
     Announced, AskAbout, Opening, Remembrance, ServerIdentity, Testimony, Vet,
 };
+pub(crate) use self::permits::{ListPermits, ListedPermits, Served, SetCapacity};
 pub(crate) use self::raise::{Raise, RaiseAnswer};
 pub(crate) use self::read_write::{Expel, LeaveHint, ListHolders, ListedHolder};
 pub(crate) use self::release::{LeaveList, Release};

@@ -8,6 +8,7 @@ use super::word::{self, alone, counter};
 use crate::claim::Claim;
 use crate::error::{Error, ServerErrorKind};
 use crate::fence::Source;
+use crate::kind::LockRole;
 use crate::lua::{Script, Topology};
 use crate::node::{Call, Outcome, Reply, Spell as _, WordList};
 
@@ -46,15 +47,24 @@ pub(super) fn subjects(
     };
     let timeout = |claim: &Claim| {
         let name = claim.key.reader_timeout(&claim.field);
-        claim.kind.shares().then_some(Subject {
+        (claim.kind.role == LockRole::Read).then_some(Subject {
             name,
             key_type: "string",
+            counts: false,
+        })
+    };
+    let records = |claim: &Claim| {
+        let name = claim.key.permit_records();
+        claim.key.has_permits().then_some(Subject {
+            name,
+            key_type: "zset",
             counts: false,
         })
     };
     let subjects = |claim| {
         once(lock(claim))
             .chain(timeout(claim))
+            .chain(records(claim))
             .chain(fences.map(|fences| counter(claim, fences)))
     };
     claims.iter().flat_map(subjects).collect()

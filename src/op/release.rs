@@ -4,10 +4,13 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::permits::counters;
 use super::refusal::{Subject, subjects};
 use super::reply::{array, forbidden, is_gone};
 use super::sending::Op;
-use super::word::{NOTHING, Word, alone, batched, channel, field, lock, millis, text, timeout};
+use super::word::{
+    NOTHING, Word, alone, batched, channel, field, lock, millis, number, text, timeout,
+};
 use crate::claim::{Claim, ReleaseAnswer, Wakes};
 use crate::key::Key;
 use crate::kind::LockRole;
@@ -39,6 +42,11 @@ impl Op for Release {
             (_, LockRole::Write) => {
                 let args = [field(claim), text(claim.key.reader_hint())];
                 let words = WordList::new([lock(&claim.key), channel], args);
+                (&scripts.release, None, words)
+            }
+            (_, LockRole::Permit) => {
+                let args = [number(claim.permits), field(claim), channel];
+                let words = WordList::new(counters(&claim.key), args);
                 (&scripts.release, None, words)
             }
             (Some(rest), LockRole::Alone) => (

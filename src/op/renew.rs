@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::permits::records;
 use super::reply::array;
 use super::sending::{ClusterRoute, Op};
 use super::slots::{by_slot, chosen};
-use super::word::{fields, lock, millis, scripts_of, timeout, written};
+use super::word::{counted_fields, fields, lock, millis, scripts_of, timeout, written};
 use crate::claim::Claim;
+use crate::kind::LockRole;
 use crate::lua::Topology;
 use crate::node::{Call, Outcome, ReplicaAck, Reply, WordList};
 use crate::shown::cut;
@@ -46,15 +48,19 @@ impl Op for Renew {
     type Output = Vec<RenewAnswer>;
 
     fn call(&self, topology: Topology) -> Call {
-        let keys = self
-            .claims
-            .iter()
-            .flat_map(|claim| once(lock(&claim.key)).chain(timeout(claim)));
-        let args = once(millis(self.lease)).chain(fields(&self.claims));
-        written(
-            scripts_of(&self.claims).renew.on(topology),
-            WordList::new(keys, args),
-        )
+        let lease = once(millis(self.lease));
+        let permits = |claim: &Claim| claim.kind.role == LockRole::Permit;
+        let words = if self.claims.first().is_some_and(permits) {
+            let keys = self.claims.iter().map(|claim| records(&claim.key));
+            WordList::new(keys, lease.chain(counted_fields(&self.claims)))
+        } else {
+            let keys = self
+                .claims
+                .iter()
+                .flat_map(|claim| once(lock(&claim.key)).chain(timeout(claim)));
+            WordList::new(keys, lease.chain(fields(&self.claims)))
+        };
+        written(scripts_of(&self.claims).renew.on(topology), words)
     }
 
     fn read(&self, reply: &Reply) -> Option<Vec<RenewAnswer>> {

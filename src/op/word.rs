@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::claim::{Claim, Releaser};
 use crate::fence::Source;
 use crate::key::Key;
-use crate::kind::{Format, Scripts};
+use crate::kind::{Format, LockRole, Scripts};
 use crate::lua::{Lua, Topology};
 use crate::node::{Batched, Call, Spell, WordList, mark_of, slot_of};
 
@@ -77,10 +77,7 @@ pub(super) fn lock(key: &Key) -> Word<'_> {
 
 /// Returns the key of its own that a reader has beside the lock.
 pub(super) fn timeout(claim: &Claim) -> Option<Word<'_>> {
-    claim
-        .kind
-        .shares()
-        .then(|| text(claim.key.reader_timeout(&claim.field)))
+    (claim.kind.role == LockRole::Read).then(|| text(claim.key.reader_timeout(&claim.field)))
 }
 
 pub(super) fn channel(key: &Key) -> Word<'_> {
@@ -114,6 +111,13 @@ pub(super) fn field(claim: &Claim) -> Word<'_> {
 
 pub(super) fn fields(claims: &[Claim]) -> impl Iterator<Item = Word<'_>> {
     claims.iter().map(field)
+}
+
+/// Returns the number of permits of each claim, with its field behind it.
+pub(super) fn counted_fields(claims: &[Claim]) -> impl Iterator<Item = Word<'_>> {
+    claims
+        .iter()
+        .flat_map(|claim| [number(claim.permits), field(claim)])
 }
 
 pub(super) fn millis<'a>(duration: Duration) -> Word<'a> {

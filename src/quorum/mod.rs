@@ -46,6 +46,7 @@ mod labels;
 mod node_record;
 mod outcome;
 mod pace;
+mod permits;
 mod read_write;
 #[cfg(test)]
 #[cfg(feature = "testing")]
@@ -292,6 +293,7 @@ impl Quorum {
                         taken: Vec::new(),
                         uncertain: Vec::new(),
                         late,
+                        served: None,
                         forgot: false,
                     };
                 }
@@ -337,6 +339,7 @@ impl Quorum {
         Round {
             acquired,
             taken: round.taken(),
+            served: round.served,
             forgot: round.forgot,
             uncertain: round.uncertain,
             late,

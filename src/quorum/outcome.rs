@@ -6,7 +6,7 @@ use super::calls::Calls;
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::lease::NodeIndex;
-use crate::op::{AcquireAnswer, ListPlace};
+use crate::op::{AcquireAnswer, ListPlace, Served};
 
 /// The outcome of an acquire on all nodes, with what was made of a grant.
 #[derive(Debug)]
@@ -63,6 +63,8 @@ pub(crate) struct Round {
     pub(crate) uncertain: Vec<NodeIndex>,
     /// Nodes that have not answered yet.
     pub(crate) late: Calls<AcquireAnswer>,
+    /// How far the server came with callers that want permits.
+    pub(crate) served: Option<Served>,
     /// Whether a node has another memory than the one that was vetted.
     pub(super) forgot: bool,
 }
@@ -78,7 +80,7 @@ impl Round {
 /// The yes of a majority.
 #[derive(Debug)]
 pub(crate) struct Majority {
-    /// One for each lock.
+    /// One for each lock, or for each caller that has its permits.
     pub(crate) fences: Vec<Fence>,
     /// The nodes that gave them.
     pub(crate) votes: Vec<NodeIndex>,

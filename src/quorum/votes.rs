@@ -8,7 +8,7 @@ use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::lease::{NodeIndex, majority};
 use crate::node::Outcome;
-use crate::op::{AcquireAnswer, ListPlace};
+use crate::op::{AcquireAnswer, ListPlace, Served};
 
 /// The votes of one round of an acquire.
 #[derive(Debug, Default)]
@@ -20,6 +20,8 @@ pub(super) struct RoundVotes {
     held: Vec<Option<Duration>>,
     /// The place of a locker that waits, if the server has a list.
     place: Option<ListPlace>,
+    /// How far the server came with callers that want permits, which are on one server.
+    pub(super) served: Option<Served>,
     /// Nodes that may have granted it, or may yet.
     pub(super) uncertain: Vec<NodeIndex>,
     /// Nodes that granted it with a fence that another node does not accept.
@@ -47,6 +49,13 @@ impl RoundVotes {
             Outcome::Done(AcquireAnswer::Listed(ttl, place)) => {
                 self.held.push(ttl);
                 self.place = Some(place);
+            }
+            Outcome::Done(AcquireAnswer::Served(served)) => {
+                self.served = Some(served);
+                match served.callers {
+                    0 => self.held.push(served.due),
+                    callers => self.granted.push((node, vec![Fence::NONE; callers])),
+                }
             }
             Outcome::Refused(error) => self.refusal = Some(error),
             Outcome::NotExecuted(failure) => {

@@ -2,16 +2,13 @@
 
 use std::slice;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::task::yield_now;
-
-use super::attempt::{self, Attempt};
+use super::attempt::{self, AcquireRequest, Attempt};
 use super::state::{Asking, UnderWay};
-use super::{Session, jobs, read_write};
+use super::{Session, jobs, permits, read_write, waits};
 use crate::claim::{Among, How, Listing};
-use crate::clock::Instant;
 use crate::foreign::log;
+use crate::kind::LockRole;
 use crate::lease;
 use crate::line::{AcquireOutcome, Event};
 use crate::lines::Head;
@@ -33,16 +30,19 @@ pub(super) async fn ask(asking: Asking) {
     } else {
         Order::AllAtOnce
     };
-    let attempt = attempt::attempt(
-        session,
-        slice::from_ref(key),
-        &head.owner,
-        head.origin,
-        head.want,
-        order,
-        how(session, &head, listing),
-    )
-    .await;
+    if head.want.kind.role == LockRole::Permit {
+        let answer = permits::ask(session, key).await;
+        return under_way.end(Event::Answered(answer));
+    }
+    let request = AcquireRequest {
+        key,
+        owner: &head.owner,
+        origin: head.origin,
+        permits: 1,
+    };
+    let how = how(session, &head, listing);
+    let requests = slice::from_ref(&request);
+    let attempt = attempt::attempt(session, requests, head.want, order, how).await;
     let answer = match attempt {
         Attempt::Granted(granted) => {
             for granted in granted {
@@ -84,7 +84,7 @@ pub(super) async fn ask(asking: Asking) {
         Attempt::Split => AcquireOutcome::Split,
         Attempt::Outrun => AcquireOutcome::Outrun,
         Attempt::Unavailable(_) => AcquireOutcome::Unavailable {
-            ends_in: outage_ends_in(session),
+            ends_in: waits::outage_ends_in(session),
         },
     };
     under_way.end(Event::Answered(answer));
@@ -101,28 +101,6 @@ fn how(session: &Session, head: &Head, listing: Option<Listing>) -> How {
         comes: session.quorum.answers_within() + session.quorum.round_trip(),
         ..read_write::among(session)
     })
-}
-
-/// Returns how long it is until an outage has lasted for too long. If it has, all lines that wait
-/// are told.
-fn outage_ends_in(session: &Arc<Session>) -> Option<Duration> {
-    let now = Instant::now();
-    if session.outage.report(now).is_none() {
-        // A round of another key may have been answered since: then there is no outage.
-        return Some(session.outage.ends_in(now).unwrap_or(Duration::MAX));
-    }
-    // Lines that are sending find out by themselves. The others wait for something else.
-    if session.outage.announces(now) {
-        let owned = Arc::clone(session);
-        session.engine.spawn(async move {
-            for key in owned.lines.awaited() {
-                owned.lines.step(&key, Event::Outage);
-                // There may be very many lines.
-                yield_now().await;
-            }
-        });
-    }
-    None
 }
 
 #[cfg(test)]

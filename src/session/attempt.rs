@@ -17,11 +17,16 @@ use crate::foreign::{self, log};
 use crate::hold::{Grant, Hold, Want};
 use crate::identity::Origin;
 use crate::key::Key;
+use crate::kind::LockRole;
 use crate::lease;
 use crate::lines::{Admitted, CallWaiter, LineAnswer};
+use crate::op::Served;
 use crate::owner::Owner;
 use crate::quorum::{self, Acquired, Majority, Order};
 use crate::standing::Unsettled;
+
+/// A claim, the request that it is for, its generation and its fence.
+type Asked<'a> = (((&'a Claim, &'a AcquireRequest<'a>), u64), &'a Fence);
 
 /// The outcome of one acquire, with a grant for each lock. If it is not granted, what it may have
 /// left behind is being undone.
@@ -35,11 +40,19 @@ pub(super) struct Granted {
     in_flight: InFlight,
 }
 
+/// Who wants what: a lock, or permits.
+#[derive(Debug, Clone)]
+pub(super) struct AcquireRequest<'a> {
+    pub(super) key: &'a Key,
+    pub(super) owner: &'a Owner,
+    pub(super) origin: Origin,
+    pub(super) permits: u32,
+}
+
 /// An acquire whose answers have not been dealt with yet.
 pub(super) struct PendingAcquire<'a> {
     session: &'a Arc<Session>,
-    owner: &'a Owner,
-    origin: Origin,
+    requests: &'a [AcquireRequest<'a>],
     pub(super) want: Want,
     /// Each has a generation of its own, from `first` on.
     pub(super) claims: Arc<[Claim]>,
@@ -53,30 +66,29 @@ pub(super) struct PendingAcquire<'a> {
 }
 
 impl<'a> PendingAcquire<'a> {
-    /// Makes an acquire of these locks, each with a generation of its own. Its time of sending is
-    /// now.
+    /// Makes an acquire for these requests, each with a generation of its own. Its time of sending
+    /// is now.
     pub(super) fn new(
         session: &'a Arc<Session>,
-        keys: &[Key],
-        owner: &'a Owner,
-        origin: Origin,
+        requests: &'a [AcquireRequest<'a>],
         want: Want,
         patience: Duration,
     ) -> Self {
         // Invariant 2: a retry is another acquire, with generations of its own.
         let first = session
             .generations
-            .fetch_add(keys.len() as u64, Ordering::Relaxed);
+            .fetch_add(requests.len() as u64, Ordering::Relaxed);
         let kind = want.kind;
-        let claim = |(key, generation): (&Key, u64)| {
-            let field = owner.field(session.id, generation, kind.suffix()).into();
-            Claim {
-                kind,
-                key: key.clone(),
-                field,
-            }
+        let claim = |(request, generation): (&AcquireRequest<'_>, u64)| Claim {
+            kind,
+            key: request.key.clone(),
+            field: request
+                .owner
+                .field(session.id, generation, kind.suffix())
+                .into(),
+            permits: request.permits,
         };
-        let claims: Arc<[Claim]> = keys.iter().zip(first..).map(claim).collect();
+        let claims: Arc<[Claim]> = requests.iter().zip(first..).map(claim).collect();
         // Invariant 3: nothing has been sent yet.
         let sent = session.now();
         let fences = Source::new(
@@ -86,8 +98,7 @@ impl<'a> PendingAcquire<'a> {
         );
         Self {
             session,
-            owner,
-            origin,
+            requests,
             want,
             claims,
             first,
@@ -117,11 +128,11 @@ impl<'a> PendingAcquire<'a> {
     pub(super) fn holds(&self, majority: &Majority) -> Acquired<Vec<Arc<Hold>>> {
         let session = self.session;
         let granted = Instant::now();
-        let hold = |((claim, generation), fence): ((&Claim, u64), &Fence)| {
+        let hold = |(((claim, request), generation), fence): Asked<'_>| {
             let grant = Grant {
                 claim: claim.clone(),
-                owner: self.owner.clone(),
-                origin: self.origin,
+                owner: request.owner.clone(),
+                origin: request.origin,
                 generation,
                 fence: *fence,
                 terms: self.want.terms,
@@ -137,6 +148,7 @@ impl<'a> PendingAcquire<'a> {
         let holds: Vec<_> = self
             .claims
             .iter()
+            .zip(self.requests)
             .zip(self.first..)
             .zip(&majority.fences)
             .map(hold)
@@ -156,7 +168,8 @@ impl<'a> PendingAcquire<'a> {
 
 impl Granted {
     /// Logs a hold that was granted.
-    pub(super) fn new(session: &Session, owner: &Owner, hold: Arc<Hold>) -> Self {
+    pub(super) fn new(session: &Session, hold: Arc<Hold>) -> Self {
+        let owner = hold.owner();
         let generation = hold.generation;
         let fence = hold.fence.get();
         log!(debug, key = %hold.claim.key.shown(), %owner, generation, fence, "acquired");
@@ -167,29 +180,39 @@ impl Granted {
     }
 }
 
-/// Sends one acquire for all of these locks or none, each with a generation of its own. This runs
-/// in a task of the engine, to its end: only this task knows what the acquire may have taken.
+/// Sends one acquire for all of these requests or none, as [`attempt_in_order`] does.
 pub(super) async fn attempt(
     session: &Arc<Session>,
-    keys: &[Key],
-    owner: &Owner,
-    origin: Origin,
+    requests: &[AcquireRequest<'_>],
     want: Want,
     order: Order,
     how: How,
 ) -> Attempt {
+    attempt_in_order(session, requests, want, order, how)
+        .await
+        .0
+}
+
+/// Sends one acquire for these requests, each with a generation of its own: for all or none, or of
+/// permits for the first of them. This runs in a task of the engine, to its end: only this task
+/// knows what the acquire may have taken.
+pub(super) async fn attempt_in_order(
+    session: &Arc<Session>,
+    requests: &[AcquireRequest<'_>],
+    want: Want,
+    order: Order,
+    how: How,
+) -> (Attempt, Option<Served>) {
     // Closing waits for what began before it, so this is sent before the connections quit.
     if let Err(error) = session.check_open() {
-        return Attempt::Refused(error);
+        return (Attempt::Refused(error), None);
     }
     // Its caller may be gone, and `main` about to end, before it is known what has to be undone.
     let _in_flight = session.engine.track(Work::Part);
     let new = || {
         PendingAcquire::new(
             session,
-            keys,
-            owner,
-            origin,
+            requests,
             want,
             lease::recheck_interval(want.terms.lease),
         )
@@ -235,8 +258,10 @@ pub(super) async fn attempt(
         Acquired::Outrun => {}
         _ => session.outage.answered(),
     }
-    let granted = |hold| Granted::new(session, owner, hold);
-    acquired.and_then(|holds| Acquired::Granted(holds.into_iter().map(granted).collect()))
+    let granted = |hold| Granted::new(session, hold);
+    let granted =
+        acquired.and_then(|holds| Acquired::Granted(holds.into_iter().map(granted).collect()));
+    (granted, round.served)
 }
 
 /// Grants a read under the field of this hold of another reader, without asking the server, and
@@ -259,7 +284,7 @@ pub(super) fn join(
 fn joined(session: &Session, hold: Arc<Hold>) -> Granted {
     watch_end(session, &hold);
     note(session, &hold);
-    Granted::new(session, &hold.owner(), hold)
+    Granted::new(session, hold)
 }
 
 /// Registers a grant for a caller that is not in the line.
@@ -356,6 +381,10 @@ fn admit(session: &Arc<Session>, granted: &Granted, waiter: Option<u64>) -> Admi
 
 /// Makes older holds of the key lost, before a grant is registered.
 fn depose_others(session: &Session, hold: &Hold) {
+    // It excludes none, and there may be many.
+    if hold.claim.kind.role == LockRole::Permit {
+        return;
+    }
     // The grant proves that earlier holders of this key that it excludes no longer hold it.
     let key = &hold.claim.key;
     for other in session
@@ -399,6 +428,9 @@ fn settle(session: &Arc<Session>, granted: &Granted) {
         Ok(()) => {}
         Err(Error::Closed) => _ = hold.lose(Loss::Closed),
         Err(_) => _ = hold.lose(Loss::RenewalFailed),
+    }
+    if hold.claim.kind.role == LockRole::Permit {
+        return;
     }
     // The answer to a later attempt may have come first: the later grant proves that this one is
     // gone.

@@ -32,10 +32,13 @@ impl World for Around {
         let settings = &self.settings;
         let quorum = &self.quorum;
         let has_readers = key.has_readers();
+        let has_permits = key.has_permits();
+        // Only locks that one owner has have lists, and others that are counted.
+        let is_alone = !has_readers && !has_permits;
         let is_told = settings.kind.announced;
         // All waiters listen, and this server, the only one, counts all of them.
         let counts = is_told
-            && !has_readers
+            && is_alone
             && matches!(quorum.nodes(), [] | [_])
             && !quorum.nodes().iter().any(|n| n.is_cluster());
         Moment {
@@ -50,8 +53,9 @@ impl World for Around {
             round_trip: quorum.round_trip(),
             is_told,
             counts,
-            lister: quorum.lister_of(key).filter(|_| !has_readers),
+            lister: quorum.lister_of(key).filter(|_| is_alone),
             hint: has_readers.then(|| lease::hint_interval(settings.lease)),
+            ends_apart: has_permits,
             sources: self.channels.sources(key),
         }
     }
@@ -198,6 +202,14 @@ fn give_up(session: &Session, key: &Key, came_by: Option<Instant>) -> Option<Dur
 /// Logs a holder whose lock outlasts every lease: it stands until somebody deletes it, or for
 /// months. Returns whether it has.
 async fn name_lasting(session: &Session, key: &Key) -> bool {
+    if key.has_permits() {
+        log!(
+            warn, key = %key.shown(),
+            "this semaphore has no capacity: callers wait until one is given, by semaphore.capacity(..), \
+            set_capacity or Redisson's trySetPermits"
+        );
+        return true;
+    }
     let (holder, left) = match session.quorum.inspect(key).await {
         Ok(Some(holder)) if lease::outlasts_every(holder.remaining()) => {
             (holder.owner().into_owned(), holder.remaining())

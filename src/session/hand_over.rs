@@ -41,7 +41,7 @@ use std::sync::Arc;
 use tokio::time::timeout;
 
 use super::attempt;
-use super::attempt::{Granted, PendingAcquire};
+use super::attempt::{AcquireRequest, Granted, PendingAcquire};
 use super::release::release;
 use super::state::Unconfirmed;
 use crate::clock::Instant;
@@ -68,14 +68,13 @@ pub(super) async fn hand_over(mut released: Unconfirmed, head: Option<Head>) {
     let key = &hold.claim.key;
     let patience =
         lease::recheck_interval(head.want.terms.lease).min(session.settings.command_timeout);
-    let next = PendingAcquire::new(
-        session,
-        slice::from_ref(key),
-        &head.owner,
-        head.origin,
-        head.want,
-        patience,
-    );
+    let request = AcquireRequest {
+        key,
+        owner: &head.owner,
+        origin: head.origin,
+        permits: 1,
+    };
+    let next = PendingAcquire::new(session, slice::from_ref(&request), head.want, patience);
     // If this task ends early, both are undone, in this order.
     released.next = Some(next.unsettled());
     let mut asking = pin!(session.quorum.hand_over(
@@ -108,7 +107,7 @@ pub(super) async fn hand_over(mut released: Unconfirmed, head: Option<Head>) {
                         attempt::deliver_after(
                             session,
                             &hold,
-                            Granted::new(session, &head.owner, next),
+                            Granted::new(session, next),
                             head.id,
                         );
                     }

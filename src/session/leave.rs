@@ -47,7 +47,7 @@ fn count_down(
     let leave = hold.leave(now);
     if matches!(leave, Leave::Last | Leave::Lost { last: true, .. }) {
         session.counters.released_after(
-            hold.claim.kind.counted(),
+            hold.claim.kind.counted,
             now.since(hold.since),
             hold.class(),
         );

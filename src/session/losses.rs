@@ -44,7 +44,7 @@ pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<
                     }
                 }
                 // A recorder may block, and no line waits for that.
-                lost.iter().for_each(|lost| session.counters.tell_lost(lost.hold.claim.kind.counted(), lost.loss));
+                lost.iter().for_each(|lost| session.counters.tell_lost(lost.hold.claim.kind.counted, lost.loss));
                 lost.drain(..).for_each(|lost| told.tell(&lost));
             }
         }

@@ -52,6 +52,7 @@ mod levels;
 mod losses;
 mod multi;
 mod outage;
+mod permits;
 mod raw_guard;
 mod read_write;
 mod reentries;

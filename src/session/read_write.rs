@@ -8,7 +8,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::attempt::{self, Attempt};
+use super::attempt::{self, AcquireRequest, Attempt};
 use super::{RawGuard, Session, jobs, labels};
 use crate::claim::{Among, How};
 use crate::clock::Instant;
@@ -65,8 +65,14 @@ pub(super) async fn read_inside(
             under: Some(Arc::clone(&write.claim.field)),
             ..among(&owned)
         });
-        let keys = slice::from_ref(&key);
-        match attempt::attempt(&owned, keys, &owner, origin, want, Order::AllAtOnce, how).await {
+        let request = AcquireRequest {
+            key: &key,
+            owner: &owner,
+            origin,
+            permits: 1,
+        };
+        let requests = slice::from_ref(&request);
+        match attempt::attempt(&owned, requests, want, Order::AllAtOnce, how).await {
             Attempt::Granted(granted) => Ok(granted
                 .iter()
                 .map(|grant| attempt::register(&owned, grant))

@@ -75,6 +75,10 @@ pub(super) fn fail_test(session: &Session, key: &Key) {
 /// Warns, after a while, if a caller that begins to wait may wait for itself. Dropping the returned
 /// value cancels the warning.
 pub(super) fn warn_of_itself(session: &Arc<Session>, key: &Key, caller: &Caller) -> Option<Stop> {
+    // Whoever has some permits may well want more.
+    if key.has_permits() {
+        return None;
+    }
     let place = caller.origin.context;
     // The sections of runs know what they are inside of. For other holds, and for guards that
     // outlived their section, only the task is known.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::attempt;
-use super::attempt::Attempt;
+use super::attempt::{AcquireRequest, Attempt};
 use super::jobs;
+use super::permits;
 use super::read_write;
 use super::reentries;
 use super::release;
@@ -15,6 +16,7 @@ use crate::error::{Error, Loss};
 use crate::hold::{Hold, HoldState, Want};
 use crate::identity::Caller;
 use crate::key::Key;
+use crate::kind::LockRole;
 use crate::lines::Entry;
 use crate::quorum::Order;
 
@@ -129,11 +131,24 @@ async fn acquire_all(
     let origin = caller.origin;
     jobs::on_engine(session, async move {
         let sent = Instant::now();
-        let how = match want.kind.hands_over() {
-            true => How::Plainly,
-            false => How::Among(read_write::among(&owned)),
+        let how = match want.kind.role {
+            LockRole::Alone => How::Plainly,
+            LockRole::Read | LockRole::Write => How::Among(read_write::among(&owned)),
+            LockRole::Permit => permits::how(want),
         };
-        match attempt::attempt(&owned, &keys, &owner, origin, want, Order::AllAtOnce, how).await {
+        let request = |key| AcquireRequest {
+            key,
+            owner: &owner,
+            origin,
+            permits: want.permits,
+        };
+        let requests: Vec<_> = keys.iter().map(request).collect();
+        let (attempt, served) =
+            attempt::attempt_in_order(&owned, &requests, want, Order::AllAtOnce, how).await;
+        if let (Some(served), [key]) = (served, &*keys) {
+            permits::check(&owned, key, want, &served)?;
+        }
+        match attempt {
             Attempt::Granted(granted) => Ok(Some(
                 granted
                     .iter()

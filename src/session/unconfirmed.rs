@@ -47,7 +47,7 @@ impl Unconfirmed {
         }
         // After the caller: a recorder may block.
         if is_lost {
-            let kind = self.hold.claim.kind.counted();
+            let kind = self.hold.claim.kind.counted;
             self.session.counters.tell_lost(kind, Loss::NotOwner);
         }
     }
@@ -63,7 +63,7 @@ impl Unconfirmed {
         }
         self.session
             .counters
-            .lost(self.hold.claim.kind.counted(), Loss::NotOwner);
+            .lost(self.hold.claim.kind.counted, Loss::NotOwner);
         let Claim { key, field, .. } = &self.hold.claim;
         log!(warn, key = %key.shown(), field = &**field, reason = %Loss::NotOwner, "released, but it was not ours");
         true

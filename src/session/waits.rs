@@ -1,5 +1,9 @@
 //! How callers wait for a time, and what they get when it is over.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::Session;
@@ -7,6 +11,7 @@ use super::outage::OutageReport;
 use crate::clock::Instant;
 use crate::error::Error;
 use crate::foreign;
+use crate::line::Event;
 use crate::tasks::Stop;
 
 impl Session {
@@ -71,4 +76,25 @@ pub(super) async fn pause_until(session: &Session, end: Instant) {
         foreign::hang_up(over);
     }));
     let _: Result<(), _> = timer.await;
+}
+/// Returns how long it is until an outage has lasted for too long. If it has, all lines that wait
+/// are told.
+pub(super) fn outage_ends_in(session: &Arc<Session>) -> Option<Duration> {
+    let now = Instant::now();
+    if session.outage.report(now).is_none() {
+        // A round of another key may have been answered since: then there is no outage.
+        return Some(session.outage.ends_in(now).unwrap_or(Duration::MAX));
+    }
+    // Lines that are sending find out by themselves. The others wait for something else.
+    if session.outage.announces(now) {
+        let owned = Arc::clone(session);
+        session.engine.spawn(async move {
+            for key in owned.lines.awaited() {
+                owned.lines.step(&key, Event::Outage);
+                // There may be very many lines.
+                yield_now().await;
+            }
+        });
+    }
+    None
 }

@@ -122,7 +122,10 @@ impl Book {
     pub(crate) fn undo_hold(&self, hold: &Hold) {
         self.undo_uncertain(hold);
         // On an uncertain node, the undo of what may come covers the vote too.
-        let votes = |node: &NodeIndex| hold.has_vote(*node) && !hold.is_uncertain(*node);
+        // A claim that is gone may have left some of its permits.
+        let votes = |node: &NodeIndex| {
+            (hold.has_vote(*node) || hold.claim.permits > 1) && !hold.is_uncertain(*node)
+        };
         self.quorum
             .everywhere()
             .filter(votes)
@@ -223,7 +226,7 @@ impl Book {
         }
         self.engine.spawn(async move {
             while let Some((node, answer)) = late.next().await {
-                let is_granted = answer.map(|answer| matches!(answer, AcquireAnswer::Granted(_)));
+                let is_granted = answer.map(|answer| answer.is_granted());
                 Doubt::left_by(&is_granted)
                     .into_iter()
                     .for_each(|doubt| settle(node, doubt));
@@ -495,6 +498,7 @@ mod tests {
             kind: Format::Redisson.kind(),
             key: "k".into(),
             field: "f".into(),
+            permits: 1,
         }
     }
 

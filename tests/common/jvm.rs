@@ -278,6 +278,16 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// Returns a semaphore of this kind, used by a thread of its own.
+    pub fn semaphore(&self, kind: &str, key: &str) -> JvmSemaphore<'a> {
+        let number = self.jvm.number.fetch_add(1, Ordering::Relaxed);
+        JvmSemaphore {
+            jvm: self.jvm,
+            name: format!("{kind} {} {key}", self.name),
+            thread: format!("t{number}"),
+        }
+    }
+
     /// Returns a lock of this kind, used by a thread of its own.
     pub fn lock_of(&self, kind: &str, key: &str) -> RLock<'a> {
         self.jvm.lock_of(kind, &self.name, key)
@@ -290,6 +300,25 @@ impl Drop for Client<'_> {
         if tokio::runtime::Handle::try_current().is_ok() {
             drop(self.jvm.ask(&self.name, &format!("shutdown {}", self.name)));
         }
+    }
+}
+
+/// A semaphore object of Redisson ("permits" or "semaphore"), and the Java thread that uses it.
+pub struct JvmSemaphore<'a> {
+    jvm: &'a Jvm,
+    name: String,
+    thread: String,
+}
+
+impl JvmSemaphore<'_> {
+    /// Sends this verb with its words.
+    pub fn ask(&self, verb: &str) -> Asked {
+        self.jvm.ask(&self.thread, &format!("{} {verb}", self.name))
+    }
+
+    /// Does what nothing delays, and returns the word that is answered.
+    pub async fn said(&self, verb: &str) -> String {
+        self.jvm.done(self.ask(verb)).await.said.unwrap()
     }
 }
 

@@ -664,6 +664,82 @@ pub async fn readers_and_writers_outlive_their_lease_and_are_told_of_a_loss(on: 
     );
 }
 
+/// Returns two lockers and a name for a semaphore, where there are any. Elsewhere every call is
+/// refused, with the reason.
+async fn permits(on: &Deployment, lease: Duration) -> Option<([Locker; 2], String)> {
+    let (lockers, key) = (on.lockers(lease).await, key());
+    let plain = lockers[0].settings().format() == Format::Plain;
+    if on.servers.len() == 1 && !plain {
+        return Some((lockers, key));
+    }
+    let reason = if plain {
+        "Format::Plain"
+    } else {
+        "independent"
+    };
+    let semaphore = lockers[0].permits(&*key).capacity(2);
+    let refusals = [
+        semaphore.acquire().await.err(),
+        semaphore.try_acquire().await.err(),
+        semaphore.usage().await.err(),
+        semaphore.set_capacity(3).await.err(),
+    ];
+    for error in refusals {
+        let error = error.expect("refused");
+        assert!(matches!(error, Error::Config(_)), "{error:?}");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+    None
+}
+
+pub async fn no_more_permits_are_taken_than_there_are(on: Deployment) {
+    let Some(([one, two], key)) = permits(&on, LONG).await else {
+        return;
+    };
+    for semaphores in [
+        [&one, &two].map(|locks| locks.permits(&*key).capacity(3)),
+        [&one, &two].map(|locks| locks.semaphore(format!("{key}:counter")).capacity(3)),
+    ] {
+        let [here, there] = semaphores;
+        let both = here.acquire_many(2).await.unwrap();
+        let last = there.acquire().await.unwrap();
+        assert!(here.try_acquire().await.unwrap().is_none());
+        let usage = there.usage().await.unwrap();
+        assert_eq!((usage.free(), usage.taken()), (0, 3));
+        assert_eq!(usage.holders().len(), 2);
+        let waits = there.clone();
+        let waiting = tokio::spawn(async move { waits.acquire_many(2).await });
+        eventually(ms(5_000), "it waits", || two.stats().waiters == 1).await;
+        sleep(ms(100)).await;
+        both.release().await.unwrap();
+        // Without messages waiters poll every five seconds.
+        let woken = common::soon(ms(1_500), waiting).await.expect("woken");
+        drop((last, woken.unwrap().unwrap()));
+        let all = common::soon(ms(5_000), here.acquire_many(3)).await;
+        all.expect("free").unwrap().release().await.unwrap();
+    }
+}
+
+pub async fn permits_outlive_their_lease_and_are_told_of_a_loss(on: Deployment) {
+    let Some(([one, two], key)) = permits(&on, SHORT).await else {
+        return;
+    };
+    let here = one.permits(&*key).capacity(1);
+    let permit = here.acquire().await.unwrap();
+    sleep(SHORT * 3 / 2).await;
+    permit.check().unwrap();
+    let there = two.permits(&*key);
+    assert!(there.try_acquire().await.unwrap().is_none());
+    let usage = there.usage().await.unwrap();
+    assert!(there.force_release(&usage.holders()[0]).await.unwrap());
+    let other = there.acquire().await.unwrap();
+    let lost = common::soon(SHORT, permit.lost().cancelled()).await;
+    lost.expect("told");
+    assert_eq!(permit.loss(), Some(Loss::NotOwner));
+    assert!(matches!(permit.release().await, Err(Error::Lost { .. })));
+    other.check().unwrap();
+}
+
 /// Passes the list of behaviours to a macro, behind other words.
 macro_rules! with_every_behaviour {
     ($macro:ident! $($before:tt)*) => {
@@ -689,6 +765,8 @@ macro_rules! with_every_behaviour {
             readers_are_inside_together_and_a_writer_alone
             readers_and_writers_are_woken_by_releases
             readers_and_writers_outlive_their_lease_and_are_told_of_a_loss
+            no_more_permits_are_taken_than_there_are
+            permits_outlive_their_lease_and_are_told_of_a_loss
         }
     };
 }

@@ -22,7 +22,7 @@ use crate::common::several::servers;
 use crate::common::{Server, eventually, key, ms};
 use crate::sick::{SICK, end_a_router, poison_logger, was_told};
 
-pub(crate) const NAMES: [&str; 16] = [
+pub(crate) const NAMES: [&str; 17] = [
     "an_ordinary_day",
     "guards_of_a_task_that_unwinds",
     "branches_of_one_task",
@@ -31,6 +31,7 @@ pub(crate) const NAMES: [&str; 16] = [
     "answers_come_late",
     "a_renewal_out_of_turn",
     "a_lease_is_cut",
+    "capacities_are_missing",
     "an_undo_is_refused",
     "a_user_with_few_rights",
     "users_without_lists",
@@ -61,6 +62,7 @@ pub(crate) async fn play(name: &str) {
         "answers_come_late" => answers_come_late().await,
         "a_renewal_out_of_turn" => a_renewal_out_of_turn().await,
         "a_lease_is_cut" => a_lease_is_cut().await,
+        "capacities_are_missing" => capacities_are_missing().await,
         "an_undo_is_refused" => an_undo_is_refused().await,
         "a_user_with_few_rights" => a_user_with_few_rights().await,
         "users_without_lists" => users_without_lists().await,
@@ -643,6 +645,25 @@ async fn a_lease_is_cut() {
     assert!(lease);
     occurs("another client with a shorter lease").await;
     read.unlock().await.unwrap();
+    stage.assert_sound().await;
+}
+
+async fn capacities_are_missing() {
+    let server = Server::start();
+    let url = server.url();
+    let stage = Stage::with(server, url).await;
+    // Its counter stays.
+    let semaphore = stage.locks.permits(key());
+    let waits = semaphore.clone();
+    let waiting = tokio::spawn(async move { waits.acquire().await });
+    occurs("this semaphore has no capacity").await;
+    semaphore.set_capacity(2).await.unwrap();
+    let permit = waiting.await.unwrap().unwrap();
+    let three = semaphore.clone().capacity(3);
+    let more = timeout(Duration::from_millis(300), three.acquire_many(2)).await;
+    assert!(more.is_err(), "there are two");
+    occurs("this semaphore has another capacity").await;
+    permit.release().await.unwrap();
     stage.assert_sound().await;
 }
 

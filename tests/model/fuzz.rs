@@ -96,6 +96,7 @@ impl World for Wild {
             counts: self.majority == 1 && !has_readers,
             lister: self.lister.as_ref(),
             hint: has_readers.then_some(MS * 10_000),
+            ends_apart: false,
             sources: *self.sources.lock(),
         }
     }
@@ -187,6 +188,7 @@ impl Fuzz {
             kind,
             key: self.key.clone(),
             field: "f".into(),
+            permits: 1,
         };
         // Its caller claims it now or never.
         if kind.role != LockRole::Alone && self.random.bool() {
@@ -433,7 +435,7 @@ impl Fuzz {
                 let id = self.lines.next_id();
                 let kind = self.kind();
                 let inside = owner.clone();
-                let want = Want { kind, terms: TERMS };
+                let want = Want::new(kind, TERMS);
                 let waiter = CallWaiter {
                     id,
                     owner,
@@ -599,7 +601,12 @@ impl Fuzz {
         assert!(left.is_none(), "{left:?} {:?}\n{}", self.holds.len(), log());
         assert_eq!(self.lines.timers.len(), 0, "{}", log());
         assert!(self.lines.world.listening.lock().is_empty());
-        assert_eq!(self.lines.census(), [(0, 0); 3], "{}", log());
+        assert_eq!(
+            self.lines.census(),
+            [(0, 0); LockKind::ALL.len()],
+            "{}",
+            log()
+        );
     }
 }
 

@@ -293,6 +293,7 @@ fn moment() -> Moment<'static> {
         counts: true,
         lister: None,
         hint: None,
+        ends_apart: false,
         sources: WakeSources::default(),
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::behaviours::{Chosen, Deployment, on_each, with_every_behaviour};
 use crate::key::Family;
-use crate::kind::{CommandsOfKind, Format, Kind, LockRole, Scripts};
+use crate::kind::{CommandsOfKind, Format, Kind, LockKind, LockRole, Scripts};
 use crate::lua::Texts;
 
 static FAMILY: Family = Family {
@@ -16,6 +16,7 @@ pub(super) static TRIAL: Kind = Kind {
     format: Format::Redisson,
     family: &FAMILY,
     role: LockRole::Alone,
+    counted: LockKind::Lock,
     key_type: "hash",
     announced: true,
     labelled: true,

@@ -12,7 +12,7 @@ use redis::{Connection, Script as Sent, Value as Raw};
 
 use super::{READ, WRITE};
 use crate::common::server::Server;
-use crate::lua::{Lua, Script, Topology};
+use crate::lua::{Lua, Script, Topology, bare};
 
 /// The number of orders in a test, of this many steps.
 const ORDERS: u64 = if cfg!(feature = "soak") {
@@ -222,13 +222,6 @@ impl Scripts {
             jvm: jvm.map(Sent::new),
         }
     }
-}
-
-/// Returns a script without what numbers its replies.
-fn bare(text: &str) -> &str {
-    let body = text.strip_prefix("return cmsgpack.pack(ARGV[#ARGV], pcall(function() ");
-    body.and_then(|body| body.strip_suffix("\nend))\n"))
-        .expect("the form of this crate's scripts")
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -180,6 +180,7 @@ impl Locker {
             counts: true,
             lister: Some(&NAME),
             hint: None,
+            ends_apart: false,
             sources: WakeSources {
                 asked: self.channel != Channel::Off,
                 confirmed,

@@ -19,6 +19,8 @@ import org.redisson.api.RBucket;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RList;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RSemaphore;
 import org.redisson.api.RTransaction;
 import org.redisson.api.RedissonClient;
 import org.redisson.api.TransactionOptions;
@@ -36,6 +38,9 @@ import org.redisson.config.Config;
  * shutdown CLIENT
  * transaction CLIENT BUCKET                                  begins a transaction, and changes this bucket in it
  * rollback
+ * permits CLIENT KEY set N|acquire LEASE|acquiremany N LEASE|try LEASE|release ID|free
+ *                                                            a semaphore whose permits have leases
+ * semaphore CLIENT KEY set N|acquire N|try|release N|free    one whose permits have none
  * asleep THREAD                                              answers whether this thread waits for an unlock message
  * VERB KIND CLIENT[,CLIENT] KEY ...                          for the lock of this name, or one over several clients:
  *   lock [LEASE]        without a lease the watchdog renews it
@@ -123,6 +128,10 @@ public final class Driver {
             case "rollback":
                 TRANSACTION.get().rollback();
                 return "";
+            case "permits":
+                return permits(CLIENTS.get(words[0]), words[1], words[2], Arrays.copyOfRange(words, 3, words.length));
+            case "semaphore":
+                return semaphore(CLIENTS.get(words[0]), words[1], words[2], Arrays.copyOfRange(words, 3, words.length));
             case "asleep":
                 return isAsleep(JAVA_THREADS.get(words[0]));
             default:
@@ -158,6 +167,47 @@ public final class Driver {
         RedissonClient redisson = Redisson.create(config);
         CLIENTS.put(client, redisson);
         return redisson.getId();
+    }
+
+    private static Object permits(RedissonClient client, String key, String verb, String[] rest) throws Exception {
+        RPermitExpirableSemaphore semaphore = client.getPermitExpirableSemaphore(key);
+        switch (verb) {
+            case "set":
+                return semaphore.trySetPermits(Integer.parseInt(rest[0]));
+            case "acquire":
+                return semaphore.acquire(Long.parseLong(rest[0]), TimeUnit.MILLISECONDS);
+            case "acquiremany":
+                int many = Integer.parseInt(rest[0]);
+                return String.join(",", semaphore.acquire(many, Long.parseLong(rest[1]), TimeUnit.MILLISECONDS));
+            case "try":
+                return String.valueOf(semaphore.tryAcquire(0, Long.parseLong(rest[0]), TimeUnit.MILLISECONDS));
+            case "release":
+                return semaphore.tryRelease(rest[0]);
+            case "free":
+                return semaphore.availablePermits();
+            default:
+                throw new IllegalArgumentException(verb);
+        }
+    }
+
+    private static Object semaphore(RedissonClient client, String key, String verb, String[] rest) throws Exception {
+        RSemaphore semaphore = client.getSemaphore(key);
+        switch (verb) {
+            case "set":
+                return semaphore.trySetPermits(Integer.parseInt(rest[0]));
+            case "acquire":
+                semaphore.acquire(Integer.parseInt(rest[0]));
+                return "";
+            case "try":
+                return semaphore.tryAcquire();
+            case "release":
+                semaphore.release(Integer.parseInt(rest[0]));
+                return "";
+            case "free":
+                return semaphore.availablePermits();
+            default:
+                throw new IllegalArgumentException(verb);
+        }
     }
 
     @SuppressWarnings("deprecation")

@@ -1,0 +1,73 @@
+-- Takes permits for callers in the order of their line, up to the first for whom there are not
+-- enough. Sent once for a field; a second copy takes nothing more for a caller that has its
+-- permits.
+-- KEYS[1]  the counter of free permits. Below zero if more are taken than the capacity
+-- KEYS[2]  the records of taken permits
+-- ARGV[1]  lease, in milliseconds
+-- ARGV[2]  the capacity, if there is no counter yet; empty: none is known
+-- ARGV[3]  the channel of messages about free permits
+-- ARGV[4]  how many callers
+-- ARGV[3+2*i], ARGV[4+2*i]
+--          how many permits a caller wants, and its field: uuid:task-id:generation
+-- Returns {callers, due, total}
+--           callers  so many callers have their permits; the others have none
+--           due      milliseconds until the next permit that is taken runs out, if its holder does
+--                    not renew it; -1 if none is taken
+--           total    how many permits there are, free or taken; -1 if no capacity was ever set
+local counter, records = KEYS[1], KEYS[2]
+local lease_ms, capacity, channel, callers = ARGV[1] + 0, ARGV[2], ARGV[3], ARGV[4] + 0
+local slack_ms = math.floor(lease_ms / 10)
+-- forgotten.lua
+-- pruned.lua
+-- members.lua
+
+if not free and capacity ~= '' then
+  -- What is taken stays taken, though the counter was lost.
+  free = capacity - redis.call('ZCARD', records)
+  redis.call('SET', counter, free)
+end
+local granted, fits = 0, free ~= nil
+for i = 1, callers do
+  local n = ARGV[3 + 2 * i] + 0
+  local names = members(n, ARGV[4 + 2 * i])
+  local found = there(names, redis.call('ZMSCORE', records, unpack(names)))
+  local missing = n - #found / 2
+  fits = fits and (missing == 0 or free >= missing)
+  if fits then
+    if missing > 0 then
+      redis.call('INCRBY', counter, -missing)
+    end
+    local scored = {}
+    for at, name in ipairs(names) do
+      scored[2 * at - 1], scored[2 * at] = now + lease_ms + slack_ms, name
+    end
+    local added = redis.pcall('ZADD', records, unpack(scored))
+    if type(added) == 'table' then
+      if missing > 0 then
+        redis.call('INCRBY', counter, missing)
+      end
+      if granted == 0 then
+        return added
+      end
+      fits = false
+    else
+      free, granted = free - missing, granted + 1
+    end
+  elseif #found > 0 then
+    -- A part of a copy that was granted and pruned since: it is a claim no more.
+    local back = redis.call('ZREM', records, unpack(names))
+    if free then
+      redis.call('INCRBY', counter, back)
+      free, raised = free + back, true
+    end
+  end
+end
+-- Whether granted or not: what is too few for one may be enough for another.
+if raised and free > 0 then
+  redis.pcall('PUBLISH', channel, free)
+end
+local due, first = -1, redis.call('ZRANGE', records, '0', '0', 'WITHSCORES')
+if first[2] then
+  due = math.max(first[2] + slack_ms - now, 0)
+end
+return {granted, due, free and free + redis.call('ZCARD', records) or -1}

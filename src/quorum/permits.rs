@@ -1,0 +1,64 @@
+//! Sets the capacity of a semaphore, and finds out who has its permits. A semaphore is on one
+//! server.
+
+use std::time::Duration;
+
+use super::Quorum;
+use crate::claim::{Claim, ReleaseAnswer, Wakes};
+use crate::error::Error;
+use crate::key::Key;
+use crate::op::{ListPermits, ListedPermits, Release, SetCapacity};
+
+impl Quorum {
+    /// Sets how many permits there are. Returns whether it is done: not if permits may be taken
+    /// that have no record.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], or the refusal of a server.
+    pub(crate) async fn set_capacity(
+        &self,
+        key: &Key,
+        capacity: u32,
+        lease: Duration,
+    ) -> Result<bool, Error> {
+        let key = key.clone();
+        let setting = self.ask(SetCapacity {
+            key,
+            capacity,
+            lease,
+        });
+        let set = self.hear(setting, |_, missing| missing == 0).await?;
+        Ok(set.into_iter().all(|is_set| is_set))
+    }
+
+    /// Returns who has permits, but no more than this many of them.
+    ///
+    /// # Errors
+    /// As [`set_capacity`](Self::set_capacity).
+    pub(crate) async fn permits_of(
+        &self,
+        key: &Key,
+        lease: Duration,
+        most: u32,
+    ) -> Result<ListedPermits, Error> {
+        let key = key.clone();
+        let asking = self.ask(ListPermits { key, lease, most });
+        let listed = self.hear(asking, |_, missing| missing == 0).await?;
+        Ok(listed.into_iter().next().unwrap_or_default())
+    }
+
+    /// Gives back the permits of a claim. Returns whether it had any.
+    ///
+    /// # Errors
+    /// As [`set_capacity`](Self::set_capacity).
+    pub(crate) async fn give_back(&self, claim: Claim) -> Result<bool, Error> {
+        let release = Release {
+            claim,
+            rest: None,
+            wakes: Wakes::All,
+        };
+        let releasing = self.ask(release);
+        let answers = self.hear(releasing, |_, missing| missing == 0).await?;
+        Ok(answers.iter().any(|answer| *answer != ReleaseAnswer::Gone))
+    }
+}

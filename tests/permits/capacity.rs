@@ -1,0 +1,158 @@
+//! How many permits there are, and what cannot be asked for.
+
+use crate::common::{Server, eventually, key, locker, soon};
+use crate::{LOG, SOON};
+use lockhound::{Error, Format, Locker};
+
+fn config(error: Error) -> String {
+    match error {
+        Error::Config(error) => error.to_string(),
+        error => panic!("{error:?}"),
+    }
+}
+
+#[tokio::test]
+async fn the_first_capacity_counts_until_another_one_is_set() {
+    let (server, key) = (Server::start(), key());
+    let log = &*LOG;
+    let locks = locker(&server).await;
+    let [two, five] = [
+        locks.permits(&*key).capacity(2),
+        locks.permits(&*key).capacity(5),
+    ];
+    let held = two.acquire_many(2).await.unwrap();
+    assert!(five.try_acquire().await.unwrap().is_none(), "there are two");
+    eventually(SOON, "a warning", || {
+        log.text()
+            .contains("has another capacity than its handle says")
+    })
+    .await;
+    let waits = five.clone();
+    let waiting = tokio::spawn(async move { waits.acquire_many(2).await });
+    eventually(SOON, "it waits", || locks.stats().waiters == 1).await;
+    five.set_capacity(4).await.unwrap();
+    let more = soon(SOON, waiting).await.expect("told").unwrap().unwrap();
+    assert_eq!(five.usage().await.unwrap().capacity(), Some(4));
+    five.set_capacity(1).await.unwrap();
+    let usage = five.usage().await.unwrap();
+    assert_eq!(
+        (usage.capacity(), usage.free(), usage.taken()),
+        (Some(1), 0, 4)
+    );
+    held.check().unwrap();
+    drop((held, more));
+    let only = soon(SOON, five.acquire())
+        .await
+        .expect("all are released")
+        .unwrap();
+    assert!(two.try_acquire().await.unwrap().is_none(), "one of one");
+    drop(only);
+}
+
+#[tokio::test]
+async fn callers_wait_for_a_capacity_and_are_warned_of_none() {
+    let (server, key) = (Server::start(), key());
+    let log = &*LOG;
+    let locks = locker(&server).await;
+    let semaphore = locks.permits(&*key);
+    assert!(semaphore.try_acquire().await.unwrap().is_none());
+    assert_eq!(semaphore.usage().await.unwrap().capacity(), None);
+    let waits = semaphore.clone();
+    let waiting = tokio::spawn(async move { waits.acquire().await });
+    eventually(SOON, "a warning", || log.text().contains("has no capacity")).await;
+    semaphore.set_capacity(1).await.unwrap();
+    drop(soon(SOON, waiting).await.expect("told").unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn what_nobody_can_get_is_refused() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker(&server).await;
+    let semaphore = locks.permits(&*key).capacity(3);
+    let refused = async |permits| config(semaphore.acquire_many(permits).await.unwrap_err());
+    assert!(refused(0).await.contains("0 permits"));
+    assert!(refused(4).await.contains("the capacity is 3"));
+    assert!(refused(1_001).await.contains("at most 1000"));
+    drop(semaphore.acquire().await.unwrap());
+    let other = locks.permits(&*key);
+    for error in [
+        other.acquire_many(4).await.unwrap_err(),
+        other.try_acquire_many(4).await.unwrap_err(),
+    ] {
+        let text = config(error);
+        assert!(
+            text.contains("4 permits") && text.contains("there are 3"),
+            "{text}"
+        );
+    }
+    assert!(config(other.set_capacity(0).await.unwrap_err()).contains("0 is no capacity"));
+    let zero = locks.permits("zero").capacity(0).acquire().await;
+    assert!(config(zero.unwrap_err()).contains("capacity is 0"));
+    assert!(matches!(
+        locks.permits("").acquire().await,
+        Err(Error::Config(_))
+    ));
+    server.command::<i64>(&["RPUSH", "list", "x"]);
+    let list = locks.permits("list").capacity(1).acquire().await;
+    let error = list.unwrap_err();
+    assert!(
+        error.to_string().contains("\"list\" holds a list"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn plain_lockers_and_independent_servers_are_refused() {
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let nodes = servers.iter().map(Server::url);
+    let several = nodes
+        .fold(Locker::builder(), |builder, url| builder.node(url))
+        .connect()
+        .await
+        .unwrap();
+    let text = config(
+        several
+            .permits("k")
+            .capacity(2)
+            .acquire()
+            .await
+            .unwrap_err(),
+    );
+    assert!(
+        text.contains("3 independent ones") && text.contains("with 2 permits on each, 3 holders"),
+        "{text}"
+    );
+    assert!(
+        config(several.semaphore("k").usage().await.unwrap_err()).contains("3 independent ones")
+    );
+    let plain = Locker::builder()
+        .node(servers[0].url())
+        .format(Format::Plain);
+    let plain = plain.connect().await.unwrap();
+    assert!(config(plain.permits("k").acquire().await.unwrap_err()).contains("Format::Plain"));
+}
+
+/// The counter of free permits is all that JVMs have of this kind.
+#[tokio::test]
+async fn a_counter_shared_with_jvms_keeps_its_capacity() {
+    let (server, key) = (Server::start(), key());
+    let semaphore = locker(&server).await.semaphore(&*key);
+    semaphore.set_capacity(3).await.unwrap();
+    let text = config(semaphore.set_capacity(5).await.unwrap_err());
+    assert!(text.contains("leave no record"), "{text}");
+    let two = semaphore.acquire_many(2).await.unwrap();
+    assert_eq!(
+        server.command::<i64>(&["DECRBY", &key, "1"]),
+        0,
+        "a JVM takes one"
+    );
+    assert!(semaphore.try_acquire().await.unwrap().is_none());
+    let usage = semaphore.usage().await.unwrap();
+    assert_eq!(
+        (usage.capacity(), usage.free(), usage.taken()),
+        (None, 0, 2)
+    );
+    assert!(server.exists(&format!("lockhound_permits:{{{key}}}")));
+    two.release().await.unwrap();
+    assert_eq!(server.command::<i64>(&["GET", &key]), 2);
+}

@@ -1,0 +1,90 @@
+//! Permits that are lost, and lockers that end.
+
+use crate::SOON;
+use crate::common::{Server, eventually, key, locker, locker_with, ms, soon};
+use lockhound::{Error, Loss};
+
+#[tokio::test]
+async fn a_holder_whose_record_is_gone_is_told_and_gives_nothing_back() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker_with(&server, ms(900)).await;
+    let semaphore = locks.permits(&*key).capacity(3);
+    let two = semaphore.acquire_many(2).await.unwrap();
+    let records = format!("{{{key}}}:timeout");
+    let members = server.command::<Vec<String>>(&["ZRANGE", &records, "0", "-1"]);
+    // As Redisson's clients do by a clock that is far ahead: one of the two is removed.
+    server.command::<i64>(&["ZREM", &records, &members[1]]);
+    server.command::<i64>(&["INCRBY", &key, "1"]);
+    soon(SOON, two.lost().cancelled())
+        .await
+        .expect("at the next renewal");
+    assert_eq!(two.loss(), Some(Loss::NotOwner));
+    assert!(matches!(two.release().await, Err(Error::Lost { .. })));
+    eventually(SOON, "the other one is given back", || {
+        !server.exists(&records)
+    })
+    .await;
+    assert_eq!(server.command::<i64>(&["GET", &key]), 3);
+}
+
+#[tokio::test]
+async fn a_silent_server_loses_permits_in_time() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker_with(&server, ms(900)).await;
+    let permit = locks.permits(&*key).capacity(1).acquire().await.unwrap();
+    server.stop();
+    soon(SOON, permit.lost().cancelled())
+        .await
+        .expect("before the lease ends");
+    server.go_on();
+    drop(permit);
+    let records = format!("{{{key}}}:timeout");
+    eventually(SOON * 2, "it is given back", || !server.exists(&records)).await;
+    assert_eq!(server.command::<i64>(&["GET", &key]), 1);
+}
+
+#[tokio::test]
+async fn closing_gives_permits_back_and_ends_waits() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker(&server).await;
+    let semaphore = locks.permits(&*key).capacity(2);
+    let both = semaphore.acquire_many(2).await.unwrap();
+    let waiting = tokio::spawn(async move { semaphore.acquire().await });
+    eventually(SOON, "it waits", || locks.stats().waiters == 1).await;
+    let closing = tokio::spawn(async move { locks.close().await });
+    let answer = soon(SOON, waiting).await.expect("told").unwrap();
+    assert!(matches!(answer, Err(Error::Closed)), "{answer:?}");
+    soon(SOON, both.lost().cancelled())
+        .await
+        .expect("they are lost");
+    assert_eq!(both.loss(), Some(Loss::Closed));
+    drop(both);
+    closing.await.unwrap();
+    assert_eq!(server.command::<i64>(&["GET", &key]), 2);
+}
+
+#[tokio::test]
+async fn an_operator_gives_the_permits_of_a_holder_back() {
+    let (server, key) = (Server::start(), key());
+    let [here, there] = [locker(&server).await, locker(&server).await];
+    let semaphore = here.permits(&*key).capacity(3);
+    let [own, others] = [semaphore.acquire().await.unwrap(), {
+        let there = there.permits(&*key);
+        there.acquire_many(2).await.unwrap()
+    }];
+    let waits = semaphore.clone();
+    let waiting = tokio::spawn(async move { waits.acquire_many(3).await });
+    let usage = semaphore.usage().await.unwrap();
+    assert_eq!(usage.holders().len(), 2);
+    for holder in usage.holders() {
+        assert!(semaphore.force_release(holder).await.unwrap());
+        assert!(!semaphore.force_release(holder).await.unwrap(), "once");
+    }
+    assert_eq!(own.loss(), Some(Loss::ForceUnlocked));
+    let all = soon(SOON, waiting).await.expect("woken").unwrap().unwrap();
+    assert!(matches!(others.release().await, Err(Error::Lost { .. })));
+    all.check().unwrap();
+    drop(own);
+    all.release().await.unwrap();
+    assert_eq!(server.command::<i64>(&["GET", &key]), 3, "each once");
+}
