@@ -115,6 +115,13 @@ impl NodeSubscriber {
             // Subscriptions of a connection that is gone do not exist on the new one.
             _ if reconnected => return true,
             Outcome::Done(()) => {}
+            Outcome::Refused(_) if batch.len() > 1 => {
+                if !self.send_singly(batch, events).await {
+                    return false;
+                }
+                self.wake |= woken;
+                return true;
+            }
             Outcome::Refused(error) => {
                 if !std::mem::replace(&mut self.deaf, true) {
                     log!(warn, %error, "unlock messages cannot be received: waiters look every sixth of a lease");
@@ -138,6 +145,22 @@ impl NodeSubscriber {
         self.channels.confirm(self.index, &batch);
         if woken {
             self.channels.miss_all();
+        }
+        true
+    }
+
+    /// Sends the changes of a batch that was refused one by one: a channel that the user may not
+    /// use must not cost the others their messages. Returns false once there will be no more
+    /// events.
+    async fn send_singly(
+        &mut self,
+        batch: SubscriptionChanges,
+        events: &mut UnboundedReceiver<LinkEvent>,
+    ) -> bool {
+        for single in batch.singles() {
+            if !Box::pin(self.send(single, events)).await {
+                return false;
+            }
         }
         true
     }

@@ -84,7 +84,25 @@ pub(super) struct SubscriptionChanges {
 
 impl SubscriptionChanges {
     pub(super) fn is_empty(&self) -> bool {
-        self.add.is_empty() && self.remove.is_empty()
+        self.len() == 0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.add.len() + self.remove.len()
+    }
+
+    /// Returns each change as a batch of its own.
+    pub(super) fn singles(self) -> impl Iterator<Item = Self> {
+        let add = |name| Self {
+            add: vec![name],
+            remove: Vec::new(),
+        };
+        let remove = |name| Self {
+            add: Vec::new(),
+            remove: vec![name],
+        };
+        let removed = self.remove.into_iter().map(remove);
+        self.add.into_iter().map(add).chain(removed)
     }
 }
 
