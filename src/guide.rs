@@ -5,6 +5,7 @@
 //! | [`critical_sections`] | How does a program take one lock or several, and what does it do when it loses one? |
 //! | [`nesting_and_owners`] | Who enters again, who waits, and how is that changed? |
 //! | [`readers_and_writers`] | How do readers share a lock, and when is that worth it? |
+//! | [`elections`] | How does one of several programs lead, and how do the others see which one? |
 //! | [`permits`] | How are so many let in at once, and no more? |
 //! | [`waiting`] | How long does a call wait, and what happens while the servers are away? |
 //! | [`fencing`] | How does a database, an object store or another service refuse a holder that is late? |
@@ -49,6 +50,9 @@ pub mod readers_and_writers {}
 
 #[doc = include_str!("../docs/guide/permits.md")]
 pub mod permits {}
+
+#[doc = include_str!("../docs/guide/elections.md")]
+pub mod elections {}
 
 #[doc = include_str!("../docs/guide/waiting.md")]
 pub mod waiting {}

@@ -95,6 +95,10 @@ impl Handle {
         self.shared.session()
     }
 
+    pub(crate) fn shared(&self) -> Arc<SharedSession> {
+        Arc::clone(&self.shared)
+    }
+
     pub(crate) fn settings(&self) -> &Settings {
         self.session().settings()
     }
@@ -423,6 +427,10 @@ pub(crate) struct GuardInner {
 }
 
 impl GuardInner {
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        self.shared.session()
+    }
+
     /// Returns the scope in which calls enter again.
     pub(crate) fn to_scope(&self) -> Scope {
         Scope {

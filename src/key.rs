@@ -43,6 +43,19 @@ pub(crate) static SEMAPHORE: Family = Family {
 
 const PERMIT_MESSAGES: &str = "redisson_sc:";
 
+/// The locks of elections, as their observers know them: on the server the same as those of `LOCK`.
+/// No line has such a key, so the messages that come for one are for observers.
+pub(crate) static ELECTION: Family = Family {
+    key: "",
+    channel: LOCK.channel,
+};
+
+/// The values of leaders, whose messages tell observers of a new one.
+static LEADER: Family = Family {
+    key: "",
+    channel: "lockhound_leader:",
+};
+
 /// The key of a server's memory.
 pub(crate) const MEMORY: &str = "lockhound_vote";
 
@@ -146,6 +159,31 @@ impl Key {
     pub(crate) fn of_stored(key: &str, family: &'static Family) -> Option<Self> {
         key.strip_prefix(family.key)
             .map(|name| Self::new(name, family))
+    }
+
+    /// Returns whether it is the lock of an election.
+    pub(crate) fn is_election(&self) -> bool {
+        ptr::eq(self.family, &ELECTION)
+    }
+
+    /// Returns whether it is for observers, and is no lock of a line.
+    pub(crate) fn is_observed(&self) -> bool {
+        self.is_election() || ptr::eq(self.family, &LEADER)
+    }
+
+    /// Returns the lock of an election as its candidates know it.
+    pub(crate) fn to_lock(&self) -> Self {
+        self.clone().under("", &LOCK)
+    }
+
+    /// Returns the key whose channel announces the values of its leaders.
+    pub(crate) fn to_leader(&self) -> Self {
+        self.clone().under("", &LEADER)
+    }
+
+    /// Returns the key of its leader's value.
+    pub(crate) fn leader_value(&self) -> String {
+        self.beside(LEADER.channel).to_string()
     }
 
     /// Returns whether it is a lock with readers and writers.

@@ -5,6 +5,7 @@ mod alarm;
 mod claim;
 mod clock;
 mod credentials;
+mod election;
 mod engine;
 mod error;
 mod fence;
@@ -58,6 +59,7 @@ mod behaviours;
 mod common;
 
 pub use credentials::{CredentialProvider, Credentials};
+pub use election::{Election, Leader, Leadership, Observer};
 pub use error::{ConfigError, Error, Loss, NodeFailure, ServerError, ServerErrorKind};
 pub use fence::Fence;
 pub use guard::Guard;

@@ -10,9 +10,12 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::credentials::{AnyProvider, CredentialProvider};
+use crate::election::Election;
 use crate::error::Error;
 use crate::foreign::{self, log};
-use crate::key::{Key, PERMITS as PERMITS_FAMILY, READ_WRITE, SEMAPHORE as SEMAPHORE_FAMILY};
+use crate::key::{
+    ELECTION, Key, PERMITS as PERMITS_FAMILY, READ_WRITE, SEMAPHORE as SEMAPHORE_FAMILY,
+};
 use crate::kind::Format;
 #[cfg(test)]
 use crate::kind::Kind;
@@ -175,6 +178,24 @@ impl Locker {
     pub fn semaphore(&self, name: impl Into<Key>) -> Semaphore {
         let key = name.into().under(&self.prefix, &SEMAPHORE_FAMILY);
         Semaphore::new(Arc::clone(&self.shared), key, &SEMAPHORE)
+    }
+
+    /// Returns the election of this name. Asks no server.
+    ///
+    /// It is the lock of that name with a value beside it, so `get(name)` and Redisson's `getLock`
+    /// keep its candidates from leading.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// let election = locks.election("scheduler");
+    /// let leadership = election.campaign("10.0.0.7:8080").await?; // waits until it leads
+    /// leadership.resign().await
+    /// # }
+    /// ```
+    pub fn election(&self, name: impl Into<Key>) -> Election {
+        let key = name.into().under(&self.prefix, &ELECTION);
+        Election::new(Arc::clone(&self.shared), key)
     }
 
     /// Returns the locks of these names as one: a call takes all of them, or none. Asks no server.

@@ -76,8 +76,8 @@ pub(crate) use texts;
 /// The texts that all kinds share.
 const SHARED: Texts = texts!(
     "shared" "ask" "batch" "capacity" "enlist" "enlist_alone" "expel" "fence" "force" "forgotten" "holders" "inspect"
-    "label" "label_of" "leased" "members" "open" "pass" "pruned" "readers" "refused" "remembers" "timeouts" "types"
-    "usage" "vet" "wake" "withdraw"
+    "label" "label_of" "leader" "leased" "members" "open" "pass" "proclaim" "pruned" "readers" "refused" "remembers"
+    "timeouts" "types" "usage" "vet" "wake" "withdraw"
 );
 
 /// Stands before a script whose answer may be a vote.

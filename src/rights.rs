@@ -50,7 +50,8 @@ pub enum Need {
     /// Waiters are woken by messages.
     Wakeups,
     /// [`Lock::holder`](crate::Lock::holder), [`Lock::is_locked`](crate::Lock::is_locked) and
-    /// [`Lock::force_unlock`](crate::Lock::force_unlock) work.
+    /// [`Lock::force_unlock`](crate::Lock::force_unlock) work, and leaders of an
+    /// [`Election`](crate::Election) have values that observers see.
     Inspection,
 }
 
@@ -241,6 +242,43 @@ const COUNTER: &[Row] = &[
     ),
 ];
 
+/// What an election has beside its lock: the value of its leader, and the messages that tell
+/// observers of it.
+const ELECTION: &[Row] = &[
+    Row(
+        Sent,
+        INSPECTION,
+        &[
+            "EVALSHA NO-SCRIPT 1 LEADER",
+            "EVALSHA NO-SCRIPT 1 LEADER-CHANNEL-KEY",
+        ],
+    ),
+    Row(
+        Called,
+        INSPECTION,
+        &[
+            "HMGET LEADER field",
+            "HSET LEADER field f",
+            "PEXPIRE LEADER 1",
+        ],
+    ),
+    Row(Called, NOTHING, &["PUBLISH LEADER-CHANNEL 1"]),
+    Row(
+        Subscribed,
+        NOTHING,
+        &["SUBSCRIBE LEADER-CHANNEL", "UNSUBSCRIBE LEADER-CHANNEL"],
+    ),
+];
+
+const SHARDED_ELECTION: &[Row] = &[
+    Row(Called, NOTHING, &["SPUBLISH LEADER-CHANNEL 1"]),
+    Row(
+        Subscribed,
+        NOTHING,
+        &["SSUBSCRIBE LEADER-CHANNEL", "SUNSUBSCRIBE LEADER-CHANNEL"],
+    ),
+];
+
 /// Returns the rights that a locker with these settings needs on each of its servers, for these
 /// locks.
 pub(crate) fn rights(
@@ -309,7 +347,8 @@ pub(crate) fn rights(
             Row(Called, LOCKING, to_lock),
         ];
         let of_kind_of_several = [Row(Called, TOLERANCE, to_retake)];
-        let of_lock: [(bool, &[Row]); 8] = [
+        let is_election = key.is_election();
+        let of_lock: [(bool, &[Row]); 10] = [
             (tokens, TOKENS),
             (true, ANY),
             (true, &of_kind),
@@ -318,6 +357,8 @@ pub(crate) fn rights(
             (!kind.hands_over(), READ_WRITE),
             (in_cluster, SHARDED_MESSAGES),
             (true, MESSAGES),
+            (is_election && in_cluster, SHARDED_ELECTION),
+            (is_election, ELECTION),
         ];
         rights.extend(add(&of_lock, key));
     }
@@ -343,7 +384,7 @@ fn right(usage: CommandUsage, needed_for: &'static [Need], command: &str, key: &
             return word.replace("NO-SCRIPT", NO_SCRIPT);
         };
         is_of_lock = rule.is_none();
-        let sign = if word == "CHANNEL" { '&' } else { '~' };
+        let sign = if word.ends_with("CHANNEL") { '&' } else { '~' };
         // Each reader has one of its own.
         let end = if word == "TIMEOUT" { "*" } else { "" };
         let shown = name.strip_suffix(READER_OF_TIMEOUT).unwrap_or(&name);
@@ -378,6 +419,8 @@ fn name(word: &str, key: &Key) -> Option<(String, Option<&'static str>)> {
         "TIMEOUT" => (key.reader_timeout("f"), None),
         "WRITER" => (key.writer_hint(), None),
         "READER" => (key.reader_hint(), None),
+        "LEADER" => (key.leader_value(), None),
+        "LEADER-CHANNEL" | "LEADER-CHANNEL-KEY" => (key.to_leader().channel().to_string(), None),
         "RECORDS" => (key.permit_records(), None),
         "MARK" => (key.mark().to_owned(), Some("~lockhound_fence:*")),
         "WAKE" => (format!("{WAKE}any"), Some("&lockhound_wake:*")),
@@ -411,7 +454,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::key::{PERMITS as PERMITS_FAMILY, READ_WRITE as READ_WRITE_FAMILY, SEMAPHORE};
+    use crate::key::{
+        ELECTION as ELECTION_FAMILY, PERMITS as PERMITS_FAMILY, READ_WRITE as READ_WRITE_FAMILY,
+        SEMAPHORE,
+    };
     use crate::kind::Format;
     use crate::options::{Options, Replicas};
 
@@ -565,6 +611,30 @@ mod tests {
             "the guide lists what is not used"
         );
         let known: BTreeSet<String> = [0, 1, 6, 8].into_iter().flat_map(documented).collect();
+        let unknown: Vec<_> = all.difference(&known).cloned().collect();
+        assert_eq!(
+            unknown,
+            Vec::<String>::new(),
+            "the guide leaves out what is used"
+        );
+    }
+
+    #[test]
+    fn the_rights_of_elections_are_the_documented_ones() {
+        let settings = Options::default().validate(1).expect("valid");
+        let key = Key::new("app:42", &ELECTION_FAMILY);
+        let used = rights(&settings, 1, false, &[key]);
+        let all: BTreeSet<String> = [true, false]
+            .into_iter()
+            .flat_map(|is_needed| rules(&used, is_needed))
+            .collect();
+        let missing: Vec<_> = documented(9).difference(&all).cloned().collect();
+        assert_eq!(
+            missing,
+            Vec::<String>::new(),
+            "the guide lists what is not used"
+        );
+        let known: BTreeSet<String> = [0, 1, 6, 9].into_iter().flat_map(documented).collect();
         let unknown: Vec<_> = all.difference(&known).cloned().collect();
         assert_eq!(
             unknown,

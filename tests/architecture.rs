@@ -27,6 +27,7 @@ const LAYERS: [Layer; 6] = [
             "multi",
             "rw",
             "semaphore",
+            "election",
             "lock",
             "guard",
             "handle",

@@ -9,6 +9,7 @@
 
 mod acquire;
 mod count;
+mod election;
 mod extend;
 mod hand_over;
 mod inspect;
@@ -28,6 +29,9 @@ mod word;
 
 pub(crate) use self::acquire::{Acquire, AcquireAnswer, ListPlace};
 pub(crate) use self::count::WriteCount;
+#[cfg(test)]
+pub(crate) use self::election::LeaderValue;
+pub(crate) use self::election::{KeyLeader, Proclaim, ReadLeader};
 pub(crate) use self::extend::Extend;
 pub(crate) use self::hand_over::{HandOver, HandOverAnswer};
 pub(crate) use self::inspect::{Force, Inspect, KeyHolder, NameHolders};

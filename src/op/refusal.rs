@@ -139,6 +139,15 @@ fn odd_one(keys: &[Subject], types: &[String]) -> Option<String> {
 }
 
 impl Subject {
+    /// Returns the key of a hash that is no counter.
+    pub(super) fn hash(name: String) -> Self {
+        Self {
+            name,
+            key_type: "hash",
+            counts: false,
+        }
+    }
+
     fn quoted(&self) -> String {
         format!("{:?}", self.name)
     }

@@ -39,6 +39,7 @@
 mod calls;
 mod connect;
 mod doors;
+mod election;
 mod eligibility;
 mod extend;
 mod inspect;
@@ -450,9 +451,14 @@ impl Quorum {
     /// Writes the hold count. Does not wait for the slowest node.
     pub(crate) async fn count(&self, claim: &Claim, count: u32) -> Settled {
         let claim = claim.clone();
-        let mut writing = self.ask(WriteCount { claim, count });
+        self.settle(self.ask(WriteCount { claim, count })).await
+    }
+
+    /// Waits until the answers are certain: whether the nodes have done what only the holder of a
+    /// lock may do.
+    async fn settle(&self, mut asking: Calls<bool>) -> Settled {
         let mut confirmations = Confirmations::new(self.nodes.len());
-        while let Some((_, answer)) = writing.next().await {
+        while let Some((_, answer)) = asking.next().await {
             confirmations.add(answer);
             if let Some(settled) = confirmations.verdict() {
                 return settled;

@@ -46,6 +46,7 @@ pub(super) async fn wind_down(session: &Arc<Session>) {
 /// Ends all waits and all holds.
 pub(super) fn end_all(session: &Session) {
     jobs::refuse(session.lines.drain_all(), &Error::Closed);
+    session.bells.ring_all();
     for hold in session.lines.holds() {
         hold.lose(Loss::Closed);
     }

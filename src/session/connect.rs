@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use uuid::Uuid;
 
+use super::bells::Bells;
 use super::closing::{self, CloseOnRuntimeDrop};
 use super::outage::Outage;
 use super::refusals::Refusals;
@@ -150,6 +151,7 @@ pub(super) fn over(
             quorum,
             lines: Lines::new(around),
             turns: Arc::default(),
+            bells: Bells::default(),
             warned: Warned::default(),
             outage: Outage::new(&settings),
             refusals: Refusals::default(),
@@ -171,7 +173,10 @@ fn hooks(session: &Weak<Session>) -> Hooks {
     let holds = Weak::clone(session);
     let line = move |key: &Key, event| {
         if let Some(session) = lines.upgrade() {
-            session.lines.step(key, event);
+            match key.is_observed() {
+                true => session.bells.ring(key),
+                false => session.lines.step(key, event),
+            }
         }
     };
     let message = move |key: &Key| {
@@ -225,6 +230,7 @@ fn fail(session: &Arc<Session>, message: String) {
             message: message.clone(),
         },
     );
+    session.bells.ring_all();
     for hold in session.lines.holds() {
         // Code that panicked may panic again; the other holds have to be lost all the same.
         let _: Result<_, _> = catch_unwind(AssertUnwindSafe(|| hold.lose(Loss::RenewalFailed)));

@@ -34,9 +34,11 @@
 mod acquire;
 mod ask;
 mod attempt;
+mod bells;
 mod carry;
 mod closing;
 mod connect;
+mod election;
 #[cfg(test)]
 #[cfg(feature = "testing")]
 #[path = "../../tests/unit/embedded/mod.rs"]
@@ -67,7 +69,9 @@ mod try_lock;
 mod unconfirmed;
 mod waits;
 mod warned;
+mod watching;
 
+pub(crate) use self::election::{Herald, LeaderWatch};
 pub(crate) use self::joint::{RawGuards, Views};
 pub(crate) use self::raw_guard::RawGuard;
 use self::raw_guard::View;

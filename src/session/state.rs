@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use uuid::Uuid;
 
+use super::bells::Bells;
 use super::outage::Outage;
 use super::refusals::Refusals;
 use super::warned::Warned;
@@ -44,6 +45,7 @@ pub(crate) struct Session {
     pub(super) reporter: Arc<LossReporter>,
     pub(super) lines: Lines<Around>,
     pub(super) turns: Arc<RunTurns>,
+    pub(super) bells: Bells,
     pub(super) warned: Warned,
     pub(super) outage: Outage,
     pub(super) refusals: Refusals,

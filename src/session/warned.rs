@@ -22,6 +22,7 @@ pub(super) enum Warning {
     Beside,
     Itself,
     Cut,
+    Unproclaimed,
     Capacity,
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 #[cfg(feature = "testing")]
 use lockhound::testing;
-use lockhound::{Error, Format, HoldState, Locker, LockerBuilder, Loss, Owner};
+use lockhound::{Error, Format, HoldState, Locker, LockerBuilder, Loss, Observer, Owner};
 use tokio::time::sleep;
 
 use crate::common::cluster::Cluster;
@@ -740,6 +740,122 @@ pub async fn permits_outlive_their_lease_and_are_told_of_a_loss(on: Deployment) 
     other.check().unwrap();
 }
 
+/// Returns two lockers and a name for an election, where there are elections. Elsewhere every call
+/// is refused, with the reason.
+async fn election(on: &Deployment, lease: Duration) -> Option<([Locker; 2], String)> {
+    // An election is a lock of Redisson's, whatever other kinds its locker has.
+    if !on.chosen.prefix.is_empty() {
+        return None;
+    }
+    let (lockers, key) = (on.lockers(lease).await, key());
+    if lockers[0].settings().format() != Format::Plain {
+        return Some((lockers, key));
+    }
+    let election = lockers[0].election(&*key);
+    let refusals = [
+        election.campaign("a").await.err(),
+        election.try_campaign("a").await.err(),
+        election.run("a", |_| async {}).await.err(),
+        election.leader().await.err(),
+        election.observe().await.err(),
+    ];
+    for error in refusals {
+        let error = error.expect("refused");
+        assert!(matches!(error, Error::Config(_)), "{error:?}");
+        assert!(error.to_string().contains("Format::Plain"), "{error}");
+    }
+    None
+}
+
+/// Waits until an observer sees a leader with this value, or none.
+async fn sees(observer: &mut Observer, value: Option<&str>) {
+    let changes = async {
+        while observer
+            .changed()
+            .await
+            .unwrap()
+            .as_ref()
+            .map(|leader| leader.value())
+            != value.map(Some)
+        {}
+    };
+    // Without messages it would look in ten seconds.
+    let seen = common::soon(ms(5_000), changes).await;
+    seen.unwrap_or_else(|| panic!("it does not see {value:?}"));
+}
+
+pub async fn a_leader_leads_alone_and_observers_see_it(on: Deployment) {
+    let Some(([one, two], key)) = election(&on, LONG).await else {
+        return;
+    };
+    let [here, there] = [&one, &two].map(|locks| locks.election(&*key));
+    let mut observer = there.observe().await.unwrap();
+    assert_eq!(observer.changed().await.unwrap(), None);
+    let leadership = here.campaign("first").await.unwrap();
+    for candidate in [&here, &there] {
+        assert!(candidate.try_campaign("other").await.unwrap().is_none());
+    }
+    sees(&mut observer, Some("first")).await;
+    leadership.proclaim("again").await.unwrap();
+    sees(&mut observer, Some("again")).await;
+    let leader = here.leader().await.unwrap().expect("it leads");
+    assert_eq!(
+        (leader.term(), leader.value()),
+        (Some(leadership.term()), Some("again"))
+    );
+    assert!(
+        leader.owner().starts_with(&one.id().to_string()),
+        "{leader:?}"
+    );
+    let term = leadership.term();
+    let waiting = tokio::spawn(async move { there.campaign("second").await });
+    eventually(ms(5_000), "it waits", || two.stats().waiters == 1).await;
+    sleep(ms(100)).await;
+    leadership.resign().await.unwrap();
+    let next = common::soon(ms(1_000), waiting).await.expect("at once");
+    let next = next.unwrap().unwrap();
+    assert!(next.term() > term);
+    sees(&mut observer, Some("second")).await;
+    next.resign().await.unwrap();
+    sees(&mut observer, None).await;
+    assert_eq!(here.leader().await.unwrap(), None);
+    on.is_free_everywhere(&key).await;
+}
+
+pub async fn a_leader_outlives_its_lease_and_leads_again_after_a_loss(on: Deployment) {
+    let Some(([one, two], key)) = election(&on, SHORT).await else {
+        return;
+    };
+    let mut observer = two.election(&*key).observe().await.unwrap();
+    let terms = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let leads = {
+        let (election, terms) = (one.election(&*key), Arc::clone(&terms));
+        tokio::spawn(async move {
+            let lead = |term: lockhound::Section| {
+                terms.lock().unwrap().push(term.fence());
+                let is_first = terms.lock().unwrap().len() == 1;
+                async move {
+                    if is_first {
+                        std::future::pending::<()>().await;
+                    }
+                }
+            };
+            election.run("a", lead).await
+        })
+    };
+    sees(&mut observer, Some("a")).await;
+    sleep(SHORT * 3 / 2).await;
+    let leader = two.election(&*key).leader().await.unwrap();
+    let leader = leader.expect("it leads");
+    assert_eq!(leader.term(), terms.lock().unwrap().first().copied());
+    on.up().for_each(|server| server.delete(&key));
+    let done = common::soon(SHORT * 3, leads).await.expect("it is told");
+    done.unwrap().unwrap();
+    let terms = terms.lock().unwrap().clone();
+    assert!(terms.len() == 2 && terms.is_sorted(), "{terms:?}");
+    sees(&mut observer, None).await;
+}
+
 /// Passes the list of behaviours to a macro, behind other words.
 macro_rules! with_every_behaviour {
     ($macro:ident! $($before:tt)*) => {
@@ -765,6 +881,8 @@ macro_rules! with_every_behaviour {
             readers_are_inside_together_and_a_writer_alone
             readers_and_writers_are_woken_by_releases
             readers_and_writers_outlive_their_lease_and_are_told_of_a_loss
+            a_leader_leads_alone_and_observers_see_it
+            a_leader_outlives_its_lease_and_leads_again_after_a_loss
             no_more_permits_are_taken_than_there_are
             permits_outlive_their_lease_and_are_told_of_a_loss
         }

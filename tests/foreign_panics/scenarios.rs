@@ -22,7 +22,7 @@ use crate::common::several::servers;
 use crate::common::{Server, eventually, key, ms};
 use crate::sick::{SICK, end_a_router, poison_logger, was_told};
 
-pub(crate) const NAMES: [&str; 17] = [
+pub(crate) const NAMES: [&str; 18] = [
     "an_ordinary_day",
     "guards_of_a_task_that_unwinds",
     "branches_of_one_task",
@@ -31,6 +31,7 @@ pub(crate) const NAMES: [&str; 17] = [
     "answers_come_late",
     "a_renewal_out_of_turn",
     "a_lease_is_cut",
+    "a_leader_without_a_value",
     "capacities_are_missing",
     "an_undo_is_refused",
     "a_user_with_few_rights",
@@ -62,6 +63,7 @@ pub(crate) async fn play(name: &str) {
         "answers_come_late" => answers_come_late().await,
         "a_renewal_out_of_turn" => a_renewal_out_of_turn().await,
         "a_lease_is_cut" => a_lease_is_cut().await,
+        "a_leader_without_a_value" => a_leader_without_a_value().await,
         "capacities_are_missing" => capacities_are_missing().await,
         "an_undo_is_refused" => an_undo_is_refused().await,
         "a_user_with_few_rights" => a_user_with_few_rights().await,
@@ -645,6 +647,19 @@ async fn a_lease_is_cut() {
     assert!(lease);
     occurs("another client with a shorter lease").await;
     read.unlock().await.unwrap();
+    stage.assert_sound().await;
+}
+
+async fn a_leader_without_a_value() {
+    let server = Server::start();
+    let url = server.url();
+    let stage = Stage::with(server, url).await;
+    let key = stage.key();
+    let value = format!("lockhound_leader:{{{key}}}");
+    stage.server().command::<()>(&["SET", &value, "no hash"]);
+    let leadership = stage.locks.election(&*key).campaign("a").await.unwrap();
+    occurs("a leader could not write its value").await;
+    leadership.resign().await.unwrap();
     stage.assert_sound().await;
 }
 

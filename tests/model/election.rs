@@ -9,7 +9,8 @@
 //!   order, any number of times, or never: also after its term.
 //! - The observer: it subscribes, reads, and reads again when its subscription is confirmed, at a
 //!   message, after a reconnect, and when it looks. An answer takes any time.
-//! - Messages take any time, and may be lost. A grant, a hand-over and the end of a lease send none.
+//! - Messages take any time, and may be lost. A grant, a hand-over and the end of a lease send
+//!   none.
 //!
 //! # What is abstracted away
 //! - Who leads when: that is a lock, and `model.rs` and `model/hand_over.rs` have it.
@@ -313,7 +314,9 @@ impl Model for Election {
                 _ => true,
             }),
             Property::always(LASTING, |_, state: &State| {
-                let confirmed = state.holder.map_or(0, |at| state.confirmed[usize::from(at)]);
+                let confirmed = state
+                    .holder
+                    .map_or(0, |at| state.confirmed[usize::from(at)]);
                 let stands = |(field, number)| state.holder == Some(field) && number >= confirmed;
                 confirmed == 0 || state.stored.is_some_and(stands)
             }),

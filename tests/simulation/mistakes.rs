@@ -55,8 +55,11 @@ const TRIED_PERMITS: Held = No("`tests/unit/permit_scripts.rs` makes it in the L
 const ONE_PERMIT: Held = No("the simulation has no permits: `tests/permits` tests it on a server");
 const REFUSED_PERMITS: Held = No("servers in memory refuse nobody a right: the model finds it");
 
+/// The programs of the simulation lock, and elect nobody.
+const ELECTED: Held = No("`tests/election` and the contract have each of them on real servers");
+
 /// For each model: its file and its mistakes.
-const MODELS: [(&str, &[(&str, Held)]); 9] = [
+const MODELS: [(&str, &[(&str, Held)]); 10] = [
     (
         "tests/model.rs",
         &[
@@ -218,6 +221,20 @@ const MODELS: [(&str, &[(&str, Held)]); 9] = [
             ("HintWithoutEnd", WAITS),
             ("SilentDowngrade", WAITS),
             ("TrustsFirstAnswer", WAITS),
+        ],
+    ),
+    (
+        "tests/model/election.rs",
+        &[
+            ("ValueWithoutField", ELECTED),
+            ("WrittenWithoutField", ELECTED),
+            ("OlderOverwrites", ELECTED),
+            ("ProclaimsSilently", ELECTED),
+            ("MissesNone", ELECTED),
+            ("TrustsFirstRead", ELECTED),
+            ("TrustsReconnects", ELECTED),
+            ("ForgetsWhileReading", ELECTED),
+            ("NeverLooks", ELECTED),
         ],
     ),
     (

@@ -1,0 +1,106 @@
+//! Users that may lock, but have no right to the values of leaders.
+
+use crate::common::log::Log;
+use crate::common::{Server, eventually, key, ms, rights, soon};
+use crate::{LONG, SOON, elected};
+use lockhound::{Error, Locker};
+
+/// Gives the user "app" the rights of these lists of the guide, and returns its address.
+fn user(server: &Server, lists: &[&str]) -> String {
+    for list in lists {
+        for command in rights::commands(list) {
+            server.command::<()>(&command.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+    }
+    format!("redis://app:PASSWORD@127.0.0.1:{}", server.port())
+}
+
+#[tokio::test]
+async fn a_user_with_the_guides_list_of_rights_can_lead_and_observe() {
+    let server = Server::start();
+    let url = user(&server, &["Always", "One server", "Elections"]);
+    let locks = Locker::builder().node(&url).lease(LONG);
+    let locks = locks.connect().await.unwrap();
+    let election = locks.election(format!("app:{}", key()));
+    let mut observer = election.observe().await.unwrap();
+    assert_eq!(observer.changed().await.unwrap(), None);
+    let leadership = election.campaign("a").await.unwrap();
+    crate::sees(&mut observer, Some("a")).await;
+    leadership.resign().await.unwrap();
+    crate::sees(&mut observer, None).await;
+}
+
+#[tokio::test]
+async fn without_the_right_to_values_a_leader_leads_and_says_so() {
+    let (server, log) = (Server::start(), Log::collect());
+    let url = user(&server, &["Always", "One server"]);
+    let locks = Locker::builder().node(&url).lease(LONG);
+    let locks = locks.connect().await.unwrap();
+    let name = format!("app:{}", key());
+    let election = locks.election(&*name);
+    let leadership = soon(SOON, election.campaign("a")).await.unwrap().unwrap();
+    leadership.check().unwrap();
+    assert!(server.exists(&name));
+    eventually(SOON, "a warning", || {
+        log.text().contains("leads without one") && log.text().contains(&name)
+    })
+    .await;
+    for refused in [
+        leadership.proclaim("b").await.err(),
+        election.leader().await.err(),
+        election.observe().await.err(),
+    ] {
+        let error = refused.expect("refused");
+        assert!(matches!(error, Error::Server { .. }), "{error:?}");
+        let says = error.to_string();
+        assert!(says.contains("lockhound_leader:"), "{says}");
+    }
+    // The next one leads as soon as without it.
+    let waiting = crate::campaigns(&election, "b");
+    eventually(SOON, "it waits", || locks.stats().waiters == 1).await;
+    leadership.resign().await.unwrap();
+    elected(waiting).await.resign().await.unwrap();
+}
+
+/// A server refuses all channels of a SUBSCRIBE if one of them is not permitted.
+#[tokio::test]
+async fn without_the_right_to_their_messages_other_locks_hear_theirs() {
+    let server = Server::start();
+    let url = user(&server, &["Always", "Elections"]);
+    server.command::<()>(&[
+        "ACL",
+        "SETUSER",
+        "app",
+        "resetchannels",
+        "&redisson_lock__channel:{app:*",
+    ]);
+    let [locks, holder] = [(); 2].map(|()| Locker::builder().node(&url).lease(LONG).connect());
+    let (locks, holder) = (locks.await.unwrap(), holder.await.unwrap());
+    let [name, other] = [format!("app:{}", key()), format!("app:{}", key())];
+    let mut observer = locks.election(&*name).observe().await.unwrap();
+    assert_eq!(observer.changed().await.unwrap(), None);
+    for _ in 0..2 {
+        let guard = holder.get(&*other).lock().await.unwrap();
+        let lock = locks.get(&*other);
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        eventually(SOON, "it waits", || locks.stats().waiters == 1).await;
+        tokio::time::sleep(ms(300)).await;
+        guard.unlock().await.unwrap();
+        let guard = soon(SOON, waiting).await.expect("it hears").unwrap();
+        drop(guard);
+        // The lock's own messages tell of leaders that resign, also after a reconnect, which
+        // subscribes to all channels at once.
+        let leadership = holder.get(&*name).lock().await.unwrap();
+        let look = async {
+            while observer.current().is_none() {
+                drop(observer.changed().await.unwrap());
+            }
+        };
+        let looked = soon(LONG / 3, look).await;
+        looked.expect("nothing tells of the grant, so it looks");
+        leadership.unlock().await.unwrap();
+        assert_eq!(crate::next(&mut observer).await, None);
+        server.command::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        tokio::time::sleep(ms(500)).await;
+    }
+}
