@@ -1,8 +1,8 @@
 //! Several workers, one of which leads. Start several: `cargo run --manifest-path
 //! recipes/Cargo.toml -- leader`.
 //!
-//! The holder of the lock leads. The others wait for it, and one of them takes over when the leader
-//! stops, dies or loses contact. After a leader was killed, that takes a lease, here ten seconds.
+//! The others see who leads, and one of them takes over when the leader stops, dies or loses
+//! contact. After a leader was killed, that takes a lease, here ten seconds.
 //!
 //! A leader that loses contact learns of it before another one can lead, and stops. Two leaders
 //! learn too late: one that was *paused*, by a suspended machine or a slow disk, and one whose lock
@@ -10,10 +10,9 @@
 //! resource that carries out the leader's orders remembers the highest fence that it has seen, and
 //! refuses lower ones.
 
-use std::future::Future;
 use std::time::Duration;
 
-use lockhound::{CancellationToken, Error, Fence, Lock, Locker};
+use lockhound::{Election, Error, Fence, Locker};
 use tokio::time::sleep;
 
 use crate::{Outcome, stopped};
@@ -25,57 +24,42 @@ const LEASE: Duration = Duration::from_secs(10);
 #[tokio::main]
 pub(crate) async fn run(url: &str) -> Outcome {
     let locks = Locker::builder().node(url).lease(LEASE).connect().await?;
-    let (stop, stopped) = (CancellationToken::new(), stopped()?);
-    let stopping = stop.clone();
-    tokio::spawn(async move {
-        stopped.await;
-        stopping.cancel();
-    });
+    let (election, stopped) = (locks.election("recipes:leader"), stopped()?);
+    let me = format!("worker {}", std::process::id());
     println!("waiting to lead; Ctrl-C or SIGTERM stops");
-    let outcome = work(&locks.get("recipes:leader"), &stop, lead).await;
-    locks.close().await;
+    let outcome = tokio::select! {
+        led = election.run(me, |term| lead(term.fence())) => led,
+        watched = watch(&election) => watched,
+        () = stopped => Ok(()), // dropping `run` resigns in the background
+    };
+    locks.close().await; // waits for that
     Ok(outcome?)
 }
 
-/// Leads whenever this worker is elected, until `stop` is cancelled.
-async fn work<F: Future<Output = ()>>(
-    election: &Lock,
-    stop: &CancellationToken,
-    lead: impl Fn(Fence) -> F,
-) -> Result<(), Error> {
-    loop {
-        let guard = tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            elected = election.lock() => match elected {
-                Ok(guard) => guard,
-                // The servers are away. This call has tried for a lease already, and the next one
-                // does so too.
-                Err(error @ Error::Unavailable { .. }) => {
-                    eprintln!("no election: {error}");
-                    continue;
-                }
-                // An error that does not pass by waiting.
-                Err(error) => return Err(error),
-            },
-        };
-        let (lost, fence) = (guard.lost(), guard.fence());
-        tokio::select! {
-            biased;
-            // Another worker may lead from now on. This one waits in line again.
-            () = lost.cancelled() => eprintln!("deposed: {:?}", guard.loss()),
-            () = stop.cancelled() => return guard.unlock().await,
-            () = lead(fence) => guard.unlock().await?,
-        }
-    }
-}
-
-/// Does what only the leader does. This future is dropped at an await when the lock is lost: what
-/// must not stop halfway has to be one command to the resource, with the fence.
+/// Does what only the leader does. This future is dropped at an await when the lock is lost, and
+/// begins again when this worker leads again: what must not stop halfway has to be one command to
+/// the resource, with the fence.
 async fn lead(fence: Fence) {
     println!("leading, fence {fence}");
     loop {
         sleep(Duration::from_secs(1)).await;
         println!("still leading, fence {fence}");
+    }
+}
+
+/// Says who leads.
+async fn watch(election: &Election) -> Result<(), Error> {
+    let mut observer = election.observe().await?;
+    loop {
+        match observer.changed().await {
+            Ok(leader) => match leader.as_ref().and_then(|leader| leader.value()) {
+                Some(name) => println!("{name} is the leader"),
+                None => println!("the leader is not known"),
+            },
+            // The servers are away. The next call goes on.
+            Err(error @ Error::Unavailable { .. }) => eprintln!("no news: {error}"),
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -85,7 +69,6 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use lockhound::testing::Server;
-    use tokio::task::JoinHandle;
 
     use super::*;
 
@@ -108,20 +91,20 @@ mod tests {
         }
         let terms = || FENCES.lock().expect("no panic").len();
 
-        let (server, stops) = (Server::new(), [(); 3].map(|()| CancellationToken::new()));
+        let server = Server::new();
         let far = server.route();
         let mut workers = Vec::new();
-        for (server, stop) in [&far, &server, &server].into_iter().zip(&stops) {
+        for server in [&far, &server, &server] {
             let locks = Locker::builder()
                 .memory(server)
                 .lease(LEASE)
                 .connect()
                 .await
                 .expect("connected");
-            let (election, stop) = (locks.get("leader"), stop.clone());
-            workers.push(tokio::spawn(
-                async move { work(&election, &stop, lead).await },
-            ));
+            let election = locks.election("leader");
+            workers.push(tokio::spawn(async move {
+                election.run("me", |term| lead(term.fence())).await
+            }));
             // The first of them leads: the others find the lock taken.
             sleep(Duration::from_secs(1)).await;
         }
@@ -134,18 +117,12 @@ mod tests {
         far.mend();
 
         // Both others stop. The first one has contact again, and leads at once.
-        stops[1..].iter().for_each(CancellationToken::cancel);
+        workers[1..].iter().for_each(tokio::task::JoinHandle::abort);
         sleep(Duration::from_secs(1)).await;
         assert_eq!((terms() >= 3, LEADING.load(Ordering::SeqCst)), (true, 1));
-        assert!(workers[1..].iter().all(JoinHandle::is_finished));
 
-        stops.iter().for_each(CancellationToken::cancel);
-        for worker in workers {
-            worker
-                .await
-                .expect("no panic")
-                .expect("each releases its lock");
-        }
+        workers[0].abort();
+        sleep(Duration::from_secs(1)).await;
         assert_eq!(
             (server.holder("leader"), LEADING.load(Ordering::SeqCst)),
             (None, 0)
