@@ -766,6 +766,79 @@ async fn fences_and_tokens_of_fenced_locks_are_one_sequence() {
     assert_growing(&notes);
 }
 
+// ---- Elections ----
+
+#[tokio::test(flavor = "multi_thread")]
+async fn candidates_and_a_lock_of_a_jvm_keep_each_other_out() {
+    let Some((server, locks, redisson)) = both_sides(LONG).await else {
+        return;
+    };
+    let (key, mut here, mut there) = (key(), Vec::new(), Vec::new());
+    let (holder, election) = (redisson.lock(&key), locks.election(&*key));
+    for _ in 0..5 {
+        holder.lock().await;
+        assert!(election.try_campaign("a").await.unwrap().is_none());
+        let campaigns = election.clone();
+        let campaign = waits(&server, || {
+            tokio::spawn(async move { (campaigns.campaign("a").await, Instant::now()) })
+        })
+        .await;
+        let released = Instant::now();
+        holder.unlock().await.unwrap();
+        let elected = tokio::time::timeout(WOKEN, campaign).await.expect("woken");
+        let (leadership, at) = elected.unwrap();
+        here.push(at - released);
+        assert!(!holder.try_lock().await);
+        let asked = waits(&server, || holder.ask("lock", "")).await;
+        let resigned = Instant::now();
+        leadership.unwrap().resign().await.unwrap();
+        there.push(entered(asked, WOKEN).await - resigned);
+        holder.unlock().await.unwrap();
+    }
+    say(&format!(
+        "elected after an unlock of Redisson: {here:.1?}; Redisson locks after a resignation: {there:.1?}"
+    ));
+}
+
+/// A JVM announces that it unlocks, and not that it locks.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_observer_sees_a_leader_on_a_jvm() {
+    let Some((server, locks, redisson)) = both_sides(LONG).await else {
+        return;
+    };
+    let key = key();
+    let holder = redisson.lock(&key);
+    let looks = patient(&server, SHORT).await;
+    let mut looks = looks.election(&*key).observe().await.unwrap();
+    assert_eq!(looks.changed().await.unwrap(), None);
+    // What an earlier leader has said is not believed of the JVM.
+    let before = locks.election(&*key).campaign("before").await.unwrap();
+    before.resign().await.unwrap();
+    holder.lock().await;
+    let leader = async {
+        loop {
+            let changed = looks.changed().await.unwrap();
+            if let Some(leader) = changed.filter(|leader| leader.value().is_none()) {
+                return leader;
+            }
+        }
+    };
+    let leader = soon(SHORT, leader).await.expect("it looks");
+    assert!(
+        leader.owner().starts_with(&format!("{}:", redisson.id)),
+        "{leader:?}"
+    );
+    assert_eq!((leader.term(), leader.value()), (None, None));
+    let mut hears = locks.election(&*key).observe().await.unwrap();
+    assert_eq!(
+        hears.changed().await.unwrap().as_ref().map(|l| l.value()),
+        Some(None)
+    );
+    holder.unlock().await.unwrap();
+    let free = soon(WOKEN, hears.changed()).await.expect("it hears");
+    assert_eq!(free.unwrap(), None);
+}
+
 // ---- What does not mix ----
 
 #[tokio::test(flavor = "multi_thread")]
