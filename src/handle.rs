@@ -519,11 +519,21 @@ impl GuardInner {
 /// The most permits of one call: a script writes a record for each.
 const MOST_PERMITS: u32 = 1_000;
 
+/// Returns whether a semaphore can have so many permits. Redisson reads the number as an `int`.
+pub(crate) fn is_capacity(permits: u32) -> bool {
+    (1..=i32::MAX.cast_unsigned()).contains(&permits)
+}
+
+pub(crate) fn not_a_capacity(permits: u32) -> String {
+    let most = i32::MAX;
+    format!("the capacity is {permits}: give a semaphore one permit or more, and at most {most}")
+}
+
 /// # Errors
 /// [`Error::Config`] for a number of permits that nobody can get.
 fn check_number(permits: u32, capacity: Option<u32>) -> Result<(), Error> {
     let problem = match capacity {
-        Some(0) => "the capacity is 0: give a semaphore one permit or more".to_owned(),
+        Some(capacity) if !is_capacity(capacity) => not_a_capacity(capacity),
         _ if permits == 0 => "0 permits were asked for: ask for 1 or more".to_owned(),
         _ if permits > MOST_PERMITS => {
             format!("{permits} permits were asked for: ask for at most {MOST_PERMITS} at once")

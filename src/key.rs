@@ -370,7 +370,11 @@ impl PartialOrd for Key {
 
 impl Ord for Key {
     fn cmp(&self, other: &Self) -> Ordering {
-        let stored = |key: &Self| (key.family.channel, key.family.key);
+        // Families may share both: their keys are not equal all the same.
+        let stored = |key: &Self| {
+            let family = ptr::from_ref(key.family).addr();
+            (key.family.channel, key.family.key, family)
+        };
         self.as_str()
             .cmp(other.as_str())
             .then_with(|| stored(self).cmp(&stored(other)))
@@ -503,6 +507,15 @@ mod tests {
                 one == other,
                 "{one} and {other}"
             );
+        }
+    }
+
+    #[test]
+    fn keys_of_families_that_share_their_names_are_not_equal() {
+        for [one, other] in [[&PERMITS, &SEMAPHORE], [&LOCK, &ELECTION]] {
+            let [one, other] = [Key::new("x", one), Key::new("x", other)];
+            assert_ne!(one, other);
+            assert_ne!(one.cmp(&other), Ordering::Equal);
         }
     }
 

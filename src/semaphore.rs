@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Loss};
 use crate::foreign;
-use crate::handle::{GuardInner, Handle, Wait};
+use crate::handle::{GuardInner, Handle, Wait, is_capacity, not_a_capacity};
 use crate::hold::HoldState;
 use crate::holder::{PermitHolder, Usage};
 use crate::key::Key;
@@ -238,16 +238,15 @@ impl Semaphore {
     ///
     /// # Errors
     /// [`Error::Unavailable`]: it may be set or not, and may be set again. [`Error::Config`] for 0,
-    /// and for a semaphore that is shared with `getSemaphore` and has a capacity: what JVMs have of
-    /// it is not known. [`Error::Server`]; [`Error::Closed`].
+    /// for more than 2,147,483,647, and for a semaphore that is shared with `getSemaphore` and has a
+    /// capacity: what JVMs have of it is not known. [`Error::Server`]; [`Error::Closed`].
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
     pub async fn set_capacity(&self, permits: u32) -> Result<(), Error> {
         self.begin().await?;
-        if permits == 0 {
-            let problem = "0 is no capacity: give a semaphore one permit or more";
-            return Err(Error::config("set_capacity", problem));
+        if !is_capacity(permits) {
+            return Err(Error::config("set_capacity", not_a_capacity(permits)));
         }
         let set = self.0.session().set_capacity(self.key(), permits).await;
         set.map_err(|error| error.of(slice::from_ref(self.key())))

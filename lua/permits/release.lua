@@ -6,7 +6,7 @@
 -- ARGV[2]  field: uuid:task-id:generation
 -- ARGV[3]  the channel of messages about free permits
 -- Returns n   given back, and n clients are subscribed to the channel
---         -1  gone: none of them was taken under this field
+--         -1  gone: not all of them were taken under this field. What was is given back
 local counter, records = KEYS[1], KEYS[2]
 local channel = ARGV[3]
 -- members.lua
@@ -37,9 +37,12 @@ if redis.call('EXISTS', counter) == 1 then
     return free
   end
 end
-if free <= 0 then
-  return 0
-end
 -- The message is a hint: a user that may not publish has released the permits all the same.
-local told = redis.pcall('PUBLISH', channel, free)
+local told = 0
+if free > 0 then
+  told = redis.pcall('PUBLISH', channel, free)
+end
+if back < #names then
+  return -1
+end
 return type(told) == 'number' and told or 0

@@ -85,9 +85,11 @@ async fn what_nobody_can_get_is_refused() {
             "{text}"
         );
     }
-    assert!(config(other.set_capacity(0).await.unwrap_err()).contains("0 is no capacity"));
+    assert!(config(other.set_capacity(0).await.unwrap_err()).contains("the capacity is 0"));
     let zero = locks.permits("zero").capacity(0).acquire().await;
     assert!(config(zero.unwrap_err()).contains("capacity is 0"));
+    let huge = locks.permits("huge").capacity(u32::MAX).acquire().await;
+    assert!(config(huge.unwrap_err()).contains("at most 2147483647"));
     assert!(matches!(
         locks.permits("").acquire().await,
         Err(Error::Config(_))

@@ -27,6 +27,20 @@ async fn a_holder_whose_record_is_gone_is_told_and_gives_nothing_back() {
     assert_eq!(server.command::<i64>(&["GET", &key]), 3);
 }
 
+/// It ends before the next renewal finds that.
+#[tokio::test]
+async fn a_release_of_a_part_tells_of_the_loss_and_gives_back_what_is_left() {
+    let (server, key) = (Server::start(), key());
+    let two = locker(&server).await.permits(&*key).capacity(3);
+    let two = two.acquire_many(2).await.unwrap();
+    let records = format!("{{{key}}}:timeout");
+    let members = server.command::<Vec<String>>(&["ZRANGE", &records, "0", "-1"]);
+    server.command::<i64>(&["ZREM", &records, &members[0]]);
+    server.command::<i64>(&["INCRBY", &key, "1"]);
+    assert!(matches!(two.release().await, Err(Error::Lost { .. })));
+    assert_eq!(server.command::<i64>(&["GET", &key]), 3);
+}
+
 #[tokio::test]
 async fn a_silent_server_loses_permits_in_time() {
     let (server, key) = (Server::start(), key());
