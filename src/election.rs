@@ -258,7 +258,7 @@ impl Leadership {
     /// - [`Error::Unavailable`]: no majority of the servers confirmed it. Observers may see it, and
     ///   it is written again.
     /// - [`Error::Server`]: a server refused, for example because the user has no right to
-    ///   `lockhound_leader:*`. The leadership lasts.
+    ///   `lockhound_leader:*`. The leadership lasts, and the value is tried again.
     /// - [`Error::Closed`], [`Error::Forked`] and [`Error::WatchdogPanicked`].
     ///
     /// # Cancel safety
@@ -385,7 +385,10 @@ impl Observer {
                 }
                 Ok(()) => self.watch.wait().await,
                 Err(error @ Error::Unavailable { .. }) => self.watch.wait_out(error).await?,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.watch.pace(&error).await;
+                    return Err(error);
+                }
             }
         }
     }

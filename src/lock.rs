@@ -578,8 +578,8 @@ impl Lock {
     }
 }
 
-/// A view of a hold: what the section of a `run` gets, and what the guards of a read-write lock
-/// dereference to. It does not keep the lock.
+/// A view of a hold: what the section of a `run` gets, and what the guards of a read-write lock and
+/// leaderships dereference to. It does not keep the lock.
 #[derive(Clone)]
 pub struct Section {
     view: Views,

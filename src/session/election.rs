@@ -238,6 +238,13 @@ impl LeaderWatch {
         self.watch.wait(self.look).await;
     }
 
+    /// Waits before a caller is told of this error, if a server refuses each call.
+    pub(crate) async fn pace(&self, error: &Error) {
+        if matches!(error, Error::Server { .. }) {
+            self.watch.session().pace_refusal(None).await;
+        }
+    }
+
     /// Waits before a read that follows one without an answer.
     ///
     /// # Errors
