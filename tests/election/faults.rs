@@ -1,11 +1,11 @@
 //! Servers that are away, connections that are cut, and commands that are late.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::common::proxy::{Mode, Proxy};
 use crate::common::several::{over, servers, through};
 use crate::common::{Server, builder, eventually, key, locker_with, ms, soon};
-use crate::{LONG, SHORT, SOON, campaigns, elected, next, sees};
+use crate::{LONG, SHORT, SOON, campaigns, elected, next, seen, sees, waits_to_see};
 use lockhound::{Error, Leader};
 
 #[tokio::test]
@@ -48,18 +48,8 @@ async fn a_leader_that_is_cut_off_is_told_before_another_leads() {
     let next_one = elected(next_one).await;
     let leads = Instant::now();
     assert!(told.await.unwrap() < leads, "it was told too late");
-    assert!(leadership.is_lost_by_now());
+    assert!(leadership.check().is_err());
     next_one.resign().await.unwrap();
-}
-
-trait LostByNow {
-    fn is_lost_by_now(&self) -> bool;
-}
-
-impl LostByNow for lockhound::Leadership {
-    fn is_lost_by_now(&self) -> bool {
-        self.check().is_err()
-    }
 }
 
 /// A proclamation that was held on its way arrives when another one leads.
@@ -116,22 +106,23 @@ async fn a_late_value_does_not_replace_a_later_one() {
     }
 }
 
+/// The message comes while nobody is connected.
 #[tokio::test]
 async fn an_observer_whose_connection_was_cut_reads_again() {
     let (server, key) = (Server::start(), key());
-    let [here, there] = [
-        locker_with(&server, LONG).await,
-        locker_with(&server, LONG).await,
-    ];
+    let proxy = Proxy::start(server.port());
+    let here = locker_with(&server, LONG).await;
+    let there = builder(&proxy.url(), LONG).connect().await.unwrap();
     let election = here.election(&*key);
     let mut observer = there.election(&*key).observe().await.unwrap();
     let leadership = election.campaign("a").await.unwrap();
     sees(&mut observer, Some("a")).await;
-    // The messages go to nobody.
-    server.command::<()>(&["CLIENT", "PAUSE", "200", "WRITE"]);
-    assert!(server.command::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]) > 0);
+    let waiting = waits_to_see(&server, observer, None).await;
+    proxy.set(Mode::Refuse);
+    proxy.cut();
     leadership.resign().await.unwrap();
-    assert_eq!(next(&mut observer).await, None);
+    proxy.set(Mode::Pass);
+    seen(waiting).await;
 }
 
 #[tokio::test]
@@ -248,5 +239,4 @@ async fn an_observer_of_several_servers_survives_the_loss_of_one() {
         sees(&mut observer, None).await;
     }
     servers[2].go_on();
-    tokio::time::sleep(Duration::from_millis(10)).await;
 }

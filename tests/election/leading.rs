@@ -154,7 +154,11 @@ async fn closing_ends_campaigns_leaderships_and_observers() {
     eventually(SOON, "it waits", || locks.stats().waiters == 1).await;
     let mut observer = election.observe().await.unwrap();
     assert!(observer.changed().await.unwrap().is_some());
+    let reads = server.calls("type");
     let observing = tokio::spawn(async move { observer.changed().await });
+    eventually(SOON, "it waits", || server.calls("type") > reads).await;
+    // So that closing takes its time: it cannot release.
+    server.stop();
     let closing = tokio::spawn({
         let locks = locks.clone();
         async move { locks.close().await }
@@ -163,11 +167,13 @@ async fn closing_ends_campaigns_leaderships_and_observers() {
     assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
     let ended = soon(SOON, observing).await.expect("at once").unwrap();
     assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+    assert!(!closing.is_finished(), "it waits for the release");
     soon(SOON, leadership.lost().cancelled())
         .await
         .expect("lost");
     assert_eq!(leadership.loss(), Some(Loss::Closed));
     drop(leadership);
+    server.go_on();
     closing.await.unwrap();
     assert!(matches!(election.leader().await, Err(Error::Closed)));
     assert!(matches!(election.observe().await, Err(Error::Closed)));

@@ -12,11 +12,12 @@ mod rights;
 
 use std::time::Duration;
 
+use common::Server;
 use lockhound::{Election, Error, Leader, Leadership, Observer};
 use tokio::task::JoinHandle;
 
-/// A lease so long that nobody looks by itself within nine seconds.
-const LONG: Duration = Duration::from_secs(60);
+/// A lease so long that nobody looks by itself, however busy the machine is.
+const LONG: Duration = Duration::from_secs(1_200);
 /// By then a message has been heard.
 const SOON: Duration = Duration::from_secs(5);
 /// A lease that tests wait for.
@@ -44,4 +45,27 @@ async fn next(observer: &mut Observer) -> Option<Leader> {
 /// leader before its value.
 async fn sees(observer: &mut Observer, value: Option<&str>) {
     while next(observer).await.as_ref().and_then(Leader::value) != value {}
+}
+
+/// Has an observer wait, in a task, for a leader with this value, or for none. It has read before
+/// this returns, and sees by a message or a look what changes after that.
+async fn waits_to_see(
+    server: &Server,
+    mut observer: Observer,
+    value: Option<&'static str>,
+) -> JoinHandle<Observer> {
+    // Of all scripts here, only an observer's asks for a type.
+    let reads = server.calls("type");
+    let waiting = tokio::spawn(async move {
+        sees(&mut observer, value).await;
+        observer
+    });
+    common::eventually(SOON, "it reads", || server.calls("type") > reads).await;
+    waiting
+}
+
+/// Returns an observer that waited, once it has seen what it waited for.
+async fn seen(waiting: JoinHandle<Observer>) -> Observer {
+    let seen = common::soon(SOON, waiting).await;
+    seen.expect("it is told").unwrap()
 }

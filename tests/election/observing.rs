@@ -1,7 +1,9 @@
 //! Observers of one election.
 
-use crate::common::{Server, key, locker_with, ms, soon};
-use crate::{LONG, SHORT, SOON, next, sees};
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::several::hold_as_redisson;
+use crate::common::{Server, builder, eventually, key, locker_with, ms, soon};
+use crate::{LONG, SHORT, SOON, campaigns, elected, next, seen, sees, waits_to_see};
 use lockhound::Leader;
 
 #[tokio::test]
@@ -22,10 +24,11 @@ async fn an_observer_is_told_of_each_leader_each_value_and_of_none() {
         let current = observer.current().expect("it leads");
         assert_eq!(current.term(), Some(leadership.term()));
         terms.push(leadership.term());
+        let waiting = waits_to_see(&server, observer, Some("again")).await;
         leadership.proclaim("again").await.unwrap();
-        sees(&mut observer, Some("again")).await;
+        let waiting = waits_to_see(&server, seen(waiting).await, None).await;
         leadership.resign().await.unwrap();
-        assert_eq!(next(&mut observer).await, None);
+        observer = seen(waiting).await;
         assert_eq!(observer.current(), None);
     }
     assert!(terms.is_sorted());
@@ -45,11 +48,12 @@ async fn an_observer_is_told_of_a_leader_that_follows_at_once() {
     let mut observer = there.election(&*key).observe().await.unwrap();
     let first = election.campaign("first").await.unwrap();
     sees(&mut observer, Some("first")).await;
-    let next_one = crate::campaigns(&election, "second");
-    crate::common::eventually(SOON, "it waits", || here.stats().waiters == 1).await;
+    let next_one = campaigns(&election, "second");
+    eventually(SOON, "it waits", || here.stats().waiters == 1).await;
+    let waiting = waits_to_see(&server, observer, Some("second")).await;
     first.resign().await.unwrap();
-    sees(&mut observer, Some("second")).await;
-    crate::elected(next_one).await.resign().await.unwrap();
+    seen(waiting).await;
+    elected(next_one).await.resign().await.unwrap();
 }
 
 #[tokio::test]
@@ -97,25 +101,82 @@ async fn several_observers_of_a_locker_and_its_waiters_hear_the_same_channel() {
     assert_eq!(next(&mut two).await, None);
     drop(two);
     let channels = || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS", &format!("*{key}*")]);
-    crate::common::eventually(SOON, "nobody listens", || channels().is_empty()).await;
+    eventually(SOON, "nobody listens", || channels().is_empty()).await;
 }
 
 /// Nothing is published at the end of a lease.
 #[tokio::test]
 async fn an_observer_sees_the_end_of_a_dead_leader_by_looking() {
     let (server, key) = (Server::start(), key());
-    let [here, there] = [
-        locker_with(&server, SHORT).await,
-        locker_with(&server, LONG).await,
-    ];
+    let proxy = Proxy::start(server.port());
+    let far = builder(&proxy.url(), SHORT).connect().await.unwrap();
+    let there = locker_with(&server, LONG).await;
     let mut observer = there.election(&*key).observe().await.unwrap();
-    let leadership = here.election(&*key).campaign("a").await.unwrap();
+    let _leadership = far.election(&*key).campaign("a").await.unwrap();
     sees(&mut observer, Some("a")).await;
-    std::mem::forget(leadership);
+    proxy.set(Mode::BlackHole);
     // The end of the lease that it has seen comes long before a sixth of its own.
-    here.close().await;
     let gone = soon(SHORT * 3, observer.changed()).await;
     assert_eq!(gone.expect("it looks").unwrap(), None);
+}
+
+/// Who looks at nothing but the lease that it has seen misses one that follows silently.
+#[tokio::test]
+async fn an_observer_looks_in_each_sixth_of_its_lease() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker_with(&server, SHORT).await;
+    let mut observer = locks.election(&*key).observe().await.unwrap();
+    assert_eq!(next(&mut observer).await, None);
+    hold_as_redisson(&server, &key, 600_000);
+    let leader = soon(SHORT, observer.changed()).await.expect("it looks");
+    assert!(leader.unwrap().is_some());
+    server.command::<bool>(&["DEL", &key]);
+    let gone = soon(SHORT, observer.changed()).await.expect("it looks");
+    assert_eq!(gone.unwrap(), None);
+}
+
+/// What changes between the first read and the subscription is announced to nobody.
+#[tokio::test]
+async fn an_observer_reads_again_once_it_is_subscribed() {
+    let (server, key) = (Server::start(), key());
+    let proxy = Proxy::start(server.port());
+    let here = locker_with(&server, LONG).await;
+    let there = builder(&proxy.url(), LONG).connect().await.unwrap();
+    proxy.set(Mode::Hold(b"SUBSCRIBE".to_vec()));
+    let mut observer = there.election(&*key).observe().await.unwrap();
+    assert_eq!(next(&mut observer).await, None);
+    eventually(SOON, "it is on its way", || proxy.held() > 0).await;
+    let observing = waits_to_see(&server, observer, Some("a")).await;
+    let _leadership = here.election(&*key).campaign("a").await.unwrap();
+    proxy.set(Mode::Pass);
+    seen(observing).await;
+}
+
+/// The answer to a read is late. The message about what has changed since is not.
+#[tokio::test]
+async fn a_message_during_a_read_is_not_forgotten() {
+    let (server, key) = (Server::start(), key());
+    let proxy = Proxy::start(server.port());
+    let here = locker_with(&server, LONG).await;
+    let there = builder(&proxy.url(), LONG).connect().await.unwrap();
+    let mut observer = there.election(&*key).observe().await.unwrap();
+    assert_eq!(next(&mut observer).await, None);
+    let channel = format!("*leader*{key}*");
+    eventually(SOON, "it is subscribed", || {
+        !server
+            .command::<Vec<String>>(&["PUBSUB", "CHANNELS", &channel])
+            .is_empty()
+    })
+    .await;
+    for value in ["a", "b", "c"] {
+        proxy.set(Mode::Delay(ms(600)));
+        let observing = waits_to_see(&server, observer, Some(value)).await;
+        proxy.set(Mode::Pass);
+        let leadership = here.election(&*key).campaign(value).await.unwrap();
+        observer = seen(observing).await;
+        leadership.resign().await.unwrap();
+        sees(&mut observer, None).await;
+    }
 }
 
 #[tokio::test]
@@ -125,7 +186,7 @@ async fn the_value_of_an_earlier_leader_is_not_believed() {
     let election = locks.election(&*key);
     let _leadership = election.campaign("old").await.unwrap();
     server.command::<bool>(&["DEL", &key]);
-    crate::common::several::hold_as_redisson(&server, &key, 30_000);
+    hold_as_redisson(&server, &key, 30_000);
     let leader = election.leader().await.unwrap().expect("somebody leads");
     assert_eq!((leader.value(), leader.term()), (None, None));
     assert!(server.exists(&format!("lockhound_leader:{{{key}}}")));

@@ -1,7 +1,7 @@
 //! Users that may lock, but have no right to the values of leaders.
 
 use crate::common::log::Log;
-use crate::common::{Server, eventually, key, ms, rights, soon};
+use crate::common::{Server, eventually, key, rights, soon};
 use crate::{LONG, SOON, elected};
 use lockhound::{Error, Locker};
 
@@ -74,33 +74,31 @@ async fn without_the_right_to_their_messages_other_locks_hear_theirs() {
         "resetchannels",
         "&redisson_lock__channel:{app:*",
     ]);
-    let [locks, holder] = [(); 2].map(|()| Locker::builder().node(&url).lease(LONG).connect());
-    let (locks, holder) = (locks.await.unwrap(), holder.await.unwrap());
+    let connect = || Locker::builder().node(&url).lease(LONG).connect();
+    let (locks, holder) = (connect().await.unwrap(), connect().await.unwrap());
     let [name, other] = [format!("app:{}", key()), format!("app:{}", key())];
-    let mut observer = locks.election(&*name).observe().await.unwrap();
+    let election = locks.election(&*name);
+    let mut observer = election.observe().await.unwrap();
     assert_eq!(observer.changed().await.unwrap(), None);
-    for _ in 0..2 {
+    for round in 0..2 {
         let guard = holder.get(&*other).lock().await.unwrap();
         let lock = locks.get(&*other);
         let waiting = tokio::spawn(async move { lock.lock().await });
         eventually(SOON, "it waits", || locks.stats().waiters == 1).await;
-        tokio::time::sleep(ms(300)).await;
+        // After a reconnect, all channels are subscribed to at once.
+        server.command::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        for name in [&name, &other] {
+            let channel = format!("redisson_lock__channel:{{{name}}}");
+            let channels = || server.command::<Vec<String>>(&["PUBSUB", "CHANNELS", &channel]);
+            eventually(SOON, "it is subscribed", || channels() == [&*channel]).await;
+        }
         guard.unlock().await.unwrap();
         let guard = soon(SOON, waiting).await.expect("it hears").unwrap();
-        drop(guard);
-        // The lock's own messages tell of leaders that resign, also after a reconnect, which
-        // subscribes to all channels at once.
-        let leadership = holder.get(&*name).lock().await.unwrap();
-        let look = async {
-            while observer.current().is_none() {
-                drop(observer.changed().await.unwrap());
-            }
-        };
-        let looked = soon(LONG / 3, look).await;
-        looked.expect("nothing tells of the grant, so it looks");
-        leadership.unlock().await.unwrap();
+        guard.unwrap().unlock().await.unwrap();
+        // The lock's own messages tell of a leader that resigns.
+        let leadership = election.campaign("a").await.unwrap();
+        assert!(crate::next(&mut observer).await.is_some(), "round {round}");
+        leadership.resign().await.unwrap();
         assert_eq!(crate::next(&mut observer).await, None);
-        server.command::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-        tokio::time::sleep(ms(500)).await;
     }
 }
