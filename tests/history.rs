@@ -326,6 +326,67 @@ fn histories_of_a_correct_read_write_lock_are_explained() {
     }
 }
 
+const fn see(term: u64) -> Op {
+    Op::See { term }
+}
+
+#[test]
+fn observers_see_the_leaders_of_their_time() {
+    let (unlock, lose) = (Op::Unlock, Op::Lose);
+    let in_turn = [
+        ("o", see(0), 1, 2),
+        ("a", lock(1), 3, 6),
+        ("o", see(1), 4, 5),
+        ("a", unlock, 7, 8),
+        ("o", see(0), 9, 10),
+        ("b", lock(2), 11, 12),
+        ("o", see(2), 13, 14),
+    ];
+    // A change between two looks is not seen.
+    let missed = [
+        ("a", lock(1), 1, 2),
+        ("o", see(1), 3, 4),
+        ("a", unlock, 5, 6),
+        ("b", lock(2), 7, 8),
+        ("o", see(2), 9, 10),
+    ];
+    // The server has it for longer than its leader.
+    let lingers = [
+        ("a", lock(1), 1, 2),
+        ("a", lose, 3, 4),
+        ("o", see(1), 5, 6),
+        ("o", see(0), 7, 8),
+    ];
+    for calls in [&in_turn[..], &missed, &lingers] {
+        history(calls).check(Model::Election).unwrap();
+    }
+    let another = [("a", lock(2), 1, 2), ("o", see(1), 3, 4)];
+    let released = [
+        ("a", lock(1), 1, 2),
+        ("a", unlock, 3, 4),
+        ("o", see(1), 5, 6),
+    ];
+    let falls = [
+        ("a", lock(1), 1, 2),
+        ("a", unlock, 3, 12),
+        ("b", lock(2), 5, 12),
+        ("o", see(2), 6, 7),
+        ("o", see(1), 8, 9),
+    ];
+    let again = [
+        ("a", lock(1), 1, 2),
+        ("a", lose, 3, 4),
+        ("o", see(0), 5, 6),
+        ("o", see(1), 7, 8),
+    ];
+    let nobody = [("a", lock(1), 1, 2), ("o", see(0), 3, 4)];
+    for calls in [&another[..], &released, &falls, &again, &nobody] {
+        history(calls)
+            .check(Model::Election)
+            .expect_err(&format!("{calls:?}"));
+    }
+}
+
 #[test]
 fn a_reader_beside_a_writer_is_not_explained() {
     let (unlock, lose) = (Op::Unlock, Op::Lose);

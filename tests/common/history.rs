@@ -2,7 +2,7 @@
 //! linearizability. The check is Wing and Gong's, with the cache of states that Lowe added
 //! (*Testing for linearizability*, 2016). The models are those of Hazelcast's Jepsen tests: an
 //! owner-aware, a re-entrant, a fenced, and a re-entrant fenced mutex; and, beside them, a
-//! read-write lock. Times are of [`super::record::now`], which all processes of a machine share.
+//! read-write lock and an election. Times are of [`super::record::now`], which all processes of a machine share.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -24,6 +24,8 @@ pub enum Op {
     Unread { fence: u64 },
     /// This read was lost: as [`Lose`](Self::Lose).
     LoseRead { fence: u64 },
+    /// An observer saw the leader of this term, or nobody if it is 0.
+    See { term: u64 },
 }
 
 /// One call of an owner on a lock.
@@ -52,6 +54,9 @@ pub enum Model {
     /// The same for its writer, beside which nobody but itself reads. Readers have it together. A
     /// read's fence is above that of each earlier write, and below that of each later one.
     ReadWrite(u32),
+    /// A fenced lock, and observers of it. A leader that is lost may be seen until it is gone from
+    /// the server, and not again.
+    Election,
 }
 
 /// The holder of the lock, its hold count, and the last fence: of a read-write lock, its writer and
@@ -65,12 +70,14 @@ struct State {
     read: u64,
     /// By fence and reader: by how many guards it reads.
     readers: BTreeMap<(u64, usize), u32>,
+    /// Whether the last leader was lost, and not yet seen to be gone.
+    lingers: bool,
 }
 
 impl Model {
     fn most(self) -> u32 {
         match self {
-            Self::OwnerAware | Self::Fenced => 1,
+            Self::OwnerAware | Self::Fenced | Self::Election => 1,
             Self::Reentrant(most) | Self::ReentrantFenced(most) | Self::ReadWrite(most) => most,
         }
     }
@@ -78,7 +85,7 @@ impl Model {
     fn is_fenced(self) -> bool {
         matches!(
             self,
-            Self::Fenced | Self::ReentrantFenced(_) | Self::ReadWrite(_)
+            Self::Fenced | Self::ReentrantFenced(_) | Self::ReadWrite(_) | Self::Election
         )
     }
 
@@ -100,6 +107,7 @@ impl Model {
                     holder: Some(who),
                     count: 1,
                     fence,
+                    lingers: false,
                     ..state
                 })
             }
@@ -110,8 +118,17 @@ impl Model {
             Op::Unlock | Op::Lose => is_holder.then_some(State {
                 holder: None,
                 count: 0,
+                lingers: self == Self::Election && op == Op::Lose,
                 ..state
             }),
+            Op::See { term: 0 } => state.holder.is_none().then_some(State {
+                lingers: false,
+                ..state
+            }),
+            Op::See { term } => {
+                let is_there = state.holder.is_some() || state.lingers;
+                (term == state.fence && is_there).then_some(state)
+            }
             Op::Read { fence } => self.read(state, who, fence),
             Op::Unread { fence } => {
                 let mut after = state;
@@ -188,6 +205,7 @@ impl fmt::Display for Call {
             Op::Read { fence } => format!("read:{fence}"),
             Op::Unread { fence } => format!("unread:{fence}"),
             Op::LoseRead { fence } => format!("lose_read:{fence}"),
+            Op::See { term } => format!("see:{term}"),
         };
         let returned = returned.map_or("never".to_owned(), |at| at.to_string());
         write!(f, "{key} {who} {op} {called} {returned}")
@@ -209,6 +227,7 @@ impl Call {
                     "read" => Op::Read { fence },
                     "unread" => Op::Unread { fence },
                     "lose_read" => Op::LoseRead { fence },
+                    "see" => Op::See { term: fence },
                     _ => return None,
                 }
             }
@@ -300,6 +319,7 @@ fn latest_fences(model: Model, calls: &[&Call]) -> Vec<u64> {
             }
             Op::Unlock | Op::Lose => *highest,
             Op::Read { fence } | Op::Unread { fence } | Op::LoseRead { fence } => fence,
+            Op::See { .. } => u64::MAX,
         };
     }
     latest

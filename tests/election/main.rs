@@ -6,6 +6,7 @@
 mod common;
 
 mod faults;
+mod history;
 mod leading;
 mod observing;
 mod rights;
