@@ -2,7 +2,8 @@
 //! linearizability. The check is Wing and Gong's, with the cache of states that Lowe added
 //! (*Testing for linearizability*, 2016). The models are those of Hazelcast's Jepsen tests: an
 //! owner-aware, a re-entrant, a fenced, and a re-entrant fenced mutex; and, beside them, a
-//! read-write lock and an election. Times are of [`super::record::now`], which all processes of a machine share.
+//! read-write lock and an election. Times are of [`super::record::now`], which all processes of a
+//! machine share.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
