@@ -73,10 +73,13 @@ pub(super) async fn ask(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
     for (granted, head) in granted.into_iter().zip(&front) {
         attempt::deliver(session, granted, head.id);
     }
+    if let Some(served) = &served {
+        compare_capacity(session, key, want, served);
+    }
     let (Some(head), Some(served)) = (refused, served) else {
         return AcquireOutcome::Granted;
     };
-    if let Err(error) = check(session, key, head.want, &served) {
+    if let Err(error) = check_refused(key, head.want, &served) {
         jobs::refuse(session.lines.leave(key, head.id), &error);
         return AcquireOutcome::Refused;
     }
@@ -89,23 +92,17 @@ pub(super) async fn ask(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
     }
 }
 
+/// Returns how many permits there are, if that is known: what JVMs take of one kind has no record.
+fn total_of(key: &Key, served: &Served) -> Option<i64> {
+    served.total.filter(|_| !key.is_semaphore())
+}
+
 /// Warns if the capacity of the handle is not that of the semaphore.
-///
-/// # Errors
-/// [`Error::Config`] for more permits than there are: the caller would wait for ever.
-pub(super) fn check(
-    session: &Session,
-    key: &Key,
-    want: Want,
-    served: &Served,
-) -> Result<(), Error> {
-    // What the JVM takes from this kind has no record.
-    let Some(total) = served.total.filter(|_| !key.is_semaphore()) else {
-        return Ok(());
+pub(super) fn compare_capacity(session: &Session, key: &Key, want: Want, served: &Served) {
+    let (Some(total), Some(capacity)) = (total_of(key, served), want.capacity) else {
+        return;
     };
-    if let Some(capacity) = want
-        .capacity
-        .filter(|capacity| i64::from(capacity.get()) != total)
+    if i64::from(capacity.get()) != total
         && session
             .warned
             .is_due(key, Warning::Capacity, Instant::now())
@@ -115,16 +112,22 @@ pub(super) fn check(
             "this semaphore has another capacity than its handle says, and keeps it: call set_capacity to change it"
         );
     }
-    if i64::from(want.permits) > total {
-        return Err(Error::config(
+}
+
+/// # Errors
+/// [`Error::Config`] for a caller that was refused and wants more permits than there are: it would
+/// wait for ever.
+pub(super) fn check_refused(key: &Key, want: Want, served: &Served) -> Result<(), Error> {
+    match total_of(key, served) {
+        Some(total) if i64::from(want.permits) > total => Err(Error::config(
             "permits",
             format!(
                 "{} permits of {key:?} were asked for, and there are {total}: ask for fewer, or call set_capacity",
                 want.permits
             ),
-        ));
+        )),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 impl Session {

@@ -145,8 +145,9 @@ async fn acquire_all(
         let requests: Vec<_> = keys.iter().map(request).collect();
         let (attempt, served) =
             attempt::attempt_in_order(&owned, &requests, want, Order::AllAtOnce, how).await;
-        if let (Some(served), [key]) = (served, &*keys) {
-            permits::check(&owned, key, want, &served)?;
+        let served = served.as_ref().zip(keys.first());
+        if let Some((served, key)) = served {
+            permits::compare_capacity(&owned, key, want, served);
         }
         match attempt {
             Attempt::Granted(granted) => Ok(Some(
@@ -155,7 +156,11 @@ async fn acquire_all(
                     .map(|grant| attempt::register(&owned, grant))
                     .collect(),
             )),
-            Attempt::Held { .. } | Attempt::Split | Attempt::Outrun => Ok(None),
+            Attempt::Held { .. } | Attempt::Split | Attempt::Outrun => served
+                .map_or(Ok(()), |(served, key)| {
+                    permits::check_refused(key, want, served)
+                })
+                .map(|()| None),
             Attempt::Refused(error) => Err(error),
             Attempt::Unavailable(nodes) => {
                 let lasts = owned.outage.known_before(sent, Instant::now());

@@ -49,6 +49,29 @@ async fn the_first_capacity_counts_until_another_one_is_set() {
     drop(only);
 }
 
+/// It is told of by calls that get their permits, too.
+#[tokio::test]
+async fn a_handle_with_another_capacity_is_warned_of_though_it_gets_permits() {
+    let (server, log) = (Server::start(), &*LOG);
+    let locks = locker(&server).await;
+    for past_the_line in [false, true] {
+        let key = key();
+        locks.permits(&*key).set_capacity(3).await.unwrap();
+        let five = locks.permits(&*key).capacity(5);
+        let permit = match past_the_line {
+            false => five.acquire().await.unwrap(),
+            true => five.try_acquire().await.unwrap().expect("three are free"),
+        };
+        eventually(SOON, "a warning", || {
+            let text = log.text();
+            let mut lines = text.lines();
+            lines.any(|line| line.contains(&key) && line.contains("has another capacity"))
+        })
+        .await;
+        permit.release().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn callers_wait_for_a_capacity_and_are_warned_of_none() {
     let (server, key) = (Server::start(), key());
