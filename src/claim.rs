@@ -13,7 +13,7 @@ pub(crate) struct Claim {
     pub(crate) kind: &'static Kind,
     pub(crate) key: Key,
     pub(crate) field: Arc<str>,
-    /// How many permits it is of; 1 for what is no semaphore.
+    /// How many permits it is of, if it is of a semaphore.
     pub(crate) permits: u32,
 }
 

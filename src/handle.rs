@@ -354,7 +354,7 @@ impl Handle {
 }
 
 /// The owner and the times with which locks are taken.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct LockOptions {
     pub(crate) owner: Option<Owner>,
     pub(crate) fixed_lease: Option<Duration>,
@@ -363,27 +363,11 @@ pub(crate) struct LockOptions {
     pub(crate) reentry: Option<Reentry>,
     /// As what the lock is taken, if not in the locker's format.
     pub(crate) kind: Option<&'static Kind>,
-    /// How many permits; 1 of what is no semaphore.
+    /// Of a semaphore: how many permits are taken, and how many there are.
     pub(crate) permits: u32,
     pub(crate) capacity: Option<u32>,
     /// A label of metrics and spans.
     pub(crate) class: Option<&'static str>,
-}
-
-impl Default for LockOptions {
-    fn default() -> Self {
-        Self {
-            owner: None,
-            fixed_lease: None,
-            max_hold: None,
-            min_hold: None,
-            reentry: None,
-            kind: None,
-            permits: 1,
-            capacity: None,
-            class: None,
-        }
-    }
 }
 
 impl LockOptions {

@@ -196,7 +196,7 @@ impl Hold {
             kind: Format::Redisson.kind(),
             key: "k".into(),
             field: "f".into(),
-            permits: 1,
+            permits: 0,
         };
         let fence = Fence::new(1);
         let origin = Origin {

@@ -80,6 +80,7 @@ impl Semaphore {
     pub(crate) fn new(shared: Arc<SharedSession>, key: Key, kind: &'static Kind) -> Self {
         let mut handle = Handle::of_kind(shared, key, kind);
         handle.options.reentry = Some(Reentry::Never);
+        handle.options.permits = 1;
         Self(handle)
     }
 

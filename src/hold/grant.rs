@@ -30,7 +30,7 @@ pub(crate) struct Terms {
 pub(crate) struct Want {
     pub(crate) kind: &'static Kind,
     pub(crate) terms: Terms,
-    /// How many permits; 1 of what is no semaphore.
+    /// How many permits, of a semaphore.
     pub(crate) permits: u32,
     /// How many permits there are, if the caller says so. Small, since each waiter has it.
     pub(crate) capacity: Option<NonZeroU32>,
@@ -42,7 +42,7 @@ impl Want {
         Self {
             kind,
             terms,
-            permits: 1,
+            permits: 0,
             capacity: None,
         }
     }

@@ -128,7 +128,7 @@ fn value_of(key: &Key) -> Word<'_> {
 
 fn subjects(key: &Key) -> Vec<Subject> {
     vec![
-        Subject::hash(key.stored().into_owned()),
-        Subject::hash(key.leader_value()),
+        Subject::new(key.stored(), "hash"),
+        Subject::new(key.leader_value(), "hash"),
     ]
 }

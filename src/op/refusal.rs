@@ -28,38 +28,22 @@ pub(super) fn subjects(
     fences: Option<Source>,
     topology: Topology,
 ) -> Vec<Subject> {
-    let lock = |claim: &Claim| {
-        let name = claim.key.stored().into_owned();
-        Subject {
-            name,
-            key_type: claim.kind.key_type,
-            counts: false,
-        }
-    };
+    let lock = |claim: &Claim| Subject::new(claim.key.stored(), claim.kind.key_type);
     let counter = |claim, fences| {
         let mut name = String::new();
         counter(claim, fences, topology).spell(&mut name);
         Subject {
-            name,
-            key_type: "string",
             counts: true,
+            ..Subject::new(name, "string")
         }
     };
     let timeout = |claim: &Claim| {
-        let name = claim.key.reader_timeout(&claim.field);
-        (claim.kind.role == LockRole::Read).then_some(Subject {
-            name,
-            key_type: "string",
-            counts: false,
-        })
+        let reads = claim.kind.role == LockRole::Read;
+        reads.then(|| Subject::new(claim.key.reader_timeout(&claim.field), "string"))
     };
     let records = |claim: &Claim| {
-        let name = claim.key.permit_records();
-        claim.key.has_permits().then_some(Subject {
-            name,
-            key_type: "zset",
-            counts: false,
-        })
+        let records = || Subject::new(claim.key.permit_records(), "zset");
+        claim.key.has_permits().then(records)
     };
     let subjects = |claim| {
         once(lock(claim))
@@ -139,11 +123,11 @@ fn odd_one(keys: &[Subject], types: &[String]) -> Option<String> {
 }
 
 impl Subject {
-    /// Returns the key of a hash that is no counter.
-    pub(super) fn hash(name: String) -> Self {
+    /// Returns a key in which no fences are counted.
+    pub(super) fn new(name: impl Into<String>, key_type: &'static str) -> Self {
         Self {
-            name,
-            key_type: "hash",
+            name: name.into(),
+            key_type,
             counts: false,
         }
     }

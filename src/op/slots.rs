@@ -52,7 +52,7 @@ mod tests {
             kind: Format::Redisson.kind(),
             key: Key::from(*name),
             field: "f".into(),
-            permits: 1,
+            permits: 0,
         };
         names.iter().map(claim).collect()
     }

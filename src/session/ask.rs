@@ -38,7 +38,7 @@ pub(super) async fn ask(asking: Asking) {
         key,
         owner: &head.owner,
         origin: head.origin,
-        permits: 1,
+        permits: 0,
     };
     let how = how(session, &head, listing);
     let requests = slice::from_ref(&request);

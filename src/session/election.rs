@@ -27,7 +27,6 @@ use crate::error::{Error, Loss};
 use crate::foreign::log;
 use crate::hold::Hold;
 use crate::key::Key;
-use crate::kind::Format;
 use crate::lease;
 use crate::op::{KeyLeader, Proclaim};
 use crate::quorum::Settled;
@@ -74,12 +73,7 @@ impl Session {
     /// # Errors
     /// [`Error::Config`] if this locker cannot have elections.
     pub(crate) fn check_election(&self) -> Result<(), Error> {
-        if self.settings.kind.format == Format::Plain {
-            let reason = "an election is a lock in Redisson's format, and this locker has Format::Plain: connect \
-                          another locker in Format::Redisson for it";
-            return Err(Error::config("election", reason));
-        }
-        Ok(())
+        self.check_format("election", "an election is a lock")
     }
 
     /// Has a leader proclaim this value for as long as it leads. That it cannot is logged, and does

@@ -72,7 +72,7 @@ pub(super) async fn hand_over(mut released: Unconfirmed, head: Option<Head>) {
         key,
         owner: &head.owner,
         origin: head.origin,
-        permits: 1,
+        permits: 0,
     };
     let next = PendingAcquire::new(session, slice::from_ref(&request), head.want, patience);
     // If this task ends early, both are undone, in this order.

@@ -18,7 +18,7 @@ use crate::foreign::log;
 use crate::hold::{Hold, Want};
 use crate::holder::{PermitHolder, Usage};
 use crate::key::Key;
-use crate::kind::{Format, PERMITS, SEMAPHORE};
+use crate::kind::{PERMITS, SEMAPHORE};
 use crate::line::AcquireOutcome;
 use crate::lines::Head;
 use crate::op::Served;
@@ -134,23 +134,19 @@ impl Session {
     /// # Errors
     /// [`Error::Config`] if this locker cannot have semaphores.
     pub(crate) fn check_permits(&self, capacity: Option<u32>) -> Result<(), Error> {
+        self.check_format("permits", "a semaphore is")?;
         let servers = self.quorum.nodes().len();
-        let reason = if self.settings.kind.format == Format::Plain {
-            "a semaphore is in Redisson's format, and this locker has Format::Plain: connect another locker in \
-             Format::Redisson for it"
-                .to_owned()
-        } else if servers > 1 {
-            let permits = u64::from(capacity.unwrap_or(10));
-            let majority = self.quorum.majority() as u64;
-            let holders = permits * servers as u64 / majority;
-            format!(
-                "a semaphore is on one server, and this locker has {servers} independent ones: with {permits} permits \
-                 on each, {holders} holders could have one from each of {majority} servers. Connect another locker to \
-                 one of them, to a cluster or to a master with Sentinels for it"
-            )
-        } else {
+        if servers <= 1 {
             return Ok(());
-        };
+        }
+        let permits = u64::from(capacity.unwrap_or(10));
+        let majority = self.quorum.majority() as u64;
+        let holders = permits * servers as u64 / majority;
+        let reason = format!(
+            "a semaphore is on one server, and this locker has {servers} independent ones: with {permits} permits on \
+             each, {holders} holders could have one from each of {majority} servers. Connect another locker to one of \
+             them, to a cluster or to a master with Sentinels for it"
+        );
         Err(Error::config("permits", reason))
     }
 

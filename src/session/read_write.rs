@@ -17,7 +17,6 @@ use crate::hold::{Hold, Want};
 use crate::holder::{Holders, ReadWriteHolder};
 use crate::identity::Caller;
 use crate::key::Key;
-use crate::kind::Format;
 use crate::quorum::Order;
 
 /// How many holders are listed: for each, the label of its locker is asked for.
@@ -69,7 +68,7 @@ pub(super) async fn read_inside(
             key: &key,
             owner: &owner,
             origin,
-            permits: 1,
+            permits: 0,
         };
         let requests = slice::from_ref(&request);
         match attempt::attempt(&owned, requests, want, Order::AllAtOnce, how).await {
@@ -96,19 +95,15 @@ impl Session {
     /// # Errors
     /// [`Error::Config`] if this locker cannot have read-write locks.
     pub(crate) fn check_read_write(&self) -> Result<(), Error> {
+        self.check_format("rw", "a read-write lock is a hash")?;
         let servers = self.quorum.nodes().len();
-        let reason = if self.settings.kind.format == Format::Plain {
-            "a read-write lock is a hash in Redisson's format, and this locker has Format::Plain: connect another \
-             locker in Format::Redisson for it"
-                .to_owned()
-        } else if servers > 1 {
-            format!(
-                "a read-write lock is on one server, and this locker has {servers} independent ones: connect \
-                 another locker to one of them, to a cluster or to a master with Sentinels for it, or use a lock (get)"
-            )
-        } else {
+        if servers <= 1 {
             return Ok(());
-        };
+        }
+        let reason = format!(
+            "a read-write lock is on one server, and this locker has {servers} independent ones: connect another \
+             locker to one of them, to a cluster or to a master with Sentinels for it, or use a lock (get)"
+        );
         Err(Error::config("rw", reason))
     }
 

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::hold::{Hold, LossReporter};
 use crate::identity::RunTurns;
 use crate::key::Key;
-use crate::kind::LockKind;
+use crate::kind::{Format, LockKind};
 use crate::lines::{Head, Lines};
 use crate::notify::Channels;
 use crate::options::Settings;
@@ -245,6 +245,19 @@ impl Session {
                 message: message.clone(),
             })
         })
+    }
+
+    /// # Errors
+    /// [`Error::Config`] in [`Format::Plain`]: `what` is in Redisson's format.
+    pub(super) fn check_format(&self, option: &'static str, what: &str) -> Result<(), Error> {
+        if self.settings.kind.format != Format::Plain {
+            return Ok(());
+        }
+        let reason = format!(
+            "{what} in Redisson's format, and this locker has Format::Plain: connect another locker in \
+             Format::Redisson for it"
+        );
+        Err(Error::config(option, reason))
     }
 
     pub(super) fn is_closed(&self) -> bool {

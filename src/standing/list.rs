@@ -224,7 +224,7 @@ mod tests {
                 kind: Format::Redisson.kind(),
                 key: self.added.to_string().into(),
                 field: "f".into(),
-                permits: 1,
+                permits: 0,
             };
             self.list.add(Entry::new(&claim, doubt, SECOND * 10), now);
             self.added += 1;

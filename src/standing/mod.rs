@@ -498,7 +498,7 @@ mod tests {
             kind: Format::Redisson.kind(),
             key: "k".into(),
             field: "f".into(),
-            permits: 1,
+            permits: 0,
         }
     }
 

@@ -188,7 +188,7 @@ impl Fuzz {
             kind,
             key: self.key.clone(),
             field: "f".into(),
-            permits: 1,
+            permits: 0,
         };
         // Its caller claims it now or never.
         if kind.role != LockRole::Alone && self.random.bool() {

@@ -137,6 +137,6 @@ pub(super) fn claim(key: &str) -> Claim {
         kind: Format::Redisson.kind(),
         key: key.into(),
         field: "f".into(),
-        permits: 1,
+        permits: 0,
     }
 }
