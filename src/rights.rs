@@ -3,7 +3,7 @@
 //! same rights; a test compares the two.
 
 use crate::key::{Key, MEMORY, WAKE};
-use crate::kind::{CommandsOfKind, READ};
+use crate::kind::{CommandsOfKind, PERMITS as PERMIT_KIND, READ};
 use crate::label;
 use crate::options::{Fencing, Settings};
 
@@ -105,7 +105,7 @@ const TOKENS: &[Row] = &[
     Row(Called, LOCKING, &["INCR TOKEN"]),
 ];
 
-/// A lock of any kind.
+/// A lock of any kind. A semaphore is none.
 const ANY: &[Row] = &[
     Row(
         Sent,
@@ -208,7 +208,11 @@ const READ_WRITE: &[Row] = &[
 
 /// What a semaphore has beside its counter: the records of who has permits.
 const PERMITS: &[Row] = &[
-    Row(Sent, LOCKS, &["EVALSHA NO-SCRIPT 1 RECORDS"]),
+    Row(
+        Sent,
+        LOCKS,
+        &["EVALSHA NO-SCRIPT 1 LOCK", "EVALSHA NO-SCRIPT 1 RECORDS"],
+    ),
     Row(
         Called,
         LOCKS,
@@ -228,17 +232,6 @@ const PERMITS: &[Row] = &[
             "ZREM RECORDS m",
             "ZREMRANGEBYSCORE RECORDS -inf 0",
         ],
-    ),
-];
-
-/// What scripts call of the key of a semaphore, its counter.
-const COUNTER: &[Row] = &[
-    Row(Sent, LOCKS, &["EVALSHA NO-SCRIPT 1 LOCK"]),
-    Row(Called, LOCKS, &["GET LOCK"]),
-    Row(
-        Called,
-        LOCKING,
-        &["INCRBY LOCK 1", "SET LOCK 0", "EXISTS LOCK"],
     ),
 ];
 
@@ -319,21 +312,12 @@ pub(crate) fn rights(
     };
     let mut rights = add(&of_locker, &any);
     for key in locks {
-        if key.has_permits() {
-            let of_semaphore: [(bool, &[Row]); 4] = [
-                (true, COUNTER),
-                (true, PERMITS),
-                (in_cluster, SHARDED_MESSAGES),
-                (true, MESSAGES),
-            ];
-            rights.extend(add(&of_semaphore, key));
-            continue;
-        }
-        // Readers call what writers call.
-        let kind = if key.has_readers() {
-            &READ
-        } else {
-            settings.kind
+        let (has_readers, has_permits) = (key.has_readers(), key.has_permits());
+        // Readers call what writers call, and both kinds of semaphores the same.
+        let kind = match (has_readers, has_permits) {
+            (true, _) => &READ,
+            (_, true) => &PERMIT_KIND,
+            _ => settings.kind,
         };
         let CommandsOfKind {
             to_lock,
@@ -348,13 +332,14 @@ pub(crate) fn rights(
         ];
         let of_kind_of_several = [Row(Called, TOLERANCE, to_retake)];
         let is_election = key.is_election();
-        let of_lock: [(bool, &[Row]); 10] = [
-            (tokens, TOKENS),
-            (true, ANY),
+        let of_lock: [(bool, &[Row]); 11] = [
+            (tokens && !has_permits, TOKENS),
+            (!has_permits, ANY),
+            (has_permits, PERMITS),
             (true, &of_kind),
             (nodes > 1, &of_kind_of_several),
             (has_lists && kind.hands_over(), LIST),
-            (!kind.hands_over(), READ_WRITE),
+            (has_readers, READ_WRITE),
             (in_cluster, SHARDED_MESSAGES),
             (true, MESSAGES),
             (is_election && in_cluster, SHARDED_ELECTION),
@@ -455,8 +440,8 @@ mod tests {
 
     use super::*;
     use crate::key::{
-        ELECTION as ELECTION_FAMILY, PERMITS as PERMITS_FAMILY, READ_WRITE as READ_WRITE_FAMILY,
-        SEMAPHORE,
+        ELECTION as ELECTION_FAMILY, Family, PERMITS as PERMITS_FAMILY,
+        READ_WRITE as READ_WRITE_FAMILY, SEMAPHORE,
     };
     use crate::kind::Format;
     use crate::options::{Options, Replicas};
@@ -558,32 +543,42 @@ mod tests {
         assert_eq!(rules(&of_cluster, true), both);
     }
 
-    /// Each kind has rights of its own, and some that all need.
-    #[test]
-    fn the_rights_of_read_write_locks_are_the_documented_ones() {
+    /// Asserts that the rights of these locks are those of the nth list of the guide and of the
+    /// lists for all kinds, and returns them. The pattern of the guide is that of all names, so it
+    /// does not have this end of a name.
+    fn assert_documented(families: &[&'static Family], nth: usize, end: &str) -> Vec<Right> {
         let settings = Options::default().validate(1).expect("valid");
-        let key = Key::new("app:42", &READ_WRITE_FAMILY);
-        let used = rights(&settings, 1, false, &[key]);
+        let keys: Vec<_> = families
+            .iter()
+            .map(|family| Key::new("app:42", family))
+            .collect();
+        let used = rights(&settings, 1, false, &keys);
         let all = [true, false]
             .into_iter()
             .flat_map(|is_needed| rules(&used, is_needed));
-        // The pattern of the guide is that of all names.
         let all: BTreeSet<String> = all
-            .map(|rule| rule.replace("~{app:42}:*", "~{app:42}"))
+            .map(|rule| rule.replace(&format!("~{{app:42}}{end}"), "~{app:42}"))
             .collect();
-        let missing: Vec<_> = documented(7).difference(&all).cloned().collect();
+        let missing: Vec<_> = documented(nth).difference(&all).cloned().collect();
         assert_eq!(
             missing,
             Vec::<String>::new(),
             "the guide lists what is not used"
         );
-        let known: BTreeSet<String> = [0, 1, 6, 7].into_iter().flat_map(documented).collect();
+        let known: BTreeSet<String> = [0, 1, 6, nth].into_iter().flat_map(documented).collect();
         let unknown: Vec<_> = all.difference(&known).cloned().collect();
         assert_eq!(
             unknown,
             Vec::<String>::new(),
             "the guide leaves out what is used"
         );
+        used
+    }
+
+    /// Each kind has rights of its own, and some that all need.
+    #[test]
+    fn the_rights_of_read_write_locks_are_the_documented_ones() {
+        let used = assert_documented(&[&READ_WRITE_FAMILY], 7, ":*");
         let needed = rules(&used, true);
         assert!(
             needed.contains("~{app:42}:*") && !needed.contains("~lockhound_writer:{app:42}"),
@@ -593,54 +588,12 @@ mod tests {
 
     #[test]
     fn the_rights_of_semaphores_are_the_documented_ones() {
-        let settings = Options::default().validate(1).expect("valid");
-        let keys = [&PERMITS_FAMILY, &SEMAPHORE].map(|family| Key::new("app:42", family));
-        let used = rights(&settings, 1, false, &keys);
-        let all = [true, false]
-            .into_iter()
-            .flat_map(|is_needed| rules(&used, is_needed));
-        // The pattern of the guide is that of all names.
-        let all: BTreeSet<String> = all
-            .map(|rule| rule.replace("~{app:42}:timeout", "~{app:42}"))
-            .collect();
-        let documented_here = documented(8);
-        let missing: Vec<_> = documented_here.difference(&all).cloned().collect();
-        assert_eq!(
-            missing,
-            Vec::<String>::new(),
-            "the guide lists what is not used"
-        );
-        let known: BTreeSet<String> = [0, 1, 6, 8].into_iter().flat_map(documented).collect();
-        let unknown: Vec<_> = all.difference(&known).cloned().collect();
-        assert_eq!(
-            unknown,
-            Vec::<String>::new(),
-            "the guide leaves out what is used"
-        );
+        assert_documented(&[&PERMITS_FAMILY, &SEMAPHORE], 8, ":timeout");
     }
 
     #[test]
     fn the_rights_of_elections_are_the_documented_ones() {
-        let settings = Options::default().validate(1).expect("valid");
-        let key = Key::new("app:42", &ELECTION_FAMILY);
-        let used = rights(&settings, 1, false, &[key]);
-        let all: BTreeSet<String> = [true, false]
-            .into_iter()
-            .flat_map(|is_needed| rules(&used, is_needed))
-            .collect();
-        let missing: Vec<_> = documented(9).difference(&all).cloned().collect();
-        assert_eq!(
-            missing,
-            Vec::<String>::new(),
-            "the guide lists what is not used"
-        );
-        let known: BTreeSet<String> = [0, 1, 6, 9].into_iter().flat_map(documented).collect();
-        let unknown: Vec<_> = all.difference(&known).cloned().collect();
-        assert_eq!(
-            unknown,
-            Vec::<String>::new(),
-            "the guide leaves out what is used"
-        );
+        assert_documented(&[&ELECTION_FAMILY], 9, "");
     }
 
     #[test]

@@ -25,9 +25,9 @@ const fn kind(family: &'static Family, counted: LockKind) -> Kind {
         labelled: true,
         tokens: false,
         calls: CommandsOfKind {
-            to_lock: &[],
+            to_lock: &["INCRBY LOCK 1", "SET LOCK 0", "EXISTS LOCK"],
             to_inspect: &[],
-            to_do_both: &[],
+            to_do_both: &["GET LOCK"],
             to_retake: &[],
         },
         scripts: Scripts::of(texts!("permits" "acquire" "release" "renew")),
