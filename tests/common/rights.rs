@@ -1,5 +1,7 @@
 //! The rights that the guide lists for a user who locks names that begin with `app:`.
 
+use super::Server;
+
 /// Returns the ACL rules of the list of the guide whose heading begins with this.
 pub fn of(heading: &str) -> Vec<&'static str> {
     let guide = include_str!("../../docs/guide/operating.md");
@@ -40,4 +42,14 @@ pub fn commands(heading: &str) -> Vec<Vec<String>> {
         .map(words)
         .filter(|words| words.starts_with(&["redis-cli".to_owned(), "ACL".to_owned()]));
     commands.map(|words| words[1..].to_vec()).collect()
+}
+
+/// Gives the user "app" the rights of these lists of the guide, and returns its address.
+pub fn user(server: &Server, lists: &[&str]) -> String {
+    for list in lists {
+        for command in commands(list) {
+            server.command::<()>(&command.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+    }
+    format!("redis://app:PASSWORD@127.0.0.1:{}", server.port())
 }

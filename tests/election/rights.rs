@@ -1,19 +1,10 @@
 //! Users that may lock, but have no right to the values of leaders.
 
 use crate::common::log::Log;
-use crate::common::{Server, eventually, key, rights, soon};
+use crate::common::rights::user;
+use crate::common::{Server, eventually, key, soon};
 use crate::{LONG, SOON, elected};
 use lockhound::{Error, Locker};
-
-/// Gives the user "app" the rights of these lists of the guide, and returns its address.
-fn user(server: &Server, lists: &[&str]) -> String {
-    for list in lists {
-        for command in rights::commands(list) {
-            server.command::<()>(&command.iter().map(String::as_str).collect::<Vec<_>>());
-        }
-    }
-    format!("redis://app:PASSWORD@127.0.0.1:{}", server.port())
-}
 
 #[tokio::test]
 async fn a_user_with_the_guides_list_of_rights_can_lead_and_observe() {

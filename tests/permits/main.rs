@@ -8,6 +8,7 @@ mod common;
 mod capacity;
 mod losses;
 mod order;
+mod rights;
 mod sharing;
 
 use std::sync::LazyLock;
