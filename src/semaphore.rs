@@ -34,9 +34,9 @@ use crate::session::{SharedSession, Views};
 /// # What is promised
 /// - Never more permits are taken than there are, whatever is sent twice, lost or late. A lower
 ///   capacity takes nothing away from holders: it is reached as they release.
-/// - The watchdog renews permits. Those of a holder that crashed come back after its lease and a
-///   fifth of it. A holder whose permits are lost before it releases them is told, as the holder of
-///   a lock is: see [`HeldPermits::lost`].
+/// - The watchdog renews permits. Those of a holder that crashed come back after its lease, a tenth
+///   of that, and a tenth of the lease of the locker that asks for them. A holder whose permits are
+///   lost before it releases them is told, as the holder of a lock is: see [`HeldPermits::lost`].
 /// - Callers of one [`Locker`](crate::Locker) are served in the order in which they came: one that
 ///   wants five holds back those behind it. Between lockers there is no order: whoever wants many
 ///   may be passed by others that want few.

@@ -1177,7 +1177,8 @@ async fn each_right_is_missed(
             assert_eq!(missing, [expected], "{removed}, {told:?}\n{report}");
             assert_eq!(found.rights.unknown.len(), 0, "{removed}\n{report}");
             let answer = report.verdict(Promise::Locking).unwrap().answer;
-            // Waiters look again without messages, hints keep nobody out, and a leader needs no value.
+            // Waiters look again without messages, hints keep nobody out, and a leader needs no
+            // value.
             let locks_without = removed.starts_with('&')
                 || heading == "Elections"
                 || heading == "Read-write locks" && removed.contains("lockhound_");
