@@ -77,7 +77,7 @@ pub(crate) use texts;
 const SHARED: Texts = texts!(
     "shared" "ask" "batch" "capacity" "enlist" "enlist_alone" "expel" "fence" "force" "forgotten" "holders" "inspect"
     "label" "label_of" "leader" "leased" "members" "open" "pass" "proclaim" "pruned" "readers" "refused" "remembers"
-    "renewed" "timeouts" "types" "usage" "vet" "wake" "withdraw"
+    "timeouts" "types" "usage" "vet" "wake" "withdraw"
 );
 
 /// Stands before a script whose answer may be a vote.
@@ -206,7 +206,6 @@ mod tests {
             "pruned",
             "refused",
             REMEMBERS,
-            "renewed",
             "timeouts",
             "wake",
         ];

@@ -31,7 +31,19 @@ for i, records in ipairs(KEYS) do
       answer = 1
     end
   end
-  -- renewed.lua
+  if answer == 1 then
+    renewed = renewed + 1
+  else
+    if type(answer) == 'table' then
+      -- A replica refuses every write: its error is the answer to the whole script.
+      if string.find(answer['err'], 'READONLY', 1, true) then
+        return answer
+      end
+      answer = answer['err']
+    end
+    reply[#reply + 1] = i
+    reply[#reply + 1] = answer
+  end
 end
 reply[1] = renewed
 return reply

@@ -14,7 +14,19 @@ for i, lock in ipairs(KEYS) do
   if answer == 1 then
     answer = pcall('PEXPIRE', lock, lease_ms)
   end
-  -- renewed.lua
+  if answer == 1 then
+    renewed = renewed + 1
+  else
+    if type(answer) == 'table' then
+      -- A replica refuses every write: its error is the answer to the whole script.
+      if string.find(answer['err'], 'READONLY', 1, true) then
+        return answer
+      end
+      answer = answer['err']
+    end
+    reply[#reply + 1] = i
+    reply[#reply + 1] = answer
+  end
 end
 reply[1] = renewed
 return reply
