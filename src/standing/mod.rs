@@ -199,13 +199,14 @@ impl Book {
                 };
                 let answer = book.quorum.retake(node, vote).await;
                 let taken = matches!(answer, Outcome::Done(true));
+                // Before the log: a subscriber that panics must not cost a vote that was given.
+                Doubt::left_by(&answer)
+                    .into_iter()
+                    .for_each(|doubt| book.settle_vote(&hold, node, sent, doubt));
                 log!(
                     debug, key = %hold.claim.key.shown(), field = %hold.claim.field, node, taken,
                     "a lost vote is asked for again"
                 );
-                Doubt::left_by(&answer)
-                    .into_iter()
-                    .for_each(|doubt| book.settle_vote(&hold, node, sent, doubt));
             }
             drop(in_flight);
         });
