@@ -30,7 +30,8 @@ async fn a_user_with_the_guides_list_of_rights_can_have_permits() {
         })
         .await;
         both.release().await.unwrap();
-        drop(soon(SOON, waiting).await.expect("woken").unwrap().unwrap());
+        let woken = soon(SOON, waiting).await.expect("woken").unwrap();
+        woken.unwrap().release().await.unwrap();
         let one = here.acquire().await.unwrap();
         let usage = there.usage().await.unwrap();
         for holder in usage.holders() {
