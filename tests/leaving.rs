@@ -234,7 +234,7 @@ fn wait_to_be_told() {
 mod forked {
     use super::*;
     use fork::{Fork, fork, waitpid};
-    use lockhound::{HoldState, Loss};
+    use lockhound::{Election, HoldState, Leadership, Loss, Observer, Permit, Semaphore};
 
     /// Holds a lock while a forked copy of this process checks what it can still do with it.
     pub(crate) fn parent(url: &str, key: &str) {
@@ -243,6 +243,7 @@ mod forked {
             .all([format!("{key}:a"), format!("{key}:b")])
             .blocking_lock()
             .unwrap();
+        let others = Others::new(&locks, key);
         wait_to_be_told();
         match fork().unwrap() {
             Fork::Child => {
@@ -251,6 +252,7 @@ mod forked {
                     std::thread::sleep(Duration::from_secs(20));
                     std::process::exit(9);
                 });
+                others.in_child();
                 child(url, key, locks, guard, joint);
             }
             Fork::Parent(child) => {
@@ -260,8 +262,84 @@ mod forked {
                 joint.check().unwrap();
                 guard.blocking_unlock().unwrap();
                 joint.blocking_unlock().unwrap();
+                others.in_parent();
                 locks.blocking_close();
             }
+        }
+    }
+
+    /// What the other kinds have in the parent.
+    struct Others {
+        runtime: tokio::runtime::Runtime,
+        permits: Semaphore,
+        permit: Permit,
+        election: Election,
+        leadership: Leadership,
+        observer: Observer,
+    }
+
+    impl Others {
+        fn new(locks: &Locker, key: &str) -> Self {
+            let runtime = current_thread();
+            let permits = locks.permits(format!("{key}:permits")).capacity(2);
+            let permit = permits.blocking_acquire_many(1).unwrap();
+            let election = locks.election(format!("{key}:election"));
+            let leadership = runtime.block_on(election.campaign("parent")).unwrap();
+            let observer = runtime.block_on(election.observe()).unwrap();
+            Self {
+                runtime,
+                permits,
+                permit,
+                election,
+                leadership,
+                observer,
+            }
+        }
+
+        /// Nothing of it is the child's, and no call hangs.
+        fn in_child(mut self) {
+            let is_lost = |answer: Result<(), Error>| {
+                let loss = matches!(
+                    answer,
+                    Err(Error::Lost {
+                        loss: Loss::Forked,
+                        ..
+                    })
+                );
+                assert!(loss, "{answer:?}");
+            };
+            is_lost(self.permit.check());
+            is_lost(self.leadership.check());
+            assert!(self.permit.lost().is_cancelled() && self.leadership.lost().is_cancelled());
+            let forked = |answer: Result<(), Error>| {
+                assert!(matches!(answer, Err(Error::Forked)), "{answer:?}");
+            };
+            // Another runtime: threads that the fork did not copy may hold the mutexes of this one.
+            let runtime = current_thread();
+            forked(runtime.block_on(self.permits.acquire()).map(drop));
+            forked(runtime.block_on(self.permits.usage()).map(drop));
+            forked(runtime.block_on(self.permits.set_capacity(3)));
+            forked(self.permits.blocking_acquire_many(1).map(drop));
+            forked(runtime.block_on(self.election.campaign("child")).map(drop));
+            forked(runtime.block_on(self.election.leader()).map(drop));
+            forked(runtime.block_on(self.election.observe()).map(drop));
+            forked(runtime.block_on(self.leadership.proclaim("child")));
+            forked(runtime.block_on(self.observer.changed()).map(drop));
+            forked(self.permit.blocking_release());
+            std::mem::forget(self.runtime);
+        }
+
+        /// All of it is still the parent's.
+        fn in_parent(self) {
+            self.permit.check().unwrap();
+            self.leadership.check().unwrap();
+            let taken = self.runtime.block_on(self.permits.usage()).unwrap().taken();
+            assert_eq!(taken, 1);
+            let leader = self.runtime.block_on(self.election.leader()).unwrap();
+            assert_eq!(leader.unwrap().value(), Some("parent"));
+            self.permit.blocking_release().unwrap();
+            self.runtime.block_on(self.leadership.resign()).unwrap();
+            drop(self.observer);
         }
     }
 

@@ -23,6 +23,8 @@ mod faults;
 mod mistakes;
 #[path = "simulation/mutants.rs"]
 mod mutants;
+#[path = "simulation/permits.rs"]
+mod permits;
 #[path = "simulation/plan.rs"]
 mod plan;
 #[path = "simulation/readers.rs"]
@@ -69,6 +71,7 @@ struct Program {
     lockers: Vec<Locker>,
     keys: Arc<[String]>,
     read_write: Arc<[String]>,
+    semaphores: Arc<[String]>,
 }
 
 impl Program {
@@ -96,6 +99,7 @@ impl Program {
         let named = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         let keys = named(&KEYS[..plan.keys]);
         let read_write = named(&READ_WRITE[..plan.read_write]);
+        let semaphores = named(&permits::SEMAPHORES[..plan.semaphores]);
         Self {
             world,
             plan,
@@ -103,6 +107,7 @@ impl Program {
             lockers,
             keys,
             read_write,
+            semaphores,
         }
     }
 
@@ -118,6 +123,7 @@ impl Program {
             locks: self.lockers[at].clone(),
             keys,
             read_write,
+            semaphores: Arc::clone(&self.semaphores),
             depth: 0,
             runs,
         }
@@ -125,7 +131,9 @@ impl Program {
 
     /// The names of all locks.
     fn names(&self) -> impl Iterator<Item = &String> {
-        self.keys.iter().chain(&*self.read_write)
+        let keys = self.keys.iter().chain(&*self.read_write);
+        // Without its counter, a semaphore knows what is taken all the same.
+        keys.chain(&*self.semaphores)
     }
 
     /// One act: everybody returns, whatever happens meanwhile. Returns the servers that may have
@@ -246,6 +254,14 @@ impl Program {
             let patience = plan::up_to(most);
             tasks.spawn(async move { _ = timeout(patience, read.lock()).await });
         }
+        for (locks, key) in self
+            .lockers
+            .iter()
+            .flat_map(|locks| self.semaphores.iter().map(move |key| (locks, key)))
+        {
+            let (semaphore, patience) = (permits::semaphore(locks, key), plan::up_to(most));
+            tasks.spawn(async move { _ = timeout(patience, semaphore.acquire_many(2)).await });
+        }
         if let Some(&at) = forgets {
             sleep(plan::up_to(plan.command_timeout * 2)).await;
             world.note(format_args!("server {at} starts anew"));
@@ -308,6 +324,24 @@ impl Program {
         self.nothing_is_left("after a lease", |key| !stays(key));
         // A server that forgot remembers again, before another one forgets.
         sleep(plan.lease * 3).await;
+        self.all_permits_are_free().await;
+    }
+
+    /// Asserts that no permit is missing, and that there is none too many.
+    async fn all_permits_are_free(&self) {
+        for key in &*self.semaphores {
+            let semaphore = permits::semaphore(&self.lockers[0], key);
+            let usage = semaphore.usage().await.unwrap();
+            assert_eq!(usage.taken(), 0, "{key}: {usage:?}");
+            // A semaphore that was forgotten has none before somebody wants one.
+            drop(semaphore.try_acquire().await.unwrap());
+            let free = async || semaphore.usage().await.unwrap().free();
+            let since = Instant::now();
+            while free().await < permits::CAPACITY && since.elapsed() < self.plan.lease {
+                sleep(ms(1)).await;
+            }
+            assert_eq!(free().await, permits::CAPACITY, "{key}");
+        }
     }
 
     /// Asserts that no such key is on a server.
@@ -323,11 +357,13 @@ impl Program {
     }
 }
 
-/// Whether a key is no lock's: a mark, the memory of a server, or the label of a locker.
+/// Whether a key is no lock's: a mark, the memory of a server, the label of a locker, or a
+/// semaphore's, which is looked at by itself.
 fn stays(key: &str) -> bool {
     ["lockhound_fence:", "lockhound_vote", "lockhound_label:"]
         .iter()
         .any(|prefix| key.starts_with(prefix))
+        || permits::SEMAPHORES.iter().any(|name| key.contains(name))
 }
 
 /// Whether a key says that a writer or a reader waits.

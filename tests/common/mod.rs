@@ -23,6 +23,7 @@ pub mod losses;
 pub mod machine;
 pub mod marks;
 pub mod meddler;
+pub mod permits;
 pub mod polls;
 pub mod proxy;
 pub mod record;

@@ -81,6 +81,34 @@ async fn a_lock_that_too_few_replicas_have_is_undone() {
 }
 
 #[tokio::test]
+async fn permits_that_too_few_replicas_have_are_given_back() {
+    let ((server, replicas), key) = (with_replicas(1).await, key());
+    let locks = locker(&server, 1, ms(200)).await;
+    let semaphore = locks.permits(&*key).capacity(3);
+    let one = semaphore.acquire().await.unwrap();
+    let records = format!("{{{key}}}:timeout");
+    assert!(replicas[0].exists(&records));
+    replicas[0].stop();
+    let error = semaphore
+        .try_acquire_many(2)
+        .await
+        .expect_err("nobody acknowledges");
+    assert_eq!(
+        reasons(&error),
+        ["acknowledged by 0 of 1 replicas within 200ms"]
+    );
+    let free = || server.command::<i64>(&["GET", &key]);
+    eventually(ms(5_000), "given back", || free() == 2).await;
+    one.check().unwrap();
+    replicas[0].go_on();
+    let two = semaphore.acquire_many(2).await.unwrap();
+    assert_eq!(replicas[0].command::<i64>(&["ZCARD", &records]), 3);
+    two.release().await.unwrap();
+    one.release().await.unwrap();
+    assert_eq!(free(), 3);
+}
+
+#[tokio::test]
 async fn lock_rides_out_replicas_that_are_away() {
     let ((server, replicas), key) = (with_replicas(2).await, key());
     let locks = locker(&server, 1, ms(100)).await;

@@ -6,6 +6,7 @@
 mod common;
 
 mod capacity;
+mod history;
 mod losses;
 mod order;
 mod rights;

@@ -98,6 +98,7 @@ pub fn plan() -> Plan {
         tasks: fastrand::usize(1..=4),
         keys: 1,
         read_write: 0,
+        semaphores: 0,
         acts: 1,
         rounds: fastrand::usize(1..=4),
         troubles: 0,

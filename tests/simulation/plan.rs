@@ -14,6 +14,8 @@ pub struct Plan {
     pub keys: usize,
     /// How many read-write locks there are beside them.
     pub read_write: usize,
+    /// And semaphores.
+    pub semaphores: usize,
     /// After each of them all faults end, and nothing may be left.
     pub acts: usize,
     /// Of each task, in an act.
@@ -65,6 +67,14 @@ impl Plan {
 
     pub fn of_seed() -> Self {
         let servers = [1, 3, 3, 5][fastrand::usize(..4)];
+        // These are refused over several servers.
+        let on_one_server = || {
+            if servers == 1 {
+                fastrand::usize(0..=2)
+            } else {
+                0
+            }
+        };
         let remember = fastrand::bool();
         let lease = if one_in(5) {
             ms(fastrand::u64(10_000..=60_000))
@@ -82,12 +92,8 @@ impl Plan {
             lockers: fastrand::usize(1..=3),
             tasks: fastrand::usize(1..=3),
             keys: fastrand::usize(1..=3),
-            // They are refused over several servers.
-            read_write: if servers == 1 {
-                fastrand::usize(0..=2)
-            } else {
-                0
-            },
+            read_write: on_one_server(),
+            semaphores: on_one_server(),
             acts: fastrand::usize(1..=4),
             rounds: fastrand::usize(1..=6),
             troubles: fastrand::usize(0..=2),

@@ -42,6 +42,7 @@ pub struct Worker {
     pub keys: Arc<[String]>,
     /// The read-write locks.
     pub read_write: Arc<[String]>,
+    pub semaphores: Arc<[String]>,
     /// How many locks it is in.
     pub depth: u32,
     /// How many runs had an owner of their own.
@@ -82,6 +83,9 @@ impl Worker {
         Box::pin(async move {
             if !self.read_write.is_empty() && one_in(3) {
                 return self.read_or_write().await;
+            }
+            if !self.semaphores.is_empty() && one_in(3) {
+                return self.take_permits().await;
             }
             match fastrand::u8(0..12) {
                 0..6 => self.take_one(self.any_key()).await,

@@ -14,6 +14,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::common::history::{Call, History, Model, Op};
+use crate::common::permits::{self, Taken};
+use crate::permits::CAPACITY;
 
 /// How often somebody may be in a lock at once.
 const MOST_GUARDS: u32 = 64;
@@ -46,6 +48,8 @@ struct State {
     /// Whose locker came in last.
     last: Option<usize>,
     history: History,
+    /// All permits that were taken, each with the token of its holder.
+    permits: Vec<(Taken, CancellationToken)>,
     trace: Vec<String>,
 }
 
@@ -306,6 +310,34 @@ impl World {
         }
     }
 
+    /// Somebody has permits from here on. Returns their number.
+    pub fn take(&self, key: &str, who: &str, permits: u32, token: CancellationToken) -> usize {
+        let (mut state, now) = (self.state(), self.now());
+        let taken = Taken {
+            key: key.to_owned(),
+            who: who.to_owned(),
+            permits,
+            from: now,
+            until: u64::MAX,
+        };
+        state.permits.push((taken, token));
+        let believes = |(taken, token): &&(Taken, CancellationToken)| {
+            taken.key == key && taken.until == u64::MAX && !token.is_cancelled()
+        };
+        let believers: Vec<_> = state.permits.iter().filter(believes).collect();
+        let sum: u32 = believers.iter().map(|(taken, _)| taken.permits).sum();
+        assert!(
+            sum <= CAPACITY,
+            "of {CAPACITY} permits of {key} these are taken: {believers:?}"
+        );
+        state.permits.len() - 1
+    }
+
+    /// It gives them back, and certainly had them until then.
+    pub fn give(&self, taken: usize, until: u64) {
+        self.state().permits[taken].0.until = until;
+    }
+
     /// Waits until somebody comes in by this locker.
     pub async fn next_entry(&self, locker: usize) {
         loop {
@@ -368,8 +400,11 @@ impl World {
     /// Whether some order of the calls explains all of them; they are forgotten then.
     pub fn check_history(&self) {
         let history = std::mem::take(&mut self.state().history);
+        let taken = std::mem::take(&mut self.state().permits);
+        let taken: Vec<_> = taken.into_iter().map(|(taken, _)| taken).collect();
         history
             .check(Model::ReadWrite(MOST_GUARDS))
+            .and_then(|()| permits::check(CAPACITY, &taken))
             .unwrap_or_else(|error| panic!("{error}"));
     }
 
