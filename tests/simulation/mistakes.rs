@@ -52,7 +52,7 @@ const WAITS: Held = No("it delays callers, within the bounds that the simulation
 
 /// The same of permits.
 const TRIED_PERMITS: Held = No("`tests/unit/permit_scripts.rs` makes it in the Lua, and finds it");
-const ONE_PERMIT: Held = No("the simulation has no permits: `tests/permits` tests it on a server");
+const NO_JVM: Held = No("the simulation has no JVMs: `tests/redisson_permits.rs` has them");
 const REFUSED_PERMITS: Held = No("servers in memory refuse nobody a right: the model finds it");
 
 /// The programs of the simulation lock, and elect nobody.
@@ -240,22 +240,25 @@ const MODELS: [(&str, &[(&str, Held)]); 10] = [
     (
         "tests/model/permits.rs",
         &[
-            ("UndoAddsBlindly", TRIED_PERMITS),
-            ("ReleaseAddsBlindly", TRIED_PERMITS),
-            ("UndoneOnce", ONE_PERMIT),
+            ("UndoAddsBlindly", By("permits_given_back_twice")),
+            ("ReleaseAddsBlindly", By("permits_given_back_twice")),
+            ("UndoneOnce", IN_ORDER),
             ("TakesTwice", TRIED_PERMITS),
             ("FirstMemberStandsForAll", TRIED_PERMITS),
-            ("TakesAPart", TRIED_PERMITS),
-            ("RenewalCreates", TRIED_PERMITS),
+            ("TakesAPart", By("permits_taken_in_part")),
+            ("RenewalCreates", By("permits_renewed_from_nothing")),
             ("RenewalOfAPart", TRIED_PERMITS),
-            ("LostCounterStartsFull", TRIED_PERMITS),
+            ("LostCounterStartsFull", By("permits_lost_counter_is_full")),
             ("LostCounterNotBelowZero", TRIED_PERMITS),
             ("ReleaseCreatesCounter", TRIED_PERMITS),
-            ("CapacityEachTime", ONE_PERMIT),
+            (
+                "CapacityEachTime",
+                No("all handles of the simulation have one capacity: `tests/permits` tests others"),
+            ),
             ("ResizeIgnoresTaken", TRIED_PERMITS),
-            ("PrunesByClientsClock", ONE_PERMIT),
-            ("PrunesWhatIsWanted", ONE_PERMIT),
-            ("PruneGivesNothingBack", TRIED_PERMITS),
+            ("PrunesByClientsClock", NO_JVM),
+            ("PrunesWhatIsWanted", NO_JVM),
+            ("PruneGivesNothingBack", By("permits_pruned_for_nobody")),
             ("NoSlack", TRIED_PERMITS),
             ("PrunesWithoutSlack", TRIED_PERMITS),
             ("AddsFirst", REFUSED_PERMITS),
@@ -267,17 +270,17 @@ const MODELS: [(&str, &[(&str, Held)]); 10] = [
     (
         "tests/model/permits_waits.rs",
         &[
-            ("PassesWhatDoesNotFit", ONE_PERMIT),
-            ("ThriftyWhileAsking", ONE_PERMIT),
-            ("LeavesSilently", ONE_PERMIT),
-            ("OnlyTheFirstLeaves", ONE_PERMIT),
-            ("UndoesSilently", ONE_PERMIT),
-            ("PrunesSilently", ONE_PERMIT),
-            ("NoDueTime", ONE_PERMIT),
-            ("RaisesSilently", ONE_PERMIT),
-            ("TrustsFirstAnswer", ONE_PERMIT),
-            ("ForgetsWhileAsking", ONE_PERMIT),
-            ("AsksOnce", ONE_PERMIT),
+            ("PassesWhatDoesNotFit", WAITS),
+            ("ThriftyWhileAsking", WAITS),
+            ("LeavesSilently", WAITS),
+            ("OnlyTheFirstLeaves", WAITS),
+            ("UndoesSilently", WAITS),
+            ("PrunesSilently", WAITS),
+            ("NoDueTime", WAITS),
+            ("RaisesSilently", WAITS),
+            ("TrustsFirstAnswer", WAITS),
+            ("ForgetsWhileAsking", WAITS),
+            ("AsksOnce", WAITS),
         ],
     ),
 ];
