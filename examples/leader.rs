@@ -1,14 +1,14 @@
 //! Run it with `cargo run --example leader`. It needs a Redis: the server at REDIS_URL, or one on
 //! this machine.
 //!
-//! Leader election: the holder of the lock leads. One leader steps down after its term. An operator
-//! deposes another one, which then waits to lead again. Each time another candidate takes over.
+//! Leader election. One leader steps down after its term. An operator deposes another one, which
+//! then waits to lead again. Each time another candidate takes over, and an observer says so.
 
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockhound::{Fence, Lock, Locker};
+use lockhound::{Election, Fence, Locker, Observer};
 use tokio::time::{sleep, timeout};
 
 /// The watchdog renews every third of this, so a deposed leader learns of it within a second.
@@ -39,8 +39,10 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let locks = connect()
         .await
         .map_err(|error| format!("{error}\n{advice}"))?;
-    let election = locks.get("lockhound:example:leader");
-    // Each task is an owner of its own. It could as well be a process on another machine.
+    let election = locks.election("lockhound:example:leader");
+    // It could as well be on another machine.
+    let observer = tokio::spawn(observe(election.observe().await?));
+    // Each campaign is a candidate of its own. It could as well be a process on another machine.
     let candidates =
         ["Ann", "Bob", "Cem"].map(|name| tokio::spawn(candidate(name, election.clone())));
 
@@ -63,28 +65,15 @@ async fn run() -> Result<(), Box<dyn Error>> {
     };
     let outcome = timeout(LONGEST, terms).await.unwrap_or_else(late);
     locks.close().await;
+    // Its election is closed, so it returns.
+    observer.await?;
     outcome
 }
 
-/// Waits to lead, again and again, until it has led for a whole term.
-async fn candidate(name: &str, election: Lock) -> Result<(), lockhound::Error> {
-    loop {
-        let guard = election.lock().await?;
-        let (lost, fence) = (guard.lost(), guard.fence());
-        tokio::select! {
-            // The loss is polled first.
-            biased;
-            () = lost.cancelled() => {
-                if let Err(error) = guard.check() {
-                    println!("{name} stops at once, and waits to lead again: {error}");
-                }
-            }
-            () = lead(name, fence) => {
-                println!("{name} steps down");
-                return guard.unlock().await;
-            }
-        }
-    }
+/// Leads for a whole term. A loss drops `lead`, and `run` campaigns again.
+async fn candidate(name: &str, election: Election) -> Result<(), lockhound::Error> {
+    let term = |leading: lockhound::Section| lead(name, leading.fence());
+    election.run(name, term).await
 }
 
 /// Leads. The resource that carries out a leader's orders refuses those with a lower fence than it
@@ -92,4 +81,16 @@ async fn candidate(name: &str, election: Lock) -> Result<(), lockhound::Error> {
 async fn lead(name: &str, fence: Fence) {
     println!("{name} leads, fence {fence}");
     sleep(TERM).await;
+    println!("{name} steps down");
+}
+
+/// Says who leads, until the election is closed.
+async fn observe(mut observer: Observer) {
+    while let Ok(leader) = observer.changed().await {
+        match leader {
+            // It leads before its value is written.
+            Some(leader) => println!("seen: {} leads", leader.value().unwrap_or("somebody")),
+            None => println!("seen: nobody leads"),
+        }
+    }
 }

@@ -12,6 +12,7 @@ use crate::fence::Fence;
 use crate::foreign;
 use crate::handle::{GuardInner, Handle, Wait};
 use crate::key::Key;
+use crate::kind::ELECTION;
 use crate::lock::Section;
 use crate::op::KeyLeader;
 use crate::options::Reentry;
@@ -73,7 +74,7 @@ pub struct Election {
 
 impl Election {
     pub(crate) fn new(shared: Arc<SharedSession>, key: Key) -> Self {
-        let mut handle = Handle::new(shared, [key.to_lock()].into());
+        let mut handle = Handle::of_kind(shared, key.to_lock(), &ELECTION);
         handle.options.reentry = Some(Reentry::Never);
         Self { handle, key }
     }

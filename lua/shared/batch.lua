@@ -1,7 +1,8 @@
 -- Runs many acquires, releases and hand-overs in one script. Each is a step, and does not affect
--- the others. KEYS  two per step: those of its own script ARGV  for each step its name, followed by
--- the ARGV of its own script Returns an array: for each step what its script returns, or the error
--- that ended it
+-- the others.
+-- KEYS  two per step: those of its own script
+-- ARGV  for each step its name, followed by the ARGV of its own script
+-- Returns an array: for each step what its script returns, or the error that ended it
 local function acquire(KEYS, ARGV)
 -- acquire.lua
 end

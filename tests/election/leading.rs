@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::polls::poll_times;
 use crate::common::{Server, eventually, key, locker, locker_with, soon};
 use crate::{LONG, SHORT, SOON, campaigns, elected};
-use lockhound::{Error, Format, Locker, Loss};
+use lockhound::{Error, Format, LockKind, Locker, Loss};
 
 #[tokio::test]
 async fn one_candidate_leads_and_the_next_one_when_it_resigns() {
@@ -312,4 +312,26 @@ fn its_futures_run_on_any_executor() {
     let start = std::time::Instant::now();
     futures_executor::block_on(observing);
     assert!(start.elapsed() < Duration::from_secs(20));
+}
+
+#[tokio::test]
+async fn statistics_count_leaders_and_candidates_as_such() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker(&server).await;
+    let election = locks.election(&*key);
+    let leadership = election.campaign("one").await.unwrap();
+    let waiting = campaigns(&election, "two");
+    let of = |kind| {
+        let stats = locks.stats();
+        let of = stats.by_kind.into_iter().find(|of| of.kind == kind);
+        of.map_or((0, 0), |of| (of.holds, of.waiters))
+    };
+    eventually(SOON, "it waits", || of(LockKind::Election) == (1, 1)).await;
+    assert_eq!(of(LockKind::Lock), (0, 0));
+    leadership.resign().await.unwrap();
+    // It was handed over, or taken anew.
+    let second = elected(waiting).await;
+    assert_eq!(of(LockKind::Election), (1, 0));
+    second.resign().await.unwrap();
+    assert_eq!(of(LockKind::Election), (0, 0));
 }
