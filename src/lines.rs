@@ -456,9 +456,10 @@ impl<W: World> Lines<W> {
     ) -> Admitted<W::RawGuard> {
         let mut slot = self.slots.entry(hold.claim.key.clone()).or_default();
         let (released, waiter) = slot.line.transfer(from, Arc::clone(hold), waiter, now);
-        // Otherwise one hold takes the place of the other, and their number stays.
-        if released.is_none() {
-            self.holds[hold.claim.kind.counted as usize].fetch_add(1, Ordering::Relaxed);
+        // A lock may be handed over to a candidate, and both are counted apart.
+        self.holds[hold.claim.kind.counted as usize].fetch_add(1, Ordering::Relaxed);
+        if let Some(released) = &released {
+            self.holds[released.claim.kind.counted as usize].fetch_sub(1, Ordering::Relaxed);
         }
         let same_owner = self.let_in(slot, hold, now);
         // Its drop may run a waker, so it waits for the end of the shard's lock.

@@ -19,6 +19,8 @@ mod common;
 mod crowd;
 #[path = "simulation/faults.rs"]
 mod faults;
+#[path = "simulation/leaders.rs"]
+mod leaders;
 #[path = "simulation/mistakes.rs"]
 mod mistakes;
 #[path = "simulation/mutants.rs"]
@@ -43,6 +45,7 @@ use std::time::Duration;
 
 use common::ms;
 use faults::Net;
+use leaders::Seeing;
 use lockhound::testing::Server;
 use lockhound::{Locker, LockerBuilder, Owner};
 use plan::Plan;
@@ -72,6 +75,7 @@ struct Program {
     keys: Arc<[String]>,
     read_write: Arc<[String]>,
     semaphores: Arc<[String]>,
+    observers: Vec<Seeing>,
 }
 
 impl Program {
@@ -96,10 +100,18 @@ impl Program {
                     .unwrap(),
             );
         }
-        let named = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        let named = |names: &[&str]| -> Arc<[String]> {
+            names.iter().map(|&name| name.to_owned()).collect()
+        };
         let keys = named(&KEYS[..plan.keys]);
         let read_write = named(&READ_WRITE[..plan.read_write]);
         let semaphores = named(&permits::SEMAPHORES[..plan.semaphores]);
+        let mut observers = Vec::new();
+        if plan.elects {
+            for locks in &lockers {
+                observers.push(Seeing::begin(locks, &keys[0]).await);
+            }
+        }
         Self {
             world,
             plan,
@@ -108,6 +120,7 @@ impl Program {
             keys,
             read_write,
             semaphores,
+            observers,
         }
     }
 
@@ -325,6 +338,8 @@ impl Program {
         // A server that forgot remembers again, before another one forgets.
         sleep(plan.lease * 3).await;
         self.all_permits_are_free().await;
+        self.observers.iter().for_each(Seeing::sees_nobody);
+        self.nothing_is_left("after four leases", |key| key.starts_with(LEADER));
     }
 
     /// Asserts that no permit is missing, and that there is none too many.
@@ -357,12 +372,16 @@ impl Program {
     }
 }
 
-/// Whether a key is no lock's: a mark, the memory of a server, the label of a locker, or a
-/// semaphore's, which is looked at by itself.
+/// What the keys of leaders' values begin with.
+const LEADER: &str = "lockhound_leader:";
+
+/// Whether a key is no lock's: a mark, the memory of a server, the label of a locker, or a leader's
+/// value or a semaphore's, which are looked at by themselves.
 fn stays(key: &str) -> bool {
     ["lockhound_fence:", "lockhound_vote", "lockhound_label:"]
         .iter()
         .any(|prefix| key.starts_with(prefix))
+        || key.starts_with(LEADER)
         || permits::SEMAPHORES.iter().any(|name| key.contains(name))
 }
 
@@ -374,9 +393,12 @@ fn is_hint(key: &str) -> bool {
 }
 
 impl Program {
-    async fn end(&self) {
+    async fn end(self) {
         for locks in &self.lockers {
             locks.close().await;
+        }
+        for observer in self.observers {
+            observer.end().await;
         }
         self.world.note("the end");
     }

@@ -332,6 +332,17 @@ async fn statistics_count_leaders_and_candidates_as_such() {
     // It was handed over, or taken anew.
     let second = elected(waiting).await;
     assert_eq!(of(LockKind::Election), (1, 0));
+    // A lock of the same name comes next, and is counted as one.
+    let lock = locks.get(&*key);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    eventually(SOON, "it waits", || of(LockKind::Lock) == (0, 1)).await;
     second.resign().await.unwrap();
+    let guard = soon(SOON, waiting).await.expect("free").unwrap().unwrap();
+    assert_eq!(
+        (of(LockKind::Lock), of(LockKind::Election)),
+        ((1, 0), (0, 0))
+    );
+    guard.unlock().await.unwrap();
+    assert_eq!(of(LockKind::Lock), (0, 0));
     assert_eq!(of(LockKind::Election), (0, 0));
 }

@@ -99,6 +99,7 @@ pub fn plan() -> Plan {
         keys: 1,
         read_write: 0,
         semaphores: 0,
+        elects: false,
         acts: 1,
         rounds: fastrand::usize(1..=4),
         troubles: 0,

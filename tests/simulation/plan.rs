@@ -16,6 +16,8 @@ pub struct Plan {
     pub read_write: usize,
     /// And semaphores.
     pub semaphores: usize,
+    /// Whether locks stand for elections too, and are observed.
+    pub elects: bool,
     /// After each of them all faults end, and nothing may be left.
     pub acts: usize,
     /// Of each task, in an act.
@@ -94,6 +96,7 @@ impl Plan {
             keys: fastrand::usize(1..=3),
             read_write: on_one_server(),
             semaphores: on_one_server(),
+            elects: one_in(3),
             acts: fastrand::usize(1..=4),
             rounds: fastrand::usize(1..=6),
             troubles: fastrand::usize(0..=2),

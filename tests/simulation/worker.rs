@@ -87,6 +87,9 @@ impl Worker {
             if !self.semaphores.is_empty() && one_in(3) {
                 return self.take_permits().await;
             }
+            if self.plan.elects && one_in(3) {
+                return self.lead(self.any_key()).await;
+            }
             match fastrand::u8(0..12) {
                 0..6 => self.take_one(self.any_key()).await,
                 6..8 => self.take_several().await,
