@@ -181,3 +181,24 @@ async fn a_counter_shared_with_jvms_keeps_its_capacity() {
     two.release().await.unwrap();
     assert_eq!(server.command::<i64>(&["GET", &key]), 2);
 }
+
+/// 148 bytes a record as it was written, and 88 of the counter.
+#[tokio::test]
+async fn permits_take_little_of_the_server() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker(&server).await;
+    let semaphore = locks.permits(&*key).capacity(1_000);
+    let mut permits = Vec::new();
+    for _ in 0..500 {
+        permits.push(semaphore.acquire().await.unwrap());
+    }
+    let records = format!("{{{key}}}:timeout");
+    let bytes = server.command::<i64>(&["MEMORY", "USAGE", &records, "SAMPLES", "0"]);
+    let counter = server.command::<i64>(&["MEMORY", "USAGE", &key]);
+    crate::common::say(&format!(
+        "{} bytes a record, {counter} the counter",
+        bytes / 500
+    ));
+    // The record of a lone permit is smaller: the server keeps short lists together.
+    assert!(bytes / 500 <= 170 && counter <= 200, "{bytes} {counter}");
+}
