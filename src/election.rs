@@ -379,18 +379,12 @@ impl Observer {
         foreign::give_way().await;
         loop {
             let before = self.current.clone();
-            match self.read().await {
-                Ok(()) if self.has_changed(before.as_ref()) => {
-                    self.has_told = true;
-                    return Ok(self.current.clone());
-                }
-                Ok(()) => self.watch.wait().await,
-                Err(error @ Error::Unavailable { .. }) => self.watch.wait_out(error).await?,
-                Err(error) => {
-                    self.watch.pace(&error).await;
-                    return Err(error);
-                }
+            let read = self.read().await;
+            if read.is_ok() && self.has_changed(before.as_ref()) {
+                self.has_told = true;
+                return Ok(self.current.clone());
             }
+            self.watch.rest(read).await?;
         }
     }
 

@@ -99,6 +99,14 @@ impl Error {
         Ok(())
     }
 
+    /// Says for how long the servers have given no answer, if that is the error.
+    pub(crate) fn after(mut self, time: Duration) -> Self {
+        if let Self::Unavailable { waited, .. } = &mut self {
+            *waited = time;
+        }
+        self
+    }
+
     /// Names the locks of the call that it ends, so that a line of a log needs nothing else.
     pub(crate) fn of(mut self, call: &[Key]) -> Self {
         match &mut self {

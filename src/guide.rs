@@ -7,6 +7,7 @@
 //! | [`readers_and_writers`] | How do readers share a lock, and when is that worth it? |
 //! | [`elections`] | How does one of several programs lead, and how do the others see which one? |
 //! | [`permits`] | How are so many let in at once, and no more? |
+//! | [`latches`] | How do callers wait until so many others have come? |
 //! | [`waiting`] | How long does a call wait, and what happens while the servers are away? |
 //! | [`fencing`] | How does a database, an object store or another service refuse a holder that is late? |
 //! | [`quorums`] | When are several servers worth it, and what do clusters, Sentinels and replicas give? |
@@ -29,6 +30,7 @@
 //! - *Terms*: how long a hold may last: its lease, whether it is renewed, and `max_hold`.
 //! - *Jeopardy*: the last renewal failed, and the lock is still held.
 //! - *Permit*: what a semaphore lets so many have at once.
+//! - *Latch*: what callers wait for until it has been counted down.
 //! - *Scope*: a future in which calls enter as a given owner.
 //! - *Fence*: a number that grows with each acquisition. A resource refuses smaller ones than it
 //!   has seen.
@@ -53,6 +55,9 @@ pub mod permits {}
 
 #[doc = include_str!("../docs/guide/elections.md")]
 pub mod elections {}
+
+#[doc = include_str!("../docs/guide/latches.md")]
+pub mod latches {}
 
 #[doc = include_str!("../docs/guide/waiting.md")]
 pub mod waiting {}

@@ -17,28 +17,34 @@ pub(crate) struct Family {
     pub(crate) key: &'static str,
     /// The prefix of the channel of its unlock messages.
     pub(crate) channel: &'static str,
+    /// Whether the name is in braces there, even if it has braces of its own.
+    pub(crate) braces: bool,
 }
 
 /// The locks whose key is their name, and whose messages are those of Redisson's `getLock`.
 pub(crate) static LOCK: Family = Family {
     key: "",
     channel: "redisson_lock__channel:",
+    braces: false,
 };
 
 /// Redisson's read-write locks. Both roles of a name share its key and its channel.
 pub(crate) static READ_WRITE: Family = Family {
     key: "",
     channel: "redisson_rwlock:",
+    braces: false,
 };
 
 /// Redisson's semaphores whose permits have leases, and those without. They share channels.
 pub(crate) static PERMITS: Family = Family {
     key: "",
     channel: PERMIT_MESSAGES,
+    braces: false,
 };
 pub(crate) static SEMAPHORE: Family = Family {
     key: "",
     channel: PERMIT_MESSAGES,
+    braces: false,
 };
 
 const PERMIT_MESSAGES: &str = "redisson_sc:";
@@ -48,12 +54,29 @@ const PERMIT_MESSAGES: &str = "redisson_sc:";
 pub(crate) static ELECTION: Family = Family {
     key: "",
     channel: LOCK.channel,
+    braces: false,
 };
 
 /// The values of leaders, whose messages tell observers of a new one.
 static LEADER: Family = Family {
     key: "",
     channel: "lockhound_leader:",
+    braces: false,
+};
+
+/// Redisson's latches. No line has such a key.
+pub(crate) static LATCH: Family = Family {
+    key: "",
+    channel: "redisson_countdownlatch__channel__",
+    braces: true,
+};
+
+/// The ids of the calls of latches. In a cluster, a latch whose name has braces has its messages
+/// here: Redisson's channel would be in another slot.
+static LATCH_CALLS: Family = Family {
+    key: "",
+    channel: "lockhound_counted:",
+    braces: false,
 };
 
 /// The key of a server's memory.
@@ -102,9 +125,13 @@ pub struct Key {
 impl Key {
     pub(crate) fn new(name: &str, family: &'static Family) -> Self {
         static RANDOM: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        let channel = prefixed(family.channel, name).into();
+        let channel = if family.braces {
+            [family.channel, "{", name, "}"].concat()
+        } else {
+            prefixed(family.channel, name)
+        };
         Self {
-            channel,
+            channel: channel.into(),
             family,
             braced: is_braced(name),
             whole: false,
@@ -143,7 +170,7 @@ impl Key {
 
     /// Returns the name.
     pub fn as_str(&self) -> &str {
-        let braces = usize::from(self.braced);
+        let braces = usize::from(self.braced || self.family.braces);
         &self.channel[self.family.channel.len() + braces..self.channel.len() - braces]
     }
 
@@ -168,7 +195,8 @@ impl Key {
 
     /// Returns whether it is for observers, and is no lock of a line.
     pub(crate) fn is_observed(&self) -> bool {
-        self.is_election() || ptr::eq(self.family, &LEADER)
+        let families = [&ELECTION, &LEADER, &LATCH, &LATCH_CALLS];
+        families.iter().any(|family| ptr::eq(self.family, *family))
     }
 
     /// Returns the lock of an election as its candidates know it.
@@ -184,6 +212,23 @@ impl Key {
     /// Returns the key of its leader's value.
     pub(crate) fn leader_value(&self) -> String {
         self.beside(LEADER.channel).to_string()
+    }
+
+    /// Returns whether it is a latch.
+    pub(crate) fn is_latch(&self) -> bool {
+        ptr::eq(self.family, &LATCH)
+    }
+
+    /// Returns the key of the ids of the calls of this latch.
+    pub(crate) fn latch_calls(&self) -> String {
+        self.beside(LATCH_CALLS.channel).to_string()
+    }
+
+    /// Returns the key whose channel announces that this latch opens.
+    pub(crate) fn to_latch_messages(&self, in_cluster: bool) -> Self {
+        let is_elsewhere = in_cluster && !self.braced;
+        let family = if is_elsewhere { &LATCH_CALLS } else { &LATCH };
+        self.clone().under("", family)
     }
 
     /// Returns whether it is a lock with readers and writers.
@@ -464,6 +509,23 @@ mod tests {
             Key::from("orders:42").waiting(),
             "lockhound_waiting:{orders:42}"
         );
+    }
+
+    #[test]
+    fn latches_have_braces_whatever_their_names_have() {
+        for (name, channel, calls) in [
+            ("x", "{x}", "lockhound_counted:{x}"),
+            ("{x}", "{{x}}", "lockhound_counted:={x}"),
+            ("a{b}c", "{a{b}c}", "lockhound_counted:=a{b}c"),
+        ] {
+            let key = Key::new(name, &LATCH);
+            assert_eq!(key.as_str(), name);
+            let whole = format!("redisson_countdownlatch__channel__{channel}");
+            assert_eq!(**key.channel(), *whole);
+            assert_eq!(key.to_latch_messages(false), key);
+            assert_eq!(key.to_latch_messages(true) == key, name == "x");
+            assert_eq!(key.latch_calls(), calls);
+        }
     }
 
     /// A version that chose other marks would begin other sequences.

@@ -14,12 +14,13 @@ use crate::election::Election;
 use crate::error::Error;
 use crate::foreign::{self, log};
 use crate::key::{
-    ELECTION, Key, PERMITS as PERMITS_FAMILY, READ_WRITE, SEMAPHORE as SEMAPHORE_FAMILY,
+    ELECTION, Key, LATCH, PERMITS as PERMITS_FAMILY, READ_WRITE, SEMAPHORE as SEMAPHORE_FAMILY,
 };
 use crate::kind::Format;
 #[cfg(test)]
 use crate::kind::Kind;
 use crate::kind::{PERMITS, SEMAPHORE};
+use crate::latch::Latch;
 use crate::lock::Lock;
 use crate::multi::MultiLock;
 #[cfg(feature = "tls")]
@@ -196,6 +197,26 @@ impl Locker {
     pub fn election(&self, name: impl Into<Key>) -> Election {
         let key = name.into().under(&self.prefix, &ELECTION);
         Election::new(Arc::clone(&self.shared), key)
+    }
+
+    /// Returns the latch of this name, for which callers wait until it has been counted down. Asks
+    /// no server.
+    ///
+    /// It is shared with Redisson's `getCountDownLatch`. Use a name for one kind only, and for one
+    /// round of a latch.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// let ready = locks.latch("deploy:77");
+    /// ready.try_set(3).await?;
+    /// ready.count_down().await?; // three times, anywhere
+    /// ready.wait().await
+    /// # }
+    /// ```
+    pub fn latch(&self, name: impl Into<Key>) -> Latch {
+        let key = name.into().under(&self.prefix, &LATCH);
+        Latch::new(Arc::clone(&self.shared), key)
     }
 
     /// Returns the locks of these names as one: a call takes all of them, or none. Asks no server.

@@ -75,9 +75,9 @@ pub(crate) use texts;
 
 /// The texts that all kinds share.
 const SHARED: Texts = texts!(
-    "shared" "ask" "batch" "capacity" "enlist" "enlist_alone" "expel" "fence" "force" "forgotten" "holders" "inspect"
-    "label" "label_of" "leader" "leased" "members" "open" "pass" "proclaim" "pruned" "readers" "refused" "remembers"
-    "timeouts" "types" "usage" "vet" "wake" "withdraw"
+    "shared" "ask" "batch" "capacity" "count_down" "enlist" "enlist_alone" "expel" "fence" "first_copy" "force"
+    "forgotten" "holders" "inspect" "label" "label_of" "latch" "leader" "leased" "members" "open" "pass" "pending"
+    "proclaim" "pruned" "readers" "refused" "remembers" "set_latch" "timeouts" "types" "usage" "vet" "wake" "withdraw"
 );
 
 /// Stands before a script whose answer may be a vote.
@@ -200,9 +200,11 @@ mod tests {
         let pieces = [
             "enlist_alone",
             "fence",
+            "first_copy",
             FORGOTTEN,
             "leased",
             "members",
+            "pending",
             "pruned",
             "refused",
             REMEMBERS,

@@ -41,7 +41,7 @@ pub enum CommandUsage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Need {
-    /// Locks are taken, renewed and released.
+    /// Locks are taken, renewed and released, and latches are set and counted down.
     Locking,
     /// A server that comes back takes part again.
     FaultTolerance,
@@ -51,7 +51,7 @@ pub enum Need {
     Wakeups,
     /// [`Lock::holder`](crate::Lock::holder), [`Lock::is_locked`](crate::Lock::is_locked) and
     /// [`Lock::force_unlock`](crate::Lock::force_unlock) work, and leaders of an
-    /// [`Election`](crate::Election) have values that observers see.
+    /// [`Election`](crate::Election) have values that observers see. The count of a latch is read.
     Inspection,
 }
 
@@ -263,6 +263,30 @@ const ELECTION: &[Row] = &[
     ),
 ];
 
+/// What a latch is. It is no lock.
+const LATCH: &[Row] = &[
+    Row(
+        Sent,
+        LOCKS,
+        &["EVALSHA NO-SCRIPT 1 LOCK", "EVALSHA NO-SCRIPT 1 COUNTED"],
+    ),
+    Row(Called, LOCKS, &["GET LOCK"]),
+    Row(
+        Called,
+        LOCKING,
+        &[
+            "SET LOCK 1",
+            "DECR LOCK",
+            "DEL LOCK",
+            "ZADD COUNTED NX 1 m",
+            "ZMSCORE COUNTED m",
+            "ZREMRANGEBYSCORE COUNTED -inf 0",
+            "PEXPIRE COUNTED 1",
+            "TIME",
+        ],
+    ),
+];
+
 const SHARDED_ELECTION: &[Row] = &[
     Row(Called, NOTHING, &["SPUBLISH LEADER-CHANNEL 1"]),
     Row(
@@ -312,6 +336,16 @@ pub(crate) fn rights(
     };
     let mut rights = add(&of_locker, &any);
     for key in locks {
+        if key.is_latch() {
+            let key = key.to_latch_messages(in_cluster);
+            let of_latch = [
+                (true, LATCH),
+                (in_cluster, SHARDED_MESSAGES),
+                (true, MESSAGES),
+            ];
+            rights.extend(add(&of_latch, &key));
+            continue;
+        }
         let (has_readers, has_permits) = (key.has_readers(), key.has_permits());
         // Readers call what writers call, and both kinds of semaphores the same.
         let kind = match (has_readers, has_permits) {
@@ -406,6 +440,7 @@ fn name(word: &str, key: &Key) -> Option<(String, Option<&'static str>)> {
         "READER" => (key.reader_hint(), None),
         "LEADER" => (key.leader_value(), None),
         "LEADER-CHANNEL" | "LEADER-CHANNEL-KEY" => (key.to_leader().channel().to_string(), None),
+        "COUNTED" => (key.latch_calls(), None),
         "RECORDS" => (key.permit_records(), None),
         "MARK" => (key.mark().to_owned(), Some("~lockhound_fence:*")),
         "WAKE" => (format!("{WAKE}any"), Some("&lockhound_wake:*")),
@@ -440,7 +475,7 @@ mod tests {
 
     use super::*;
     use crate::key::{
-        ELECTION as ELECTION_FAMILY, Family, PERMITS as PERMITS_FAMILY,
+        ELECTION as ELECTION_FAMILY, Family, LATCH as LATCH_FAMILY, PERMITS as PERMITS_FAMILY,
         READ_WRITE as READ_WRITE_FAMILY, SEMAPHORE,
     };
     use crate::kind::Format;
@@ -594,6 +629,11 @@ mod tests {
     #[test]
     fn the_rights_of_elections_are_the_documented_ones() {
         assert_documented(&[&ELECTION_FAMILY], 9, "");
+    }
+
+    #[test]
+    fn the_rights_of_latches_are_the_documented_ones() {
+        assert_documented(&[&LATCH_FAMILY], 10, "");
     }
 
     #[test]

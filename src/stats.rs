@@ -32,6 +32,9 @@ pub struct Stats {
     pub holds: usize,
     /// Callers that wait for a lock.
     pub waiters: usize,
+    /// Callers that wait until a [`Latch`](crate::Latch) is open. They hold nothing and want no
+    /// lock, so they are not among the [`waiters`](Self::waiters).
+    pub latch_waiters: usize,
     /// Calls that lock, by how they ended: `lock`, `try_lock`, `run` and the others, one for each
     /// call, however many locks it takes. How many locks were taken is `holds` and the count of
     /// `hold_time` together.
@@ -381,6 +384,7 @@ impl Counters {
             renewals: read(&self.renewals),
             renewal_errors: read(&self.renewal_errors),
             undone: read(&self.undone),
+            latch_waiters: 0,
             misplaced_answers: 0,
             dropped_events: 0,
             pending,

@@ -28,6 +28,7 @@ const LAYERS: [Layer; 6] = [
             "rw",
             "semaphore",
             "election",
+            "latch",
             "lock",
             "guard",
             "handle",

@@ -387,6 +387,54 @@ fn observers_see_the_leaders_of_their_time() {
     }
 }
 
+const fn set(count: u32, has_set: bool) -> Op {
+    Op::SetCount { count, has_set }
+}
+
+const fn left(count: u32) -> Op {
+    Op::ReadCount { count }
+}
+
+#[test]
+fn a_latch_counts_once_and_opens_at_zero() {
+    let (down, open) = (Op::CountDown, Op::WaitOpen);
+    let round = [
+        ("a", open, 1, 2),
+        ("a", set(2, true), 3, 4),
+        ("b", set(5, false), 5, 6),
+        ("c", open, 5, 12),
+        ("a", down, 7, 8),
+        ("b", left(1), 9, 10),
+        ("b", down, 11, 12),
+        ("b", left(0), 13, 14),
+        ("a", set(1, true), 15, 16),
+    ];
+    // A call that gave up counts later, or never.
+    let unknown = |last| {
+        [
+            ("a", set(2, true), 1, 2),
+            ("a", down, 3, 0),
+            ("b", left(2), 4, 5),
+            ("b", down, 6, 7),
+            ("b", left(last), 8, 9),
+        ]
+    };
+    for calls in [&round[..], &unknown(0), &unknown(1)] {
+        history(calls).check(Model::Latch).unwrap();
+    }
+    let begun = ("a", set(2, true), 1, 2);
+    let twice = [begun, ("a", down, 3, 4), ("b", left(0), 5, 6)];
+    let not = [begun, ("a", down, 3, 4), ("b", left(2), 5, 6)];
+    let too_soon = [begun, ("a", down, 3, 4), ("b", open, 5, 6)];
+    let refused = [("a", set(2, false), 1, 2)];
+    let again = [begun, ("b", set(1, true), 3, 4)];
+    for calls in [&twice[..], &not, &too_soon, &refused, &again] {
+        history(calls)
+            .check(Model::Latch)
+            .expect_err(&format!("{calls:?}"));
+    }
+}
+
 #[test]
 fn a_reader_beside_a_writer_is_not_explained() {
     let (unlock, lose) = (Op::Unlock, Op::Lose);

@@ -374,6 +374,10 @@ mod forked {
             forked(runtime.block_on(lock.is_locked()).map(drop));
             forked(runtime.block_on(lock.force_unlock()).map(drop));
             forked(runtime.block_on(lock.run(|_| async {})));
+            let latch = locks.latch(lock.key());
+            forked(runtime.block_on(latch.try_set(1)).map(drop));
+            forked(runtime.block_on(latch.count_down()).map(drop));
+            forked(runtime.block_on(latch.wait()));
             forked(
                 runtime
                     .block_on(locks.all([lock.key().clone()]).lock())

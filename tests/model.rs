@@ -30,6 +30,7 @@
 //! - Readers: see `model/rw.rs`, and who of them and of writers asks when `model/rw_phases.rs`.
 //! - Permits: see `model/permits.rs`, and who asks when `model/permits_waits.rs`.
 //! - The value of a leader, and who sees it: see `model/election.rs`.
+//! - Latches, and who waits for them: see `model/latch.rs`.
 //! - Several nodes: see `model/quorum`. Which locker is woken when, and hand-overs within a
 //!   process: see `model/across` and `model/hand_over.rs`, which run the real line with the tests
 //!   of `src/line`.
@@ -56,6 +57,8 @@ mod checked;
 mod client;
 #[path = "model/election.rs"]
 mod election;
+#[path = "model/latch.rs"]
+mod latch;
 #[path = "model/memory/mod.rs"]
 mod memory;
 #[path = "model/permits.rs"]

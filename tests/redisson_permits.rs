@@ -23,7 +23,7 @@ async fn permits_of_both_sides_are_counted_together() {
         return;
     };
     let key = key();
-    let there = redisson.semaphore("permits", &key);
+    let there = redisson.object("permits", &key);
     let here = locks.permits(&*key).capacity(3);
     let two = here.acquire_many(2).await.unwrap();
     assert_eq!(
@@ -61,7 +61,7 @@ async fn each_side_wakes_the_other() {
     };
     for kind in ["permits", "semaphore"] {
         let key = key();
-        let there = redisson.semaphore(kind, &key);
+        let there = redisson.object(kind, &key);
         let here = match kind {
             "permits" => locks.permits(&*key),
             _ => locks.semaphore(&*key),
@@ -115,7 +115,7 @@ async fn the_permits_of_a_killed_jvm_come_back() {
     let here = locks.permits(&*key).capacity(2);
     drop(here.acquire().await.unwrap());
     redisson
-        .semaphore("permits", &key)
+        .object("permits", &key)
         .said("acquiremany 2 3000")
         .await;
     jvm.kill();
@@ -149,9 +149,7 @@ async fn both_sides_are_never_inside_with_more_than_there_are() {
             })
         })
         .collect();
-    let theirs: Vec<_> = (0..2)
-        .map(|_| redisson.semaphore("permits", &key))
-        .collect();
+    let theirs: Vec<_> = (0..2).map(|_| redisson.object("permits", &key)).collect();
     for _ in 0..100 {
         for there in &theirs {
             let id = there.said("acquire 60000").await;

@@ -14,6 +14,7 @@ mod extend;
 mod hand_over;
 mod inspect;
 mod label;
+mod latch;
 mod memory;
 mod permits;
 mod raise;
@@ -36,6 +37,7 @@ pub(crate) use self::extend::Extend;
 pub(crate) use self::hand_over::{HandOver, HandOverAnswer};
 pub(crate) use self::inspect::{Force, Inspect, KeyHolder, NameHolders};
 pub(crate) use self::label::{ReadLabel, WriteLabel};
+pub(crate) use self::latch::{CountDown, LatchCall, ReadLatch, SetLatch};
 pub(crate) use self::memory::{
     Announced, AskAbout, Opening, Remembrance, ServerIdentity, Testimony, Vet,
 };

@@ -44,6 +44,7 @@ mod eligibility;
 mod extend;
 mod inspect;
 mod labels;
+mod latch;
 mod node_record;
 mod outcome;
 mod pace;

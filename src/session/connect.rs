@@ -1,7 +1,7 @@
 //! Starts a session with all of its tasks, and acts on what they find out.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -152,6 +152,7 @@ pub(super) fn over(
             lines: Lines::new(around),
             turns: Arc::default(),
             bells: Bells::default(),
+            latch_waiters: AtomicUsize::new(0),
             warned: Warned::default(),
             outage: Outage::new(&settings),
             refusals: Refusals::default(),

@@ -22,7 +22,6 @@ use tokio::time::sleep;
 use super::warned::Warning;
 use super::watching::KeyWatch;
 use super::{Session, jobs, waits};
-use crate::clock::Instant;
 use crate::error::{Error, Loss};
 use crate::foreign::log;
 use crate::hold::Hold;
@@ -56,10 +55,6 @@ struct Words {
 pub(crate) struct LeaderWatch {
     watch: KeyWatch,
     key: Key,
-    /// When it reads again in any case.
-    look: Instant,
-    /// Since when no read has been answered.
-    failing: Option<Instant>,
 }
 
 impl Words {
@@ -126,8 +121,6 @@ impl Session {
         Ok(LeaderWatch {
             watch,
             key: election.to_lock(),
-            look: self.now(),
-            failing: None,
         })
     }
 }
@@ -214,7 +207,7 @@ impl LeaderWatch {
     /// # Errors
     /// As [`Session::leader`].
     pub(crate) async fn read(&mut self) -> Result<Option<KeyLeader>, Error> {
-        let session = self.watch.session();
+        let session = Arc::clone(self.watch.session());
         // Before the send: the lease counts from some later moment.
         let sent = session.now();
         let leader = session.leader(&self.key).await?;
@@ -222,38 +215,12 @@ impl LeaderWatch {
         let left = leader.as_ref().and_then(|leader| leader.remaining);
         // PTTL cuts a part of a millisecond off.
         let ends = left.map_or(recheck, |left| left + Duration::from_millis(1));
-        self.look = sent + ends.min(recheck);
-        self.failing = None;
+        self.watch.answered(sent + ends.min(recheck));
         Ok(leader)
     }
 
-    /// Waits for a reason to read again.
-    pub(crate) async fn wait(&self) {
-        self.watch.wait(self.look).await;
-    }
-
-    /// Waits before a caller is told of this error, if a server refuses each call.
-    pub(crate) async fn pace(&self, error: &Error) {
-        if matches!(error, Error::Server { .. }) {
-            self.watch.session().pace_refusal(None).await;
-        }
-    }
-
-    /// Waits before a read that follows one without an answer.
-    ///
-    /// # Errors
-    /// The error, if there has been no answer for an `outage_tolerance`. The next time counts anew.
-    pub(crate) async fn wait_out(&mut self, error: Error) -> Result<(), Error> {
-        let session = self.watch.session();
-        let settings = &session.settings;
-        let now = session.now();
-        let since = *self.failing.get_or_insert(now);
-        if now.since(since) >= settings.outage_tolerance {
-            self.failing = None;
-            return Err(error);
-        }
-        let pause = settings.retry_pause(fastrand::f64());
-        self.watch.wait(now + pause).await;
-        Ok(())
+    /// See [`KeyWatch::rest`].
+    pub(crate) async fn rest(&mut self, read: Result<(), Error>) -> Result<(), Error> {
+        self.watch.rest(read).await
     }
 }

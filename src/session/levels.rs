@@ -1,6 +1,8 @@
-//! Reports what goes up and down: holds, waiters, and what waits for an answer.
+//! Reports what goes up and down: holds, waiters, callers that wait for latches, and what waits for
+//! an answer.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::Session;
 use super::state::LEVELS;
@@ -32,6 +34,10 @@ pub(super) fn tell_levels(session: &Session) {
     });
     let levels: Vec<_> = each
         .chain([
+            (
+                ("lockhound_latch_waiters", None),
+                session.latch_waiters.load(Ordering::Relaxed),
+            ),
             (("lockhound_pending", None), tally.all()),
             (("lockhound_pending_undos", None), tally.undos()),
         ])

@@ -49,6 +49,7 @@ mod holders;
 mod jobs;
 mod joint;
 mod labels;
+mod latch;
 mod leave;
 mod levels;
 mod losses;

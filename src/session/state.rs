@@ -1,7 +1,7 @@
 //! What all flows of a session share.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ use crate::standing::{Book, Unsettled};
 use crate::stats::{CallOutcome, Counters, Levels, Stats};
 use crate::watchdog::Watchdog;
 
-/// How many gauges there are: of the holds and waiters of each kind, and two more.
-pub(super) const LEVELS: usize = 2 * LockKind::ALL.len() + 2;
+/// How many gauges there are: of the holds and waiters of each kind, and three more.
+pub(super) const LEVELS: usize = 2 * LockKind::ALL.len() + 3;
 
 /// Everything that a locker's handles share.
 pub(crate) struct Session {
@@ -46,6 +46,8 @@ pub(crate) struct Session {
     pub(super) lines: Lines<Around>,
     pub(super) turns: Arc<RunTurns>,
     pub(super) bells: Bells,
+    /// How many callers wait until a latch is open.
+    pub(super) latch_waiters: AtomicUsize,
     pub(super) warned: Warned,
     pub(super) outage: Outage,
     pub(super) refusals: Refusals,
@@ -167,6 +169,7 @@ impl Session {
         Stats {
             nodes,
             misplaced_answers,
+            latch_waiters: self.latch_waiters.load(Ordering::Relaxed),
             dropped_events: self.engine.journal().dropped(),
             ..stats
         }

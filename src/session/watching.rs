@@ -5,7 +5,8 @@
 //! - when the watch begins, and again once its subscription is confirmed: what changed before that
 //!   sent a message to nobody;
 //! - at each message, at a reconnect and at a lag, as a line does;
-//! - when it looks: messages get lost, and the end of a lease sends none.
+//! - when it looks: messages get lost, and the end of a lease sends none;
+//! - a while after a read without an answer, for an `outage_tolerance`.
 //!
 //! # Invariants
 //! - A channel is listened to as long as a watch has its key.
@@ -27,6 +28,10 @@ pub(crate) struct KeyWatch {
     session: Arc<Session>,
     keys: Vec<Key>,
     bell: Arc<Bell>,
+    /// When its caller reads again in any case.
+    look: Instant,
+    /// Since when no read has been answered, and the last error.
+    failing: Option<(Instant, Error)>,
 }
 
 impl Session {
@@ -44,6 +49,8 @@ impl Session {
             session: Arc::clone(self),
             keys,
             bell,
+            look: self.now(),
+            failing: None,
         })
     }
 }
@@ -53,8 +60,56 @@ impl KeyWatch {
         &self.session
     }
 
+    /// Notes that a read was answered, and when to read again in any case.
+    pub(super) fn answered(&mut self, look: Instant) {
+        self.look = look;
+        self.failing = None;
+    }
+
+    /// Returns the error of the last read, if it had no answer.
+    pub(super) fn failure(&self) -> Option<Error> {
+        let (_, error) = self.failing.as_ref()?;
+        Some(error.clone())
+    }
+
+    /// Waits for a reason to read again, after this read.
+    ///
+    /// # Errors
+    /// The error of the read, unless it may pass: there has been no answer for an
+    /// `outage_tolerance`. The next time counts anew.
+    pub(super) async fn rest(&mut self, read: Result<(), Error>) -> Result<(), Error> {
+        match read {
+            Ok(()) => self.wait(self.look).await,
+            Err(error @ Error::Unavailable { .. }) => self.wait_out(error).await?,
+            Err(error) => {
+                if matches!(error, Error::Server { .. }) {
+                    self.session.pace_refusal(None).await;
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits before a read that follows one without an answer.
+    async fn wait_out(&mut self, error: Error) -> Result<(), Error> {
+        let settings = &self.session.settings;
+        let now = self.session.now();
+        let since = self.failing.as_ref().map_or(now, |(since, _)| *since);
+        let lasts = now.since(since);
+        let error = error.after(lasts);
+        if lasts >= settings.outage_tolerance {
+            self.failing = None;
+            return Err(error);
+        }
+        self.failing = Some((since, error));
+        let pause = settings.retry_pause(fastrand::f64());
+        self.wait(now + pause).await;
+        Ok(())
+    }
+
     /// Waits until the bell rings, or until `look`.
-    pub(super) async fn wait(&self, look: Instant) {
+    async fn wait(&self, look: Instant) {
         let (waits, rings) = foreign::channel();
         if self.bell.silence(Some(waits)) {
             return;

@@ -127,6 +127,9 @@ local commands = {
   INCR = function(key)
     return raise(key, 1)
   end,
+  DECR = function(key)
+    return raise(key, -1)
+  end,
   INCRBY = function(key, number)
     return raise(key, integer(number))
   end,
@@ -217,10 +220,7 @@ local commands = {
   end,
   ZADD = function(key, ...)
     local words, added = {...}, 0
-    local only_there = words[1] == 'XX'
-    if only_there then
-      table.remove(words, 1)
-    end
+    local option = (words[1] == 'XX' or words[1] == 'NX') and table.remove(words, 1)
     if #words == 0 or #words % 2 == 1 then
       refuse('ERR syntax error')
     end
@@ -230,7 +230,7 @@ local commands = {
     local entry = find(key, 'zset') or {kind = 'zset', members = {}}
     for i = 1, #words, 2 do
       local at = rank(entry, words[i + 1])
-      if at or not only_there then
+      if not option or (option == 'XX') == (at ~= nil) then
         entry.members[at or #entry.members + 1] = {name = words[i + 1], score = words[i]}
         added = added + (at and 0 or 1)
       end

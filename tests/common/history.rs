@@ -2,8 +2,8 @@
 //! linearizability. The check is Wing and Gong's, with the cache of states that Lowe added
 //! (*Testing for linearizability*, 2016). The models are those of Hazelcast's Jepsen tests: an
 //! owner-aware, a re-entrant, a fenced, and a re-entrant fenced mutex; and, beside them, a
-//! read-write lock and an election. Times are of [`super::record::now`], which all processes of a
-//! machine share.
+//! read-write lock, an election and a latch. Times are of [`super::record::now`], which all
+//! processes of a machine share.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -27,6 +27,14 @@ pub enum Op {
     LoseRead { fence: u64 },
     /// An observer saw the leader of this term, or nobody if it is 0.
     See { term: u64 },
+    /// A latch was to be set to this count. Without an answer, the result says nothing.
+    SetCount { count: u32, has_set: bool },
+    /// A latch was counted down.
+    CountDown,
+    /// The count of a latch was read.
+    ReadCount { count: u32 },
+    /// A caller waited until a latch was open.
+    WaitOpen,
 }
 
 /// One call of an owner on a lock.
@@ -58,10 +66,12 @@ pub enum Model {
     /// A fenced lock, and observers of it. A leader that is lost may be seen until it is gone from
     /// the server, and not again.
     Election,
+    /// A latch, which nobody owns.
+    Latch,
 }
 
-/// The holder of the lock, its hold count, and the last fence: of a read-write lock, its writer and
-/// the last write.
+/// The holder of the lock, its hold count (of a latch, its count), and the last fence: of a
+/// read-write lock, its writer and the last write.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct State {
     holder: Option<usize>,
@@ -78,7 +88,7 @@ struct State {
 impl Model {
     fn most(self) -> u32 {
         match self {
-            Self::OwnerAware | Self::Fenced | Self::Election => 1,
+            Self::OwnerAware | Self::Fenced | Self::Election | Self::Latch => 1,
             Self::Reentrant(most) | Self::ReentrantFenced(most) | Self::ReadWrite(most) => most,
         }
     }
@@ -144,6 +154,16 @@ impl Model {
                 let mut after = state;
                 after.readers.remove(&(fence, who)).map(|_| after)
             }
+            _ if self != Self::Latch => None,
+            // A count of an open latch, and a call that found it set, change nothing.
+            Op::SetCount { has_set: false, .. } => (state.count > 0).then_some(state),
+            Op::SetCount { count, .. } => (state.count == 0).then_some(State { count, ..state }),
+            Op::CountDown => Some(State {
+                count: state.count.saturating_sub(1),
+                ..state
+            }),
+            Op::ReadCount { count } => (state.count == count).then_some(state),
+            Op::WaitOpen => (state.count == 0).then_some(state),
         }
     }
 
@@ -207,6 +227,10 @@ impl fmt::Display for Call {
             Op::Unread { fence } => format!("unread:{fence}"),
             Op::LoseRead { fence } => format!("lose_read:{fence}"),
             Op::See { term } => format!("see:{term}"),
+            Op::SetCount { count, has_set } => format!("set_count:{count}:{has_set}"),
+            Op::CountDown => "count_down".to_owned(),
+            Op::ReadCount { count } => format!("read_count:{count}"),
+            Op::WaitOpen => "wait_open".to_owned(),
         };
         let returned = returned.map_or("never".to_owned(), |at| at.to_string());
         write!(f, "{key} {who} {op} {called} {returned}")
@@ -320,7 +344,11 @@ fn latest_fences(model: Model, calls: &[&Call]) -> Vec<u64> {
             }
             Op::Unlock | Op::Lose => *highest,
             Op::Read { fence } | Op::Unread { fence } | Op::LoseRead { fence } => fence,
-            Op::See { .. } => u64::MAX,
+            Op::See { .. }
+            | Op::SetCount { .. }
+            | Op::CountDown
+            | Op::ReadCount { .. }
+            | Op::WaitOpen => u64::MAX,
         };
     }
     latest

@@ -278,10 +278,10 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Returns a semaphore of this kind, used by a thread of its own.
-    pub fn semaphore(&self, kind: &str, key: &str) -> JvmSemaphore<'a> {
+    /// Returns a semaphore of this kind, or a latch ("latch"), used by a thread of its own.
+    pub fn object(&self, kind: &str, key: &str) -> JvmObject<'a> {
         let number = self.jvm.number.fetch_add(1, Ordering::Relaxed);
-        JvmSemaphore {
+        JvmObject {
             jvm: self.jvm,
             name: format!("{kind} {} {key}", self.name),
             thread: format!("t{number}"),
@@ -303,14 +303,15 @@ impl Drop for Client<'_> {
     }
 }
 
-/// A semaphore object of Redisson ("permits" or "semaphore"), and the Java thread that uses it.
-pub struct JvmSemaphore<'a> {
+/// A semaphore or latch of Redisson ("permits", "semaphore" or "latch"), and the Java thread that
+/// uses it.
+pub struct JvmObject<'a> {
     jvm: &'a Jvm,
     name: String,
     thread: String,
 }
 
-impl JvmSemaphore<'_> {
+impl JvmObject<'_> {
     /// Sends this verb with its words.
     pub fn ask(&self, verb: &str) -> Asked {
         self.jvm.ask(&self.thread, &format!("{} {verb}", self.name))

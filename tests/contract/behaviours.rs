@@ -856,6 +856,57 @@ pub async fn a_leader_outlives_its_lease_and_leads_again_after_a_loss(on: Deploy
     sees(&mut observer, None).await;
 }
 
+/// Returns two lockers and a name for a latch, where there are any. Elsewhere every call is
+/// refused, with the reason.
+async fn latch(on: &Deployment, lease: Duration) -> Option<([Locker; 2], String)> {
+    let (lockers, key) = (on.lockers(lease).await, key());
+    let plain = lockers[0].settings().format() == Format::Plain;
+    if on.servers.len() == 1 && !plain {
+        return Some((lockers, key));
+    }
+    let reason = if plain {
+        "Format::Plain"
+    } else {
+        "independent"
+    };
+    let latch = lockers[0].latch(&*key);
+    let refusals = [
+        latch.try_set(1).await.err(),
+        latch.count_down().await.err(),
+        latch.count().await.err(),
+        latch.wait().await.err(),
+    ];
+    for error in refusals {
+        let error = error.expect("refused");
+        assert!(matches!(error, Error::Config(_)), "{error:?}");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+    None
+}
+
+pub async fn a_latch_opens_with_its_last_count_for_those_that_wait(on: Deployment) {
+    let Some(([one, two], key)) = latch(&on, LONG).await else {
+        return;
+    };
+    for name in [key.clone(), format!("{{{key}}}:done")] {
+        let [here, there] = [&one, &two].map(|locks| locks.latch(&*name));
+        for _ in 0..2 {
+            assert!(here.try_set(2).await.unwrap());
+            assert!(!there.try_set(3).await.unwrap());
+            let waits = there.clone();
+            let waiting = tokio::spawn(async move { waits.wait().await });
+            eventually(ms(5_000), "it waits", || two.stats().latch_waiters == 1).await;
+            assert_eq!(there.count_down().await.unwrap(), 1);
+            assert!(!there.wait_for(ms(100)).await.unwrap());
+            assert_eq!(here.count_down().await.unwrap(), 0);
+            // Without messages it would look in ten seconds.
+            let opened = common::soon(ms(5_000), waiting).await;
+            opened.expect("it opens").unwrap().unwrap();
+            assert_eq!(there.count_down().await.unwrap(), 0);
+        }
+    }
+}
+
 /// Passes the list of behaviours to a macro, behind other words.
 macro_rules! with_every_behaviour {
     ($macro:ident! $($before:tt)*) => {
@@ -885,6 +936,7 @@ macro_rules! with_every_behaviour {
             a_leader_outlives_its_lease_and_leads_again_after_a_loss
             no_more_permits_are_taken_than_there_are
             permits_outlive_their_lease_and_are_told_of_a_loss
+            a_latch_opens_with_its_last_count_for_those_that_wait
         }
     };
 }

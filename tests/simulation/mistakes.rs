@@ -58,8 +58,12 @@ const REFUSED_PERMITS: Held = No("servers in memory refuse nobody a right: the m
 /// Observers look within the bound of the simulation.
 const ELECTED: Held = No("made by hand, each of them fails a test of `tests/election`");
 
+/// Nor has it latches.
+const TRIED_LATCH: Held = No("`tests/unit/latch_scripts.rs` makes it in the Lua, and finds it");
+const OPENED: Held = No("the simulation has no latches: `tests/latch` tests it on a server");
+
 /// For each model: its file and its mistakes.
-const MODELS: [(&str, &[(&str, Held)]); 10] = [
+const MODELS: [(&str, &[(&str, Held)]); 11] = [
     (
         "tests/model.rs",
         &[
@@ -221,6 +225,27 @@ const MODELS: [(&str, &[(&str, Held)]); 10] = [
             ("HintWithoutEnd", WAITS),
             ("SilentDowngrade", WAITS),
             ("TrustsFirstAnswer", WAITS),
+        ],
+    ),
+    (
+        "tests/model/latch.rs",
+        &[
+            ("CountsTwice", TRIED_LATCH),
+            ("SetsTwice", TRIED_LATCH),
+            ("ForgetsAtZero", TRIED_LATCH),
+            ("ForgetsAtSet", TRIED_LATCH),
+            ("UnsetLeavesNoId", TRIED_LATCH),
+            ("RefusedLeavesNoId", TRIED_LATCH),
+            ("CopyIsRefused", TRIED_LATCH),
+            ("CountsBelowZero", TRIED_LATCH),
+            ("LeavesZero", TRIED_LATCH),
+            ("OpensSilently", OPENED),
+            ("BelievesMessages", OPENED),
+            ("HearsZerosOnly", OPENED),
+            ("TrustsFirstRead", OPENED),
+            ("TrustsReconnects", OPENED),
+            ("ForgetsWhileReading", OPENED),
+            ("NeverLooks", OPENED),
         ],
     ),
     (

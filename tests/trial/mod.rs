@@ -9,6 +9,7 @@ use crate::lua::Texts;
 static FAMILY: Family = Family {
     key: "trial:",
     channel: "trial__channel:",
+    braces: false,
 };
 
 pub(super) static TRIAL: Kind = Kind {

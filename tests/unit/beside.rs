@@ -95,11 +95,11 @@ fn sequence() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// Some members with scores, perhaps only if they are there.
+/// Some members with scores, perhaps only those that are there, or that are not.
 fn members() -> BoxedStrategy<Vec<String>> {
-    let only_there = prop_oneof![Just(vec![text("XX")]), Just(Vec::new())];
+    let option = select(vec![vec![text("XX")], vec![text("NX")], Vec::new()]);
     let scored = vec((score(), field()), 1..4);
-    (only_there, scored)
+    (option, scored)
         .prop_map(|(mut words, scored)| {
             words.extend(scored.into_iter().flat_map(<[_; 2]>::from));
             words
@@ -164,6 +164,7 @@ fn command() -> impl Strategy<Value = Vec<String>> {
         1 => call("MGET", vec(key(), 1..4).boxed()),
         4 => call("SET", of_key(join(one(value()), options.boxed()))),
         3 => call("INCR", of_key(none())),
+        2 => call("DECR", of_key(none())),
         1 => call("TYPE", of_key(none())),
         1 => call("EXISTS", of_key(none())),
         2 => call("DEL", of_key(none())),
@@ -512,7 +513,7 @@ fn a_server_in_memory_tells_who_it_is_as_redis_does() {
 }
 
 /// What a line of `redis.lua` says, and what a mistake makes of it.
-const MISTAKES: [[&str; 2]; 14] = [
+const MISTAKES: [[&str; 2]; 15] = [
     ["now_ms > entry.expires", "now_ms >= entry.expires"],
     ["entry.kind ~= kind", "false"],
     ["'%.17g'", "'%.14g'"],
@@ -531,7 +532,11 @@ const MISTAKES: [[&str; 2]; 14] = [
     ["entry.fields[field] and 0", "false and 0"],
     ["one.score < other.score", "one.score > other.score"],
     ["if entry and #entry.members == 0 then", "if false then"],
-    ["if at or not only_there then", "if true then"],
+    [
+        "if not option or (option == 'XX') == (at ~= nil) then",
+        "if true then",
+    ],
+    ["return raise(key, -1)", "return raise(key, 1)"],
     [
         "if not within(member, lowest, highest) then",
         "if within(member, lowest, highest) then",

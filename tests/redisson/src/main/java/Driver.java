@@ -16,6 +16,7 @@ import java.util.concurrent.locks.LockSupport;
 import org.redisson.Redisson;
 import org.redisson.RedissonRedLock;
 import org.redisson.api.RBucket;
+import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RList;
 import org.redisson.api.RLock;
@@ -41,6 +42,7 @@ import org.redisson.config.Config;
  * permits CLIENT KEY set N|acquire LEASE|acquiremany N LEASE|try LEASE|release ID|free
  *                                                            a semaphore whose permits have leases
  * semaphore CLIENT KEY set N|acquire N|try|release N|free    one whose permits have none
+ * latch CLIENT KEY set N|count|left|await|delete             a latch
  * asleep THREAD                                              answers whether this thread waits for an unlock message
  * VERB KIND CLIENT[,CLIENT] KEY ...                          for the lock of this name, or one over several clients:
  *   lock [LEASE]        without a lease the watchdog renews it
@@ -132,6 +134,8 @@ public final class Driver {
                 return permits(CLIENTS.get(words[0]), words[1], words[2], Arrays.copyOfRange(words, 3, words.length));
             case "semaphore":
                 return semaphore(CLIENTS.get(words[0]), words[1], words[2], Arrays.copyOfRange(words, 3, words.length));
+            case "latch":
+                return latch(CLIENTS.get(words[0]), words[1], words[2], Arrays.copyOfRange(words, 3, words.length));
             case "asleep":
                 return isAsleep(JAVA_THREADS.get(words[0]));
             default:
@@ -205,6 +209,26 @@ public final class Driver {
                 return "";
             case "free":
                 return semaphore.availablePermits();
+            default:
+                throw new IllegalArgumentException(verb);
+        }
+    }
+
+    private static Object latch(RedissonClient client, String key, String verb, String[] rest) throws Exception {
+        RCountDownLatch latch = client.getCountDownLatch(key);
+        switch (verb) {
+            case "set":
+                return latch.trySetCount(Long.parseLong(rest[0]));
+            case "count":
+                latch.countDown();
+                return "";
+            case "left":
+                return latch.getCount();
+            case "await":
+                latch.await();
+                return "";
+            case "delete":
+                return latch.delete();
             default:
                 throw new IllegalArgumentException(verb);
         }
