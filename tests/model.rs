@@ -29,6 +29,7 @@
 //!   that a release is given up after a lease.
 //! - Readers: see `model/rw.rs`, and who of them and of writers asks when `model/rw_phases.rs`.
 //! - Permits: see `model/permits.rs`, and who asks when `model/permits_waits.rs`.
+//! - The queue of a fair lock: see `model/fair.rs`.
 //! - The value of a leader, and who sees it: see `model/election.rs`.
 //! - Several nodes: see `model/quorum`. Which locker is woken when, and hand-overs within a
 //!   process: see `model/across` and `model/hand_over.rs`, which run the real line with the tests
@@ -56,6 +57,8 @@ mod checked;
 mod client;
 #[path = "model/election.rs"]
 mod election;
+#[path = "model/fair.rs"]
+mod fair;
 #[path = "model/memory/mod.rs"]
 mod memory;
 #[path = "model/permits.rs"]

@@ -53,6 +53,9 @@ const WAITS: Held = No("it delays callers, within the bounds that the simulation
 /// The same of permits.
 const TRIED_PERMITS: Held = No("`tests/unit/permit_scripts.rs` makes it in the Lua, and finds it");
 const ONE_PERMIT: Held = No("the simulation has no permits: `tests/permits` tests it on a server");
+/// The same of fair locks.
+const TRIED_QUEUE: Held = No("`tests/unit/fair_scripts.rs` makes it in the Lua, and finds it");
+const QUEUED: Held = No("the simulation has no fair locks: `tests/fair` tests them on a server");
 const REFUSED_PERMITS: Held = No("servers in memory refuse nobody a right: the model finds it");
 
 /// The programs of the simulation lock, and elect nobody.
@@ -262,6 +265,24 @@ const MODELS: [(&str, &[(&str, Held)]); 10] = [
             ("HalfARelease", REFUSED_PERMITS),
             ("HalfAnAcquire", REFUSED_PERMITS),
             ("HalfAPrune", REFUSED_PERMITS),
+        ],
+    ),
+    (
+        "tests/model/fair.rs",
+        &[
+            ("HeadNeverPassed", QUEUED),
+            ("ScoreOfOneLease", TRIED_QUEUE),
+            ("LateEnqueueStays", QUEUED),
+            ("LeavesSilently", TRIED_QUEUE),
+            ("TicketIsTheField", QUEUED),
+            ("HeadNotCompared", TRIED_QUEUE),
+            ("EnqueuedLate", QUEUED),
+            ("ReleasesSilently", TRIED_QUEUE),
+            ("ForgetsWhileAsking", QUEUED),
+            ("MissingGoToTheEnd", TRIED_QUEUE),
+            ("UndoesSilently", QUEUED),
+            ("GrantIsNoLeave", QUEUED),
+            ("PassesSilently", TRIED_QUEUE),
         ],
     ),
     (
