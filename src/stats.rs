@@ -639,7 +639,7 @@ mod tests {
         counters.call_ended(LockKind::Lock, CallOutcome::Busy, None, Some("orders"));
         counters.released_after(LockKind::Lock, Duration::from_secs(100 * 86_400), None);
         counters.renewals_begun(0, Duration::from_secs(1));
-        let stats = counters.stats(&[(3, 2), (0, 0), (0, 0), (0, 0), (0, 0)], 1, 1);
+        let stats = counters.stats(&[(3, 2), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)], 1, 1);
         assert_eq!((stats.holds, stats.waiters, stats.pending), (3, 2, 1));
         assert_eq!(
             (

@@ -49,6 +49,8 @@ pub(super) struct Course {
     pub(super) listing: bool,
     /// Whether a caller got the lock since its locker began to listen.
     pub(super) was_granted: bool,
+    /// Whether a caller has come since the last acquire began: it has no place in the queue yet.
+    pub(super) unplaced: bool,
 }
 
 /// What is under way.
@@ -304,6 +306,11 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
     /// Finds out what to do next.
     fn look(&mut self, moment: &Moment<'_>) -> Option<Effect<R>> {
         let now = moment.now;
+        // The servers have to hear of callers that wait for a hold here, in time.
+        let until = match self.course.phase {
+            Phase::Blocked { until } => Some(until),
+            _ => None,
+        };
         self.course.phase = Phase::Looks;
         // First: until the release is sent, nobody can get the lock.
         if let Some(release) = self.passed.take() {
@@ -321,7 +328,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         {
             return Some(Effect::SendBack(head.id));
         }
-        if let Some(until) = self.blocked_until(shares, moment) {
+        if let Some(until) = self.blocked_until(shares, until, moment) {
             self.course.phase = Phase::Blocked { until };
             return Some(Effect::WakeAt {
                 until,
@@ -340,6 +347,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             .wake_state
             .as_mut()
             .is_some_and(|wake_state| wake_state.take_passed_on())
+            && !(moment.queues && self.course.unplaced)
         {
             return self.rest_for_others(moment.look(), Then::Look, moment);
         }
@@ -377,7 +385,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         }
         // The list keeps them apart.
         let first_alone = self.course.is_first_alone(now) && listing.is_none();
-        self.course.changed = false;
+        (self.course.changed, self.course.unplaced) = (false, false);
         self.course.phase = Phase::Asks { sent: now };
         Some(Effect::Ask {
             head,
@@ -388,13 +396,22 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
     }
 
     /// Returns how long the holds here keep a head from asking, at most.
-    fn blocked_until(&self, shares: bool, moment: &Moment<'_>) -> Option<Instant> {
+    fn blocked_until(
+        &self,
+        shares: bool,
+        blocked: Option<Instant>,
+        moment: &Moment<'_>,
+    ) -> Option<Instant> {
         let now = moment.now;
         let blocks = |hold: &&H| hold.blocks(now) && !(shares && hold.shares());
         let mut blocking = self.holds.iter().filter(blocks).peekable();
         blocking.peek()?;
         // Release and loss come as changes. This only bounds the wait (invariant 6).
         let until = now + moment.recheck;
+        if moment.queues {
+            let until = blocked.unwrap_or(until);
+            return (!self.course.unplaced && now < until).then_some(until);
+        }
         if moment.hint.is_none() || !blocking.all(RawHold::shares) {
             return Some(until);
         }
@@ -724,6 +741,7 @@ mod tests {
                 lister: Some(&LOCKER),
                 hint: None,
                 ends_apart: false,
+                queues: false,
                 sources: WakeSources::default(),
             };
             Self { line, moment }

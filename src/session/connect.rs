@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::bells::Bells;
 use super::closing::{self, CloseOnRuntimeDrop};
+use super::fair::Queues;
 use super::outage::Outage;
 use super::refusals::Refusals;
 use super::state::{Around, Session};
@@ -150,6 +151,7 @@ pub(super) fn over(
             reporter,
             quorum,
             lines: Lines::new(around),
+            queues: Queues::default(),
             turns: Arc::default(),
             bells: Bells::default(),
             warned: Warned::default(),

@@ -44,6 +44,7 @@ mod election;
 #[path = "../../tests/unit/embedded/mod.rs"]
 mod embedded;
 mod extending;
+mod fair;
 mod hand_over;
 mod holders;
 mod jobs;

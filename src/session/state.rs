@@ -9,6 +9,7 @@ use tokio::sync::{Notify, oneshot};
 use uuid::Uuid;
 
 use super::bells::Bells;
+use super::fair::Queues;
 use super::outage::Outage;
 use super::refusals::Refusals;
 use super::warned::Warned;
@@ -44,6 +45,7 @@ pub(crate) struct Session {
     pub(super) alarm: Arc<Alarm>,
     pub(super) reporter: Arc<LossReporter>,
     pub(super) lines: Lines<Around>,
+    pub(super) queues: Queues,
     pub(super) turns: Arc<RunTurns>,
     pub(super) bells: Bells,
     pub(super) warned: Warned,

@@ -97,6 +97,7 @@ impl World for Wild {
             lister: self.lister.as_ref(),
             hint: has_readers.then_some(MS * 10_000),
             ends_apart: false,
+            queues: false,
             sources: *self.sources.lock(),
         }
     }

@@ -1,0 +1,255 @@
+//! Fair locks: the queue on the server, as the lines of this locker know it.
+//!
+//! # From a call to the lock
+//! 1. A caller that comes has its line ask. An ask has the tickets of the first [`CALLERS`] callers
+//!    of the line: the script puts in those that are missing, keeps the others alive, and takes the
+//!    lock for the first caller if it is free and that one is next (`lua/fair/acquire.lua`).
+//! 2. A release calls the one that is next: a locker of this crate by its name, a JVM on the channel
+//!    of its ticket (`lua/fair/call.lua`). A line that is called asks.
+//! 3. A JVM calls on the channel of the ticket. So while JVMs use a lock, the channels of the first
+//!    [`LISTENED`] callers are subscribed. Otherwise no caller has a channel of its own.
+//! 4. A caller that goes without the lock leaves the queue, and the script calls the next one. An
+//!    ask that is under way is before that on its connection.
+//! 5. If an ask has no answer, it may come later, and put in tickets again. So those of its callers
+//!    that do not wait any more leave once more, as an undo does that may overtake its acquire;
+//!    also those that have got the lock by a later ask.
+//! 6. A line that finds the lock free and the same other one next, for two looks, passes that one.
+//!
+//! `tests/model/fair.rs` has all of this.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::attempt::{self, AcquireRequest, Attempt};
+use super::{Session, jobs, waits};
+use crate::claim::{Claim, How, InTurn};
+use crate::clock::Instant;
+use crate::error::Error;
+use crate::foreign::log;
+use crate::key::{Key, OfKeys};
+use crate::lease;
+use crate::line::AcquireOutcome;
+use crate::lines::Head;
+use crate::op::{ListPlace, Queued};
+use crate::owner::Owner;
+use crate::quorum::Order;
+use crate::shown::Shown;
+use crate::standing::Doubt;
+use crate::sync::Mutex;
+
+/// How many callers of a line are in the queue. Those behind them come into it when they are among
+/// the first.
+const CALLERS: usize = 100;
+
+/// The channels of how many tickets are subscribed, if JVMs use the lock. The next caller's is
+/// there before it is the first.
+const LISTENED: usize = 2;
+
+/// What lines know of the queues of their locks, while callers wait.
+#[derive(Debug, Default)]
+pub(super) struct Queues(Mutex<HashMap<Key, Queue, OfKeys>>);
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Who was next when the lock was found free, and since when.
+    awaited: Option<(Arc<str>, Instant)>,
+    /// The channels of tickets that are subscribed.
+    channels: Vec<Arc<str>>,
+    /// An ask had no answer.
+    is_doubtful: bool,
+}
+
+impl Queues {
+    /// Changes what is known of a queue in which a caller waits.
+    fn change<T>(&self, key: &Key, change: impl FnOnce(&mut Queue) -> T) -> T {
+        change(self.0.lock().entry(key.clone()).or_default())
+    }
+
+    fn is_doubtful(&self, key: &Key) -> bool {
+        let queues = self.0.lock();
+        queues.get(key).is_some_and(|queue| queue.is_doubtful)
+    }
+}
+
+/// Asks for the callers at the front of the line, and passes the first one the grant.
+pub(super) async fn ask(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
+    let answer = ask_in_turn(session, key).await;
+    forget_if_idle(session, key);
+    answer
+}
+
+/// Forgets a queue in which no caller waits any more, and stops listening for its tickets.
+fn forget_if_idle(session: &Session, key: &Key) {
+    if session.lines.is_awaited(key) {
+        return;
+    }
+    let queue = session.queues.0.lock().remove(key);
+    for channel in queue.into_iter().flat_map(|queue| queue.channels) {
+        session.channels.stop_listening_at(&channel, key);
+    }
+}
+
+async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
+    let front = session.lines.first_of(key, CALLERS);
+    let Some(head) = front.first() else {
+        // All have left meanwhile.
+        return AcquireOutcome::Refused;
+    };
+    let tickets: Arc<[String]> = front
+        .iter()
+        .map(|head| Claim::ticket(session.id, &head.owner, head.id))
+        .collect();
+    let request = AcquireRequest {
+        key,
+        owner: &head.owner,
+        origin: head.origin,
+        permits: 0,
+    };
+    let turn = InTurn {
+        tickets: Arc::clone(&tickets),
+        passed: absent(session, key),
+        stands: session.settings.lease,
+    };
+    let attempt = attempt::attempt(
+        session,
+        std::slice::from_ref(&request),
+        head.want,
+        Order::AllAtOnce,
+        How::InTurn(turn),
+    )
+    .await;
+    match attempt {
+        Attempt::Granted(granted) => {
+            if session.queues.is_doubtful(key) {
+                leave(session, key, &tickets[0], Doubt::MayCome);
+            }
+            for granted in granted {
+                attempt::deliver(session, granted, head.id);
+            }
+            AcquireOutcome::Granted
+        }
+        Attempt::Refused(error) => {
+            // The caller leaves first: the line asks next for whoever is its head.
+            jobs::refuse(session.lines.leave(key, head.id), &error);
+            AcquireOutcome::Refused
+        }
+        Attempt::Held { ttl, place, .. } => {
+            if let Some(ListPlace::InQueue(queued)) = place {
+                return found(session, key, &tickets, ttl, queued);
+            }
+            AcquireOutcome::Held {
+                ttl,
+                place: None,
+                contested: false,
+                lasts: lease::outlasts_every(ttl),
+            }
+        }
+        Attempt::Split | Attempt::Outrun => AcquireOutcome::Split,
+        Attempt::Unavailable(_) => {
+            doubt(session, key, &front, &tickets);
+            AcquireOutcome::Unavailable {
+                ends_in: waits::outage_ends_in(session),
+            }
+        }
+    }
+}
+
+/// Takes in what an ask that was refused found in the queue.
+fn found(
+    session: &Session,
+    key: &Key,
+    tickets: &[String],
+    ttl: Option<Duration>,
+    queued: Queued,
+) -> AcquireOutcome {
+    let Queued {
+        place,
+        next,
+        is_mixed,
+    } = queued;
+    let now = session.now();
+    log!(debug, key = %key.shown(), ?ttl, place, "waiting in the queue");
+    let listens = if is_mixed { LISTENED } else { 0 };
+    let wanted = tickets.iter().take(listens);
+    let wanted: Vec<_> = wanted.map(|ticket| key.ticket_channel(ticket)).collect();
+    let before = session.queues.change(key, |queue| {
+        queue.awaited = next.as_deref().map(|next| match queue.awaited.take() {
+            Some((last, since)) if *last == *next => (last, since),
+            _ => (next.into(), now),
+        });
+        std::mem::replace(&mut queue.channels, wanted.clone())
+    });
+    for channel in before.iter().filter(|channel| !wanted.contains(channel)) {
+        session.channels.stop_listening_at(channel, key);
+    }
+    for channel in &wanted {
+        session.channels.listen_at(channel, key);
+    }
+    AcquireOutcome::Held {
+        // It is somebody else's turn, who is called.
+        ttl: ttl.filter(|_| next.is_none()),
+        place: None,
+        contested: false,
+        lasts: next.is_none() && lease::outlasts_every(ttl),
+    }
+}
+
+/// Returns who is next and does not come, although the lock is free.
+fn absent(session: &Session, key: &Key) -> Option<Arc<str>> {
+    let patience = lease::recheck_interval(session.settings.lease) * 2;
+    let now = session.now();
+    let queues = session.queues.0.lock();
+    let awaited = queues.get(key).and_then(|queue| queue.awaited.clone());
+    drop(queues);
+    let (next, _) = awaited.filter(|(_, since)| now.since(*since) >= patience)?;
+    log!(
+        info, key = %key.shown(), next = %Shown(&next),
+        "the one that is next for this lock does not come, and is passed"
+    );
+    Some(next)
+}
+
+/// Has those leave once more that do not wait any more: the ask may be executed yet.
+fn doubt(session: &Session, key: &Key, asked: &[Head], tickets: &[String]) {
+    session.queues.change(key, |queue| queue.is_doubtful = true);
+    let waiting = session.lines.first_of(key, usize::MAX);
+    let is_gone = |head: &Head| !waiting.iter().any(|waiter| waiter.id == head.id);
+    for (_, ticket) in asked.iter().zip(tickets).filter(|(head, _)| is_gone(head)) {
+        leave(session, key, ticket, Doubt::MayCome);
+    }
+}
+
+/// Takes a caller out of the queue that goes without the lock.
+pub(super) fn go(session: &Session, key: &Key, owner: &Owner, id: u64) {
+    let doubt = if session.queues.is_doubtful(key) {
+        Doubt::MayCome
+    } else {
+        Doubt::Granted
+    };
+    leave(session, key, &Claim::ticket(session.id, owner, id), doubt);
+    forget_if_idle(session, key);
+}
+
+fn leave(session: &Session, key: &Key, ticket: &str, doubt: Doubt) {
+    let claim = Claim::of_ticket(key.clone(), ticket);
+    session.book.undo(&claim, doubt, session.settings.lease);
+}
+
+impl Session {
+    /// # Errors
+    /// [`Error::Config`] if this locker cannot have fair locks.
+    pub(crate) fn check_fair(&self) -> Result<(), Error> {
+        self.check_format("fair", "a fair lock is")?;
+        let servers = self.quorum.nodes().len();
+        if servers <= 1 {
+            return Ok(());
+        }
+        let reason = format!(
+            "a fair lock is on one server, and this locker has {servers} independent ones: each would have a \
+             queue of its own, and no place in them is that of a majority. Connect another locker to one of \
+             them, to a cluster or to a master with Sentinels for it"
+        );
+        Err(Error::config("fair", reason))
+    }
+}
