@@ -350,8 +350,8 @@ impl<W: World> Lines<W> {
                 (Arrival::Queued, slot.line.arrive(waiter))
             }
         };
-        // What the look found lost has to be fired too, without the shard's lock. A caller of a fair
-        // lock has its place from when it came.
+        // What the look found lost has to be fired too, without the shard's lock. A caller of a
+        // fair lock gets its place when it comes.
         let starts = starts || key.is_fair() && matches!(arrival, Arrival::Queued);
         if starts || !slot.found_lost().is_empty() {
             self.run(key, slot, Event::Changed);

@@ -8,8 +8,8 @@
 -- KEYS[4]    until when each ticket stands there at least, in milliseconds since 1970
 -- ARGV[1]    lease, in milliseconds
 -- ARGV[2]    field: uuid:task-id:generation
--- ARGV[3]    the client's clock, in microseconds. Negative: truncated to 0.1 s, and this is the only
---            server. -1: KEYS[2] is a token counter, and no clock is used
+-- ARGV[3]    the client's clock, in microseconds. Negative: truncated to 0.1 s, and this is the
+--            only server. -1: KEYS[2] is a token counter, and no clock is used
 -- ARGV[4]    the channel of the lock's unlock messages
 -- ARGV[5]    what the channels begin with on which lockers are woken; empty: they are not
 -- ARGV[6]    a ticket that does not come although it is next, and is passed; empty: none

@@ -3,8 +3,8 @@
 -- KEYS[1]  the lock
 -- KEYS[2]  the queue of tickets
 -- KEYS[3]  until when each ticket stands there at least, in milliseconds since 1970
--- ARGV[1]  field: uuid:task-id:generation, or a ticket: uuid:task-id:number:ticket. Empty: nothing is
---          removed, and the next one is notified if the lock is free
+-- ARGV[1]  field: uuid:task-id:generation, or a ticket: uuid:task-id:number:ticket. Empty: nothing
+--          is removed, and the next one is notified if the lock is free
 -- ARGV[2]  the channel of the lock's unlock messages
 -- ARGV[3]  what the channels begin with on which lockers are woken; empty: they are not
 -- Returns n   done, and n clients got a message

@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use super::bells::Bells;
 use super::closing::{self, CloseOnRuntimeDrop};
-use super::fair::Queues;
 use super::outage::Outage;
+use super::queues::Queues;
 use super::refusals::Refusals;
 use super::state::{Around, Session};
 use super::warned::{Warned, Warning};

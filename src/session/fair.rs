@@ -2,10 +2,10 @@
 //!
 //! # From a call to the lock
 //! 1. A caller that comes has its line ask. An ask has the tickets of the first [`CALLERS`] callers
-//!    of the line: the script puts in those that are missing, keeps the others alive, and takes the
+//!    of the line. The script puts in those that are missing, keeps the others alive, and takes the
 //!    lock for the first caller if it is free and that one is next (`lua/fair/acquire.lua`).
-//! 2. A release calls the one that is next: a locker of this crate by its name, a JVM on the channel
-//!    of its ticket (`lua/fair/call.lua`). A line that is called asks.
+//! 2. A release calls the one that is next: a locker of this crate by its name, a JVM on the
+//!    channel of its ticket (`lua/fair/call.lua`). A line that is called asks.
 //! 3. A JVM calls on the channel of the ticket. So while JVMs use a lock, the channels of the first
 //!    [`LISTENED`] callers are subscribed. Otherwise no caller has a channel of its own.
 //! 4. A caller that goes without the lock leaves the queue, and the script calls the next one. An
@@ -17,17 +17,15 @@
 //!
 //! `tests/model/fair.rs` has all of this.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::attempt::{self, AcquireRequest, Attempt};
 use super::{Session, jobs, waits};
 use crate::claim::{Claim, How, InTurn};
-use crate::clock::Instant;
 use crate::error::Error;
 use crate::foreign::log;
-use crate::key::{Key, OfKeys};
+use crate::key::Key;
 use crate::lease;
 use crate::line::AcquireOutcome;
 use crate::lines::Head;
@@ -36,7 +34,6 @@ use crate::owner::Owner;
 use crate::quorum::Order;
 use crate::shown::Shown;
 use crate::standing::Doubt;
-use crate::sync::Mutex;
 
 /// How many callers of a line are in the queue. Those behind them come into it when they are among
 /// the first.
@@ -45,32 +42,6 @@ const CALLERS: usize = 100;
 /// The channels of how many tickets are subscribed, if JVMs use the lock. The next caller's is
 /// there before it is the first.
 const LISTENED: usize = 2;
-
-/// What lines know of the queues of their locks, while callers wait.
-#[derive(Debug, Default)]
-pub(super) struct Queues(Mutex<HashMap<Key, Queue, OfKeys>>);
-
-#[derive(Debug, Default)]
-struct Queue {
-    /// Who was next when the lock was found free, and since when.
-    awaited: Option<(Arc<str>, Instant)>,
-    /// The channels of tickets that are subscribed.
-    channels: Vec<Arc<str>>,
-    /// An ask had no answer.
-    is_doubtful: bool,
-}
-
-impl Queues {
-    /// Changes what is known of a queue in which a caller waits.
-    fn change<T>(&self, key: &Key, change: impl FnOnce(&mut Queue) -> T) -> T {
-        change(self.0.lock().entry(key.clone()).or_default())
-    }
-
-    fn is_doubtful(&self, key: &Key) -> bool {
-        let queues = self.0.lock();
-        queues.get(key).is_some_and(|queue| queue.is_doubtful)
-    }
-}
 
 /// Asks for the callers at the front of the line, and passes the first one the grant.
 pub(super) async fn ask(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
@@ -84,8 +55,7 @@ fn forget_if_idle(session: &Session, key: &Key) {
     if session.lines.is_awaited(key) {
         return;
     }
-    let queue = session.queues.0.lock().remove(key);
-    for channel in queue.into_iter().flat_map(|queue| queue.channels) {
+    for channel in session.queues.forget(key) {
         session.channels.stop_listening_at(&channel, key);
     }
 }
@@ -168,18 +138,13 @@ fn found(
         next,
         is_mixed,
     } = queued;
-    let now = session.now();
     log!(debug, key = %key.shown(), ?ttl, place, "waiting in the queue");
     let listens = if is_mixed { LISTENED } else { 0 };
     let wanted = tickets.iter().take(listens);
     let wanted: Vec<_> = wanted.map(|ticket| key.ticket_channel(ticket)).collect();
-    let before = session.queues.change(key, |queue| {
-        queue.awaited = next.as_deref().map(|next| match queue.awaited.take() {
-            Some((last, since)) if *last == *next => (last, since),
-            _ => (next.into(), now),
-        });
-        std::mem::replace(&mut queue.channels, wanted.clone())
-    });
+    let before = session
+        .queues
+        .found(key, next.as_deref(), wanted.clone(), session.now());
     for channel in before.iter().filter(|channel| !wanted.contains(channel)) {
         session.channels.stop_listening_at(channel, key);
     }
@@ -198,11 +163,7 @@ fn found(
 /// Returns who is next and does not come, although the lock is free.
 fn absent(session: &Session, key: &Key) -> Option<Arc<str>> {
     let patience = lease::recheck_interval(session.settings.lease) * 2;
-    let now = session.now();
-    let queues = session.queues.0.lock();
-    let awaited = queues.get(key).and_then(|queue| queue.awaited.clone());
-    drop(queues);
-    let (next, _) = awaited.filter(|(_, since)| now.since(*since) >= patience)?;
+    let next = session.queues.absent(key, patience, session.now())?;
     log!(
         info, key = %key.shown(), next = %Shown(&next),
         "the one that is next for this lock does not come, and is passed"
@@ -212,7 +173,7 @@ fn absent(session: &Session, key: &Key) -> Option<Arc<str>> {
 
 /// Has those leave once more that do not wait any more: the ask may be executed yet.
 fn doubt(session: &Session, key: &Key, asked: &[Head], tickets: &[String]) {
-    session.queues.change(key, |queue| queue.is_doubtful = true);
+    session.queues.doubt(key);
     let waiting = session.lines.first_of(key, usize::MAX);
     let is_gone = |head: &Head| !waiting.iter().any(|waiter| waiter.id == head.id);
     for (_, ticket) in asked.iter().zip(tickets).filter(|(head, _)| is_gone(head)) {

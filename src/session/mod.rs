@@ -56,6 +56,7 @@ mod losses;
 mod multi;
 mod outage;
 mod permits;
+mod queues;
 mod raw_guard;
 mod read_write;
 mod reentries;

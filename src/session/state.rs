@@ -9,8 +9,8 @@ use tokio::sync::{Notify, oneshot};
 use uuid::Uuid;
 
 use super::bells::Bells;
-use super::fair::Queues;
 use super::outage::Outage;
+use super::queues::Queues;
 use super::refusals::Refusals;
 use super::warned::Warned;
 use crate::alarm::Alarm;

@@ -6,9 +6,9 @@
 //!   the waits of Redisson that are left to it: Redisson gives each ticket one more than the last
 //!   one has, takes one off all scores at each of its grants, and off those behind it when it gives
 //!   up. A ticket at the front without a wait left is removed by whoever runs a script next.
-//! - Three lockers, one of them with two callers. An ask has the tickets of all callers that wait in its
-//!   line, in their order; it raises their scores, puts in what is missing, and takes the lock for
-//!   the first of them. A caller that comes or goes, a message and a look are reasons to ask. The
+//! - Three lockers, one of them with two callers. An ask has the tickets of all callers that wait
+//!   in its line, in their order; it raises their scores, puts in what is missing, and takes the
+//!   lock for the first of them. A caller that comes, a message and a look are reasons to ask. The
 //!   field that is taken has a number of its own for each ask.
 //! - A caller that gives up leaves the queue: a command that is sent again a command timeout later.
 //! - An ask may have no answer, be executed late, and is undone; its callers go on waiting. It may
