@@ -62,7 +62,7 @@ const REFUSED_PERMITS: Held = No("servers in memory refuse nobody a right: the m
 const ELECTED: Held = No("made by hand, each of them fails a test of `tests/election`");
 
 /// For each model: its file and its mistakes.
-const MODELS: [(&str, &[(&str, Held)]); 10] = [
+const MODELS: [(&str, &[(&str, Held)]); 11] = [
     (
         "tests/model.rs",
         &[

@@ -317,7 +317,8 @@ impl World {
         let queue = self.queue();
         let mut scored: Vec<String> = self.server.command(&["ZRANGE", TIMEOUTS, "0", "-1"]);
         let mut tickets = queue.clone();
-        (scored.sort(), tickets.sort());
+        scored.sort();
+        tickets.sort();
         assert_eq!(scored, tickets, "each has its time: {said}");
         tickets.dedup();
         assert_eq!(tickets.len(), queue.len(), "each is there once: {said}");
@@ -387,7 +388,7 @@ fn order(world: &mut World, seed: u64) {
                         gone.push(world.lockers[locker].waiting.remove(0));
                     }
                     Err(next) if !tickets.is_empty() && random.u8(..3) == 0 => {
-                        world.lockers[locker].absent = next
+                        world.lockers[locker].absent = next;
                     }
                     _ => {}
                 }
