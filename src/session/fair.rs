@@ -94,6 +94,10 @@ async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
             if session.queues.is_doubtful(key) {
                 leave(session, key, &tickets[0], Doubt::MayCome);
             }
+            // No refusal follows that would say so.
+            if session.queues.is_mixed(key) {
+                listen(session, key, &tickets[1..]);
+            }
             for granted in granted {
                 attempt::deliver(session, granted, head.id);
             }
@@ -139,24 +143,27 @@ fn found(
         is_mixed,
     } = queued;
     log!(debug, key = %key.shown(), ?ttl, place, "waiting in the queue");
-    let listens = if is_mixed { LISTENED } else { 0 };
-    let wanted = tickets.iter().take(listens);
-    let wanted: Vec<_> = wanted.map(|ticket| key.ticket_channel(ticket)).collect();
-    let before = session
-        .queues
-        .found(key, next.as_deref(), wanted.clone(), session.now());
-    for channel in before.iter().filter(|channel| !wanted.contains(channel)) {
-        session.channels.stop_listening_at(channel, key);
-    }
-    for channel in &wanted {
-        session.channels.listen_at(channel, key);
-    }
+    session.queues.found(key, next.as_deref(), session.now());
+    listen(session, key, if is_mixed { tickets } else { &[] });
     AcquireOutcome::Held {
         // It is somebody else's turn, who is called.
         ttl: ttl.filter(|_| next.is_none()),
         place: None,
         contested: false,
         lasts: next.is_none() && lease::outlasts_every(ttl),
+    }
+}
+
+/// Listens at the channels of the first of these tickets, and at no others of this lock.
+fn listen(session: &Session, key: &Key, tickets: &[String]) {
+    let wanted = tickets.iter().take(LISTENED);
+    let wanted: Vec<_> = wanted.map(|ticket| key.ticket_channel(ticket)).collect();
+    let before = session.queues.listen(key, &wanted);
+    for channel in before.iter().filter(|channel| !wanted.contains(channel)) {
+        session.channels.stop_listening_at(channel, key);
+    }
+    for channel in &wanted {
+        session.channels.listen_at(channel, key);
     }
 }
 

@@ -23,22 +23,29 @@ struct KnownQueue {
 }
 
 impl Queues {
-    /// Records what an ask has found: who is `next`, if the lock is free, and which channels are
-    /// subscribed from now on. Returns those of before.
-    pub(super) fn found(
-        &self,
-        key: &Key,
-        next: Option<&str>,
-        channels: Vec<Arc<str>>,
-        now: Instant,
-    ) -> Vec<Arc<str>> {
+    /// Records what an ask has found: who is `next`, if the lock is free.
+    pub(super) fn found(&self, key: &Key, next: Option<&str>, now: Instant) {
         let mut queues = self.0.lock();
         let queue = queues.entry(key.clone()).or_default();
         queue.awaited = next.map(|next| match queue.awaited.take() {
             Some((last, since)) if *last == *next => (last, since),
             _ => (next.into(), now),
         });
-        std::mem::replace(&mut queue.channels, channels)
+    }
+
+    /// Records the channels of tickets that are subscribed from now on. Returns those of before.
+    pub(super) fn listen(&self, key: &Key, channels: &[Arc<str>]) -> Vec<Arc<str>> {
+        let mut queues = self.0.lock();
+        let queue = queues.entry(key.clone()).or_default();
+        std::mem::replace(&mut queue.channels, channels.to_vec())
+    }
+
+    /// Returns whether channels of tickets are subscribed: JVMs use the lock.
+    pub(super) fn is_mixed(&self, key: &Key) -> bool {
+        let queues = self.0.lock();
+        queues
+            .get(key)
+            .is_some_and(|queue| !queue.channels.is_empty())
     }
 
     /// Returns who has been next for a free lock for at least that long.
@@ -78,7 +85,7 @@ mod tests {
         let patience = Duration::from_secs(10);
         let found = |next, secs| {
             let now = start + Duration::from_secs(secs);
-            queues.found(&key, next, Vec::new(), now);
+            queues.found(&key, next, now);
             queues.absent(&key, patience, now)
         };
         assert_eq!(found(Some("a"), 0), None);
@@ -97,8 +104,7 @@ mod tests {
         assert!(!queues.is_doubtful(&key));
         queues.doubt(&key);
         assert!(queues.is_doubtful(&key));
-        let channels = queues.found(&key, None, vec!["x".into()], Instant::now());
-        assert!(channels.is_empty() && queues.is_doubtful(&key));
+        assert!(queues.listen(&key, &["x".into()]).is_empty() && queues.is_doubtful(&key));
         assert_eq!(queues.forget(&key), [Arc::<str>::from("x")]);
         assert!(!queues.is_doubtful(&key));
     }
