@@ -580,6 +580,13 @@ impl<W: World> Lines<W> {
         }
     }
 
+    /// Returns whether a waiter is in line.
+    pub(crate) fn has_waiter(&self, key: &Key, id: u64) -> bool {
+        self.slots
+            .get(key)
+            .is_some_and(|slot| slot.head(id).is_some())
+    }
+
     /// Returns whether this key has waiters.
     pub(crate) fn is_awaited(&self, key: &Key) -> bool {
         self.slots

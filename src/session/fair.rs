@@ -8,11 +8,12 @@
 //!    channel of its ticket (`lua/fair/call.lua`). A line that is called asks.
 //! 3. A JVM calls on the channel of the ticket. So while JVMs use a lock, the channels of the first
 //!    [`LISTENED`] callers are subscribed. Otherwise no caller has a channel of its own.
-//! 4. A caller that goes without the lock leaves the queue, and the script calls the next one. An
-//!    ask that is under way is before that on its connection.
+//! 4. A caller that goes without the lock leaves the queue, and the script calls the next one. If
+//!    an ask is under way, the two may overtake each other, so it leaves once more behind the
+//!    answer.
 //! 5. If an ask has no answer, it may come later, and put in tickets again. So those of its callers
-//!    that do not wait any more leave once more, as an undo does that may overtake its acquire;
-//!    also those that have got the lock by a later ask.
+//!    that do not wait any more leave as an undo does that may overtake its acquire; also those
+//!    that have got the lock by a later ask.
 //! 6. A line that finds the lock free and the same other one next, for two looks, passes that one.
 //!
 //! `tests/model/fair.rs` has all of this.
@@ -98,6 +99,7 @@ async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
             if session.queues.is_mixed(key) {
                 listen(session, key, &tickets[1..]);
             }
+            leave_behind(session, key, &front[1..], &tickets[1..], Doubt::Granted);
             for granted in granted {
                 attempt::deliver(session, granted, head.id);
             }
@@ -109,6 +111,7 @@ async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
             AcquireOutcome::Refused
         }
         Attempt::Held { ttl, place, .. } => {
+            leave_behind(session, key, &front, &tickets, Doubt::Granted);
             if let Some(ListPlace::InQueue(queued)) = place {
                 return found(session, key, &tickets, ttl, queued);
             }
@@ -121,7 +124,8 @@ async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
         }
         Attempt::Split | Attempt::Outrun => AcquireOutcome::Split,
         Attempt::Unavailable(_) => {
-            doubt(session, key, &front, &tickets);
+            session.queues.doubt(key);
+            leave_behind(session, key, &front, &tickets, Doubt::MayCome);
             AcquireOutcome::Unavailable {
                 ends_in: waits::outage_ends_in(session),
             }
@@ -178,13 +182,12 @@ fn absent(session: &Session, key: &Key) -> Option<Arc<str>> {
     Some(next)
 }
 
-/// Has those leave once more that do not wait any more: the ask may be executed yet.
-fn doubt(session: &Session, key: &Key, asked: &[Head], tickets: &[String]) {
-    session.queues.doubt(key);
-    let waiting = session.lines.first_of(key, usize::MAX);
-    let is_gone = |head: &Head| !waiting.iter().any(|waiter| waiter.id == head.id);
+/// Has those leave once more that do not wait any more: what they sent when they went may have
+/// overtaken the ask, which put their tickets in.
+fn leave_behind(session: &Session, key: &Key, asked: &[Head], tickets: &[String], doubt: Doubt) {
+    let is_gone = |head: &Head| !session.lines.has_waiter(key, head.id);
     for (_, ticket) in asked.iter().zip(tickets).filter(|(head, _)| is_gone(head)) {
-        leave(session, key, ticket, Doubt::MayCome);
+        leave(session, key, ticket, doubt);
     }
 }
 

@@ -1208,3 +1208,9 @@ async fn a_missing_right_on_elections_is_the_only_one_reported() {
     let keys = |locks: &Locker| vec![locks.election("app:42").key().clone()];
     each_right_is_missed("Elections", 3, "", keys).await;
 }
+
+#[tokio::test]
+async fn a_missing_right_on_fair_locks_is_the_only_one_reported() {
+    let keys = |locks: &Locker| vec![locks.fair("app:42").key().clone()];
+    each_right_is_missed("Fair locks", 13, "", keys).await;
+}

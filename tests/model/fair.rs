@@ -10,9 +10,11 @@
 //!   in its line, in their order; it raises their scores, puts in what is missing, and takes the
 //!   lock for the first of them. A caller that comes, a message and a look are reasons to ask. The
 //!   field that is taken has a number of its own for each ask.
-//! - A caller that gives up leaves the queue: a command that is sent again a command timeout later.
-//! - An ask may have no answer, be executed late, and is undone; its callers go on waiting. It may
-//!   put in the ticket of a caller that has got the lock by a later ask, so that one leaves too.
+//! - A caller that gives up leaves the queue by a command that may overtake an ask, so it is sent
+//!   again behind the answer.
+//! - An ask may have no answer, be executed late, and is undone; its callers go on waiting. What
+//!   leaves after that is sent again a command timeout later. The ask may put in the ticket of a
+//!   caller that has got the lock by a later ask, so that one leaves too.
 //! - A client of Redisson, which asks whenever the lock is free, and tells nobody when it gives up.
 //! - One locker may die. Messages may be lost.
 //!
@@ -99,6 +101,8 @@ enum Mutant {
     ScoreOfOneLease,
     /// A caller that gives up leaves once: an ask that is late puts its ticket in again.
     LateEnqueueStays,
+    /// The same of an ask that the leave overtakes.
+    OvertakenEnqueueStays,
     /// A caller that gives up tells nobody.
     LeavesSilently,
     /// What an ask takes has the ticket as its field.
@@ -356,14 +360,18 @@ impl State {
             && self.leaves == [0; CALLERS]
     }
 
-    /// Whether an ask may yet be executed that has this ticket.
-    fn may_be_put_in(&self, who: u8) -> bool {
-        let sent = self.asks.iter().filter_map(|ask| match ask {
-            Ask::Sent(asked) => Some(asked),
-            _ => None,
-        });
-        sent.chain(&self.late)
-            .any(|asked| asked.tickets.contains(&who))
+    /// Whether an ask without an answer may yet be executed that has this ticket.
+    fn is_late(&self, who: u8) -> bool {
+        self.late.iter().any(|asked| asked.tickets.contains(&who))
+    }
+
+    /// Has those leave so often that do not wait any more.
+    fn leave_behind(&mut self, asked: &[u8], copies: u8) {
+        for who in asked.iter().copied().map(usize::from) {
+            if self.callers[who] == Caller::Gone {
+                self.leaves[who] = self.leaves[who].max(copies);
+            }
+        }
     }
 
     /// What is on the server.
@@ -399,6 +407,9 @@ impl State {
         self.asks[locker] = Ask::No;
         self.bells[locker] &= !fair.is(Mutant::ForgetsWhileAsking);
         let first = asked.tickets[0];
+        if !fair.is(Mutant::OvertakenEnqueueStays) {
+            self.leave_behind(&asked.tickets[usize::from(granted)..], 1);
+        }
         if granted {
             self.stuck[locker] = None;
             if self.waits(first) {
@@ -505,8 +516,10 @@ impl Model for Fair {
                 _ => {}
             }
             let copies = state.leaves[usize::from(who)];
-            // The last copy comes when nothing is late any more.
-            if copies > 1 || copies == 1 && !state.may_be_put_in(who) {
+            // The last copy of what is doubtful comes when nothing is late any more.
+            let is_last = copies == 1 && state.doubtful[locker];
+            let waits = is_last && !self.is(Mutant::LateEnqueueStays) && state.is_late(who);
+            if copies > 0 && !waits {
                 actions.push(Action::SendLeave(who));
             }
         }
@@ -581,7 +594,9 @@ impl Model for Fair {
             Action::Leave(who) => {
                 state.left -= 1;
                 state.callers[usize::from(who)] = Caller::Gone;
-                state.leaves[usize::from(who)] = 2;
+                let locker = LOCKER_OF[usize::from(who)];
+                let doubts = state.doubtful[locker] && !self.is(Mutant::LateEnqueueStays);
+                state.leaves[usize::from(who)] = 1 + u8::from(doubts);
             }
             Action::StartAsk(locker) => state.start(locker, false)?,
             Action::Look(locker) => {
@@ -602,6 +617,9 @@ impl Model for Fair {
                     return None;
                 };
                 state.releases.push((asked.tickets[0], asked.number, 2));
+                if !self.is(Mutant::LateEnqueueStays) {
+                    state.leave_behind(&asked.tickets, 2);
+                }
                 state.late.push(asked);
                 (state.bells[locker], state.doubtful[locker]) = (true, true);
             }
@@ -624,12 +642,7 @@ impl Model for Fair {
                 state.release(who, number, silent);
             }
             Action::SendLeave(who) => {
-                let leaves = &mut state.leaves[usize::from(who)];
-                *leaves -= if self.is(Mutant::LateEnqueueStays) {
-                    2
-                } else {
-                    1
-                };
+                state.leaves[usize::from(who)] -= 1;
                 let was_next = state.head() == Some(who);
                 state.places.retain(|other| *other != who);
                 if state.remove(who) && was_next && state.holder.is_none() {
@@ -753,6 +766,7 @@ fn each_mistake_breaks_a_promise_of_the_queue() {
         (DYING, Mutant::HeadNeverPassed, &[MOVES][..]),
         (MIXED, Mutant::ScoreOfOneLease, &[PLACE]),
         (LATE, Mutant::LateEnqueueStays, &[LEAK]),
+        (PLAIN, Mutant::OvertakenEnqueueStays, &[LEAK]),
         (PLAIN, Mutant::LeavesSilently, &[AWAKE]),
         (SILENT, Mutant::TicketIsTheField, &[LEAK]),
         (PLAIN, Mutant::HeadNotCompared, &[ORDER]),

@@ -273,6 +273,7 @@ const MODELS: [(&str, &[(&str, Held)]); 11] = [
             ("HeadNeverPassed", QUEUED),
             ("ScoreOfOneLease", TRIED_QUEUE),
             ("LateEnqueueStays", QUEUED),
+            ("OvertakenEnqueueStays", QUEUED),
             ("LeavesSilently", TRIED_QUEUE),
             ("TicketIsTheField", QUEUED),
             ("HeadNotCompared", TRIED_QUEUE),
