@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod history;
 mod leaving;
 mod order;
 mod rights;

@@ -704,7 +704,7 @@ async fn a_queue_does_not_move() {
     assert!(gave_up.is_none());
     occurs("left the queue").await;
     held.unlock().await.unwrap();
-    waiting.await.unwrap().unwrap();
+    drop(waiting.await.unwrap().unwrap());
     occurs("does not come, and is passed").await;
     let held = stage.peer.fair(&*key).lock().await.unwrap();
     stage
