@@ -121,3 +121,39 @@ async fn an_ask_without_an_answer_leaves_no_hold_and_no_place() {
     }
     eventually(SOON, "all is undone", || locks.stats().pending_undos == 0).await;
 }
+
+/// Nobody knows what became of the asks: the server executes them when it goes on.
+#[tokio::test]
+async fn a_server_that_stands_still_costs_nobody_its_place() {
+    let (server, key) = (Server::start(), key());
+    let locks = builder(&server.url(), ms(9_000))
+        .command_timeout(ms(500))
+        .connect()
+        .await
+        .unwrap();
+    let lock = locks.fair(&*key);
+    let held = lock.lock().await.unwrap();
+    let first = wait_for(&lock);
+    placed(&server, &key, 1).await;
+    let (goes, stays) = (wait_for(&lock), wait_for(&lock));
+    placed(&server, &key, 3).await;
+    let before = queue(&server, &key);
+    server.stop();
+    let late = wait_for(&lock);
+    eventually(SOON, "it waits", || locks.stats().waiters == 4).await;
+    // Its ask has no answer.
+    tokio::time::sleep(ms(1_200)).await;
+    goes.abort();
+    server.go_on();
+    placed(&server, &key, 3).await;
+    let after = queue(&server, &key);
+    assert_eq!([&after[0], &after[1]], [&before[0], &before[2]]);
+    held.unlock().await.unwrap();
+    for caller in [first, stays, late] {
+        let guard = soon(ms(20_000), caller).await.expect("served").unwrap();
+        guard.unwrap().unlock().await.unwrap();
+    }
+    placed(&server, &key, 0).await;
+    eventually(SOON, "nothing is under way", || locks.stats().pending == 0).await;
+    assert!(queue(&server, &key).is_empty() && timeouts(&server, &key) == 0);
+}
