@@ -30,18 +30,17 @@ local function tell(channel)
   return type(told) == 'number' and told or 0
 end
 
--- Tells the one that is next that the lock is free: a JVM on the channel of its ticket, a locker by
--- its name, and all that listen to the lock if nobody hears that.
+-- Tells the one that is next that the lock is free: a locker by its name, or a JVM on the channel
+-- of its ticket. If nobody hears that, and it is no JVM, all that listen to the lock are told.
 local function call(ticket)
-  if not ticket then
-    return 0
+  local told, is_ours = 0, ticket and not is_of_jvm(ticket)
+  if is_ours and wakes ~= '' then
+    local locker = wakes .. string.match(ticket, '^[^:]*')
+    local may, heard = pcall(redis.call, 'PUBLISH', locker, 'fair ' .. lock)
+    told = may and heard or 0
   end
-  if is_of_jvm(ticket) then
-    return tell(channel .. ':' .. ticket)
+  if ticket and told == 0 then
+    told = tell(channel .. ':' .. ticket)
   end
-  local heard, told = wakes ~= '', 0
-  if heard then
-    heard, told = pcall(redis.call, 'PUBLISH', wakes .. string.match(ticket, '^[^:]*'), 'fair ' .. lock)
-  end
-  return heard and told > 0 and told or tell(channel)
+  return is_ours and told == 0 and tell(channel) or told
 end

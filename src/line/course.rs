@@ -227,6 +227,10 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             (Event::Outage, Phase::Blocked { .. } | Phase::Rests(_)) => {
                 Some(Effect::GiveUp { came_by: None })
             }
+            // A caller that comes in a pause gets its place at the end of that.
+            (Event::Changed, Phase::Rests(rest)) if moment.queues && !rest.hears => {
+                self.go_on(rest, moment)
+            }
             // Others are not waited for any more, but the pause that keeps lockers apart may still
             // follow.
             (Event::Changed, Phase::Rests(rest)) if !self.queue.is_empty() => {
@@ -308,7 +312,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         let now = moment.now;
         // The servers have to hear of callers that wait for a hold here, in time.
         let until = match self.course.phase {
-            Phase::Blocked { until } => Some(until),
+            Phase::Blocked { until } | Phase::Rests(Rest { until, .. }) => Some(until),
             _ => None,
         };
         self.course.phase = Phase::Looks;
@@ -1500,6 +1504,91 @@ mod tests {
         assert_eq!(tested.on(Event::Stopped), Some(Effect::Release(3, None)));
         assert!(tested.line.remove(&held(7)).is_some());
         tested.asks(Event::HandedOver, 2);
+    }
+
+    /// A line of a fair lock with these waiters.
+    fn in_queue(waiters: &[u64]) -> Tested {
+        let mut tested = Tested::with(waiters);
+        let moment = &mut tested.moment;
+        (moment.queues, moment.ends_apart) = (true, true);
+        (moment.counts, moment.lister) = (false, None);
+        tested
+    }
+
+    fn comes(tested: &mut Tested, id: u64) {
+        tested.line.arrive(Waiter {
+            id,
+            owner: Owner::task(id),
+            since: tested.moment.now,
+            call: (),
+        });
+    }
+
+    #[test]
+    fn a_caller_of_a_fair_lock_gets_and_keeps_its_place_behind_a_hold_of_its_locker() {
+        let mut tested = in_queue(&[1]);
+        tested.asks(Event::Changed, 1);
+        let now = tested.moment.now;
+        assert!(tested.line.grant(held(7), Some(1), now).is_ok());
+        assert_eq!(tested.answered(AcquireOutcome::Granted), None);
+        comes(&mut tested, 2);
+        tested.asks(Event::Changed, 2);
+        assert_eq!(tested.answered(HELD), tested.listens(PATIENCE));
+        tested.confirmed();
+        let blocked = tested.sleep(RECHECK, false);
+        assert_eq!(tested.on(Event::Subscribed), blocked, "it has its place");
+        comes(&mut tested, 3);
+        tested.asks(Event::Changed, 2);
+        assert_eq!(
+            tested.heard_held(Some(RECHECK * 6)),
+            tested.sleep(RECHECK, true)
+        );
+        tested.later(RECHECK);
+        tested.asks(Event::Due, 2);
+    }
+
+    /// The one that is next is called, here or elsewhere.
+    #[test]
+    fn a_release_of_a_fair_lock_that_has_called_somebody_is_no_reason_to_ask() {
+        for (called, came) in [(true, false), (true, true), (false, false)] {
+            let mut tested = in_queue(&[2]);
+            let now = tested.moment.now;
+            assert!(tested.line.grant(held(7), None, now).is_ok());
+            tested.asks(Event::Changed, 2);
+            assert_eq!(tested.answered(HELD), tested.listens(PATIENCE));
+            tested.confirmed();
+            assert!(tested.on(Event::Subscribed).is_some());
+            if came {
+                assert_eq!(
+                    tested.on(Event::WokenUp(WakeUp::Go)),
+                    tested.sleep(RECHECK, false),
+                    "the release has no answer yet"
+                );
+            }
+            let release = ReleaseAnswer::Released(called.into());
+            tested.line.released(&release, &tested.moment);
+            assert!(tested.line.remove(&held(7)).is_some());
+            if called && !came {
+                assert_eq!(tested.on(Event::Changed), tested.sleep(RECHECK, true));
+                tested.asks(Event::WokenUp(WakeUp::Go), 2);
+            } else {
+                tested.asks(Event::Changed, 2);
+            }
+        }
+    }
+
+    #[test]
+    fn callers_of_a_fair_lock_that_come_in_an_outage_end_no_pause() {
+        let mut tested = in_queue(&[1]);
+        tested.asks(Event::Changed, 1);
+        let away = AcquireOutcome::Unavailable {
+            ends_in: Some(PATIENCE),
+        };
+        assert_eq!(tested.answered(away), tested.sleep(RETRY, false));
+        comes(&mut tested, 2);
+        assert_eq!(tested.on(Event::Changed), tested.sleep(RETRY, false));
+        tested.later(RETRY);
+        tested.asks(Event::Due, 1);
     }
 
     /// A hold of a reader.

@@ -41,6 +41,7 @@ mod subscriber;
 mod table;
 mod wake;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -84,6 +85,8 @@ pub(crate) struct Channels {
     wake: Option<WakeChannel>,
     /// The family of all locks of this locker that are in lists.
     family: &'static Family,
+    /// Whether callers have waited for fair locks, whose channels are those of locks.
+    has_queues: AtomicBool,
     hooks: Hooks,
 }
 
@@ -103,6 +106,7 @@ impl Channels {
             changed,
             wake,
             family,
+            has_queues: AtomicBool::new(false),
             hooks,
         })
     }
@@ -110,6 +114,9 @@ impl Channels {
     /// Listens to the unlock messages of a lock, if it does not yet. Returns whether a majority has
     /// confirmed that.
     pub(crate) fn listen(&self, key: &Key) -> bool {
+        if key.is_fair() {
+            self.has_queues.store(true, Ordering::Relaxed);
+        }
         let mut table = self.table.lock();
         let asks = table.listen(key);
         let is_confirmed = table.is_confirmed(key.channel());
@@ -197,8 +204,10 @@ impl Channels {
         }
         told.iter()
             .for_each(|key| (self.hooks.line)(key, Event::Heard(node)));
-        [self.family, &READ_WRITE, &FAIR]
+        let fair = self.has_queues.load(Ordering::Relaxed).then_some(&FAIR);
+        [self.family, &READ_WRITE]
             .into_iter()
+            .chain(fair)
             .flat_map(|family| Key::of_channel(name, family))
             .for_each(|key| (self.hooks.message)(&key));
     }

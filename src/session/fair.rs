@@ -92,7 +92,7 @@ async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
     .await;
     match attempt {
         Attempt::Granted(granted) => {
-            if session.queues.is_doubtful(key) {
+            if session.queues.is_doubtful(key, head.id) {
                 leave(session, key, &tickets[0], Doubt::MayCome);
             }
             // No refusal follows that would say so.
@@ -124,7 +124,9 @@ async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
         }
         Attempt::Split | Attempt::Outrun => AcquireOutcome::Split,
         Attempt::Unavailable(_) => {
-            session.queues.doubt(key);
+            front
+                .iter()
+                .for_each(|head| session.queues.doubt(key, head.id));
             leave_behind(session, key, &front, &tickets, Doubt::MayCome);
             AcquireOutcome::Unavailable {
                 ends_in: waits::outage_ends_in(session),
@@ -193,7 +195,7 @@ fn leave_behind(session: &Session, key: &Key, asked: &[Head], tickets: &[String]
 
 /// Takes a caller out of the queue that goes without the lock.
 pub(super) fn go(session: &Session, key: &Key, owner: &Owner, id: u64) {
-    let doubt = if session.queues.is_doubtful(key) {
+    let doubt = if session.queues.is_doubtful(key, id) {
         Doubt::MayCome
     } else {
         Doubt::Granted

@@ -18,8 +18,8 @@ struct KnownQueue {
     awaited: Option<(Arc<str>, Instant)>,
     /// The channels of tickets that are subscribed.
     channels: Vec<Arc<str>>,
-    /// An ask had no answer.
-    is_doubtful: bool,
+    /// The number of the last caller whose ticket was in an ask without an answer.
+    doubtful: Option<u64>,
 }
 
 impl Queues {
@@ -55,17 +55,19 @@ impl Queues {
         (now.since(*since) >= patience).then(|| Arc::clone(next))
     }
 
-    /// Records that an ask had no answer.
-    pub(super) fn doubt(&self, key: &Key) {
-        self.0.lock().entry(key.clone()).or_default().is_doubtful = true;
+    /// Records that an ask had no answer that had the tickets of callers up to this number.
+    pub(super) fn doubt(&self, key: &Key, last: u64) {
+        let mut queues = self.0.lock();
+        let queue = queues.entry(key.clone()).or_default();
+        queue.doubtful = queue.doubtful.max(Some(last));
     }
 
-    /// Returns whether an ask of those that wait had no answer.
-    pub(super) fn is_doubtful(&self, key: &Key) -> bool {
-        self.0
-            .lock()
+    /// Returns whether the ticket of the caller with this number was in an ask without an answer.
+    pub(super) fn is_doubtful(&self, key: &Key, caller: u64) -> bool {
+        let queues = self.0.lock();
+        queues
             .get(key)
-            .is_some_and(|queue| queue.is_doubtful)
+            .is_some_and(|queue| queue.doubtful >= Some(caller))
     }
 
     /// Forgets a queue. Returns the channels that were subscribed for it.
@@ -99,13 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn doubt_ends_with_those_that_wait() {
+    fn doubt_is_about_those_that_were_asked_for() {
         let (queues, key) = (Queues::default(), Key::from("k"));
-        assert!(!queues.is_doubtful(&key));
-        queues.doubt(&key);
-        assert!(queues.is_doubtful(&key));
-        assert!(queues.listen(&key, &["x".into()]).is_empty() && queues.is_doubtful(&key));
+        assert!(!queues.is_doubtful(&key, 0));
+        queues.doubt(&key, 7);
+        queues.doubt(&key, 5);
+        assert!(queues.is_doubtful(&key, 7) && !queues.is_doubtful(&key, 8));
+        assert!(queues.listen(&key, &["x".into()]).is_empty() && queues.is_mixed(&key));
         assert_eq!(queues.forget(&key), [Arc::<str>::from("x")]);
-        assert!(!queues.is_doubtful(&key));
+        assert!(!queues.is_doubtful(&key, 7) && !queues.is_mixed(&key));
     }
 }
