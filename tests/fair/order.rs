@@ -61,6 +61,35 @@ async fn all_callers_of_a_crowd_get_the_lock_by_three_scripts_each() {
     assert!(queue(&server, &key).is_empty());
 }
 
+/// The first hundred of a locker are in the queue, and the others come into it one by one.
+#[tokio::test]
+async fn very_many_callers_of_one_locker_are_served_in_their_order() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker(&server).await;
+    let lock = locks.fair(&*key);
+    let held = lock.lock().await.unwrap();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for n in 0..130 {
+        let (lock, served) = (lock.clone(), Arc::clone(&served));
+        tasks.push(tokio::spawn(async move {
+            let guard = lock.lock().await.unwrap();
+            served.lock().unwrap().push(n);
+            guard.unlock().await.unwrap();
+        }));
+        // It calls before the next one does.
+        tokio::task::yield_now().await;
+    }
+    placed(&server, &key, 100).await;
+    assert_eq!(locks.stats().waiters, 130);
+    held.unlock().await.unwrap();
+    for task in tasks {
+        soon(SOON, task).await.expect("each is told").unwrap();
+    }
+    assert_eq!(*served.lock().unwrap(), (0..130).collect::<Vec<_>>());
+    assert!(queue(&server, &key).is_empty());
+}
+
 #[tokio::test]
 async fn an_attempt_passes_nobody_and_takes_no_place() {
     let (server, key) = (Server::start(), key());
