@@ -154,7 +154,8 @@ impl Locker {
     /// all processes and JVMs. Asks no server.
     ///
     /// It is shared with Redisson's `getFairLock`, and excludes [`get`](Self::get) of the same
-    /// name, whose callers pass the queue: use a name for one kind only.
+    /// name, whose callers pass the queue: use a name for one kind only. On several independent
+    /// servers, and in [`Format::Plain`], calls that lock it fail with [`Error::Config`].
     /// [`guide::fair_locks`](crate::guide::fair_locks) has what is promised, and what is not.
     ///
     /// # Examples
