@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use crate::key::Key;
-use crate::kind::Kind;
+use crate::kind::{FAIR, Kind};
+use crate::owner::Owner;
 
 /// A lock, or permits of a semaphore, held or requested: the key, and the field that is there while
 /// it is held.
@@ -15,6 +18,31 @@ pub(crate) struct Claim {
     pub(crate) field: Arc<str>,
     /// How many permits it is of, if it is of a semaphore.
     pub(crate) permits: u32,
+}
+
+/// What the name of a ticket ends with: so it is no field.
+const TICKET: &str = ":ticket";
+
+impl Claim {
+    /// Returns what a caller has in the queue of a fair lock: its claim to be next.
+    pub(crate) fn of_ticket(key: Key, ticket: &str) -> Self {
+        Self {
+            kind: &FAIR,
+            key,
+            field: ticket.into(),
+            permits: 0,
+        }
+    }
+
+    /// Returns the ticket of a caller with this number.
+    pub(crate) fn ticket(locker: Uuid, owner: &Owner, number: u64) -> String {
+        owner.field(locker, number, TICKET)
+    }
+
+    /// Returns whether it is a caller's place in a queue, and no lock.
+    pub(crate) fn is_ticket(&self) -> bool {
+        self.kind == &FAIR && self.field.ends_with(TICKET)
+    }
 }
 
 /// What an acquire says beside its claims.
@@ -30,6 +58,8 @@ pub(crate) enum How {
         /// How many there are, if nobody has said so yet.
         capacity: Option<u32>,
     },
+    /// In the order of the queue.
+    InTurn(InTurn),
 }
 
 impl From<Option<Listing>> for How {
@@ -49,6 +79,18 @@ pub(crate) struct Among {
     pub(crate) hint: Option<Duration>,
     /// How long a reader that waits may take to come once it is told.
     pub(crate) comes: Duration,
+}
+
+/// How a locker asks for a fair lock.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct InTurn {
+    /// The tickets of its callers in their order, the first one that of the claim. None for a
+    /// caller that does not wait.
+    pub(crate) tickets: Arc<[String]>,
+    /// The ticket of somebody who is next and does not come, and is passed.
+    pub(crate) passed: Option<Arc<str>>,
+    /// How long the tickets stand in the queue without another ask.
+    pub(crate) stands: Duration,
 }
 
 /// A locker that goes into a lock's waiting list if the lock is not granted.

@@ -8,6 +8,7 @@
 //! | [`elections`] | How does one of several programs lead, and how do the others see which one? |
 //! | [`permits`] | How are so many let in at once, and no more? |
 //! | [`latches`] | How do callers wait until so many others have come? |
+//! | [`fair_locks`] | How do callers get a lock in the order in which they came? |
 //! | [`waiting`] | How long does a call wait, and what happens while the servers are away? |
 //! | [`fencing`] | How does a database, an object store or another service refuse a holder that is late? |
 //! | [`quorums`] | When are several servers worth it, and what do clusters, Sentinels and replicas give? |
@@ -52,6 +53,9 @@ pub mod readers_and_writers {}
 
 #[doc = include_str!("../docs/guide/permits.md")]
 pub mod permits {}
+
+#[doc = include_str!("../docs/guide/fair_locks.md")]
+pub mod fair_locks {}
 
 #[doc = include_str!("../docs/guide/elections.md")]
 pub mod elections {}

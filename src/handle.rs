@@ -338,6 +338,7 @@ impl Handle {
         } = self.options;
         match kind.role {
             LockRole::Alone => {}
+            LockRole::InTurn => self.session().check_fair()?,
             LockRole::Read | LockRole::Write => self.session().check_read_write()?,
             LockRole::Permit => {
                 self.session().check_permits(capacity)?;

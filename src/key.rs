@@ -49,6 +49,14 @@ pub(crate) static SEMAPHORE: Family = Family {
 
 const PERMIT_MESSAGES: &str = "redisson_sc:";
 
+/// Redisson's fair locks. They are stored as those of `LOCK`, and have a queue beside it. Its
+/// messages are on the channel of the lock, and on one for each ticket of a JVM.
+pub(crate) static FAIR: Family = Family {
+    key: "",
+    channel: LOCK.channel,
+    braces: false,
+};
+
 /// The locks of elections, as their observers know them: on the server the same as those of `LOCK`.
 /// No line has such a key, so the messages that come for one are for observers.
 pub(crate) static ELECTION: Family = Family {
@@ -97,6 +105,10 @@ const READER: &str = "lockhound_reader:";
 
 /// The prefix of the records of who has permits of a semaphore without leases.
 const RECORDS: &str = "lockhound_permits:";
+
+/// The prefixes of a fair lock's queue, and of the set that has the times of its tickets.
+const QUEUE: &str = "redisson_lock_queue:";
+const TIMEOUTS: &str = "redisson_lock_timeout:";
 
 /// The number of marks, which all locks share.
 const MARKS: usize = 1_024;
@@ -234,6 +246,26 @@ impl Key {
     /// Returns whether it is a lock with readers and writers.
     pub(crate) fn has_readers(&self) -> bool {
         ptr::eq(self.family, &READ_WRITE)
+    }
+
+    /// Returns whether it is a fair lock.
+    pub(crate) fn is_fair(&self) -> bool {
+        ptr::eq(self.family, &FAIR)
+    }
+
+    /// Returns the key of the queue of a fair lock.
+    pub(crate) fn queue(&self) -> String {
+        prefixed(QUEUE, self.as_str())
+    }
+
+    /// Returns the key of the set that has, for each ticket, until when it is in the queue.
+    pub(crate) fn queue_timeouts(&self) -> String {
+        prefixed(TIMEOUTS, self.as_str())
+    }
+
+    /// Returns the channel on which a client of Redisson tells the one that has this ticket.
+    pub(crate) fn ticket_channel(&self, ticket: &str) -> Arc<str> {
+        format!("{}:{ticket}", self.channel).into()
     }
 
     /// Returns whether it is a semaphore, of either kind.
@@ -574,7 +606,7 @@ mod tests {
 
     #[test]
     fn keys_of_families_that_share_their_names_are_not_equal() {
-        for [one, other] in [[&PERMITS, &SEMAPHORE], [&LOCK, &ELECTION]] {
+        for [one, other] in [[&PERMITS, &SEMAPHORE], [&LOCK, &ELECTION], [&LOCK, &FAIR]] {
             let [one, other] = [Key::new("x", one), Key::new("x", other)];
             assert_ne!(one, other);
             assert_ne!(one.cmp(&other), Ordering::Equal);

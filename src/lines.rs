@@ -309,6 +309,12 @@ impl<W: World> Lines<W> {
         slot.map_or_else(Vec::new, |slot| slot.front(most))
     }
 
+    /// Returns the waiters at the front of a line, but no more than this many of them.
+    pub(crate) fn first_of(&self, key: &Key, most: usize) -> Vec<Head> {
+        let slot = self.slots.get(key);
+        slot.map_or_else(Vec::new, |slot| slot.first_of(most))
+    }
+
     /// Enters this owner's hold again, or returns why it cannot.
     pub(crate) fn enter(&self, key: &Key, owner: &Owner, want: Want, now: Instant) -> Entry {
         let Some(slot) = self.slots.get(key) else {
@@ -344,7 +350,9 @@ impl<W: World> Lines<W> {
                 (Arrival::Queued, slot.line.arrive(waiter))
             }
         };
-        // What the look found lost has to be fired too, without the shard's lock.
+        // What the look found lost has to be fired too, without the shard's lock. A caller of a
+        // fair lock gets its place when it comes.
+        let starts = starts || key.is_fair() && matches!(arrival, Arrival::Queued);
         if starts || !slot.found_lost().is_empty() {
             self.run(key, slot, Event::Changed);
         }
@@ -561,6 +569,7 @@ impl<W: World> Lines<W> {
         let mut slot = self.slots.get_mut(key)?;
         let waiter = self.counted(slot.line.leave(id))?;
         self.left(key, slot);
+        self.world.left(key, &waiter);
         Some(waiter)
     }
 
@@ -570,6 +579,13 @@ impl<W: World> Lines<W> {
         if slot.line.waiters().is_empty() || slot.line.has_spare_hint() || key.has_permits() {
             self.run(key, slot, Event::Changed);
         }
+    }
+
+    /// Returns whether a waiter is in line.
+    pub(crate) fn has_waiter(&self, key: &Key, id: u64) -> bool {
+        self.slots
+            .get(key)
+            .is_some_and(|slot| slot.head(id).is_some())
     }
 
     /// Returns whether this key has waiters.
@@ -698,6 +714,7 @@ mod tests {
                 lister: None,
                 hint: None,
                 ends_apart: false,
+                queues: false,
                 sources: self.sources,
             }
         }

@@ -16,6 +16,7 @@ use crate::hold::HoldState;
 use crate::holder::Holder;
 use crate::identity::Scope;
 use crate::key::Key;
+use crate::kind::FAIR;
 use crate::options::{Reentry, validate_duration};
 use crate::owner::Owner;
 use crate::session::{SharedSession, Views};
@@ -65,6 +66,11 @@ pub struct Lock(Handle);
 impl Lock {
     pub(crate) fn new(shared: Arc<SharedSession>, key: Key) -> Self {
         Self(Handle::new(shared, [key].into()))
+    }
+
+    /// Makes a fair lock.
+    pub(crate) fn in_turn(shared: Arc<SharedSession>, key: Key) -> Self {
+        Self(Handle::of_kind(shared, key, &FAIR))
     }
 
     /// Returns the name of the lock.

@@ -14,7 +14,8 @@ use crate::election::Election;
 use crate::error::Error;
 use crate::foreign::{self, log};
 use crate::key::{
-    ELECTION, Key, LATCH, PERMITS as PERMITS_FAMILY, READ_WRITE, SEMAPHORE as SEMAPHORE_FAMILY,
+    ELECTION, FAIR, Key, LATCH, PERMITS as PERMITS_FAMILY, READ_WRITE,
+    SEMAPHORE as SEMAPHORE_FAMILY,
 };
 use crate::kind::Format;
 #[cfg(test)]
@@ -149,6 +150,26 @@ impl Locker {
     pub fn rw(&self, name: impl Into<Key>) -> RwLock {
         let key = name.into().under(&self.prefix, &READ_WRITE);
         RwLock::new(Arc::clone(&self.shared), key)
+    }
+
+    /// Returns the fair lock of this name: its callers get it in the order in which they came, in
+    /// all processes and JVMs. Asks no server.
+    ///
+    /// It is shared with Redisson's `getFairLock`, and excludes [`get`](Self::get) of the same
+    /// name, whose callers pass the queue: use a name for one kind only. On several independent
+    /// servers, and in [`Format::Plain`], calls that lock it fail with [`Error::Config`].
+    /// [`guide::fair_locks`](crate::guide::fair_locks) has what is promised, and what is not.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// let guard = locks.fair("printer").lock().await?; // behind those that came before
+    /// guard.unlock().await
+    /// # }
+    /// ```
+    pub fn fair(&self, name: impl Into<Key>) -> Lock {
+        let key = name.into().under(&self.prefix, &FAIR);
+        Lock::in_turn(Arc::clone(&self.shared), key)
     }
 
     /// Returns the semaphore of this name, whose permits many have at once. Asks no server.

@@ -3,7 +3,7 @@
 //! same rights; a test compares the two.
 
 use crate::key::{Key, MEMORY, WAKE};
-use crate::kind::{CommandsOfKind, PERMITS as PERMIT_KIND, READ};
+use crate::kind::{CommandsOfKind, FAIR as FAIR_KIND, PERMITS as PERMIT_KIND, READ};
 use crate::label;
 use crate::options::{Fencing, Settings};
 
@@ -235,6 +235,31 @@ const PERMITS: &[Row] = &[
     ),
 ];
 
+/// What a fair lock has beside its key: the queue, and the times of its tickets.
+const FAIR: &[Row] = &[
+    Row(
+        Sent,
+        LOCKING,
+        &["EVALSHA NO-SCRIPT 1 QUEUE", "EVALSHA NO-SCRIPT 1 TIMEOUTS"],
+    ),
+    Row(
+        Called,
+        LOCKING,
+        &[
+            "LRANGE QUEUE 0 -1",
+            "LINDEX QUEUE 0",
+            "RPUSH QUEUE t",
+            "LINSERT QUEUE BEFORE t u",
+            "LPOP QUEUE",
+            "LREM QUEUE 1 t",
+            "ZSCORE TIMEOUTS t",
+            "ZADD TIMEOUTS 1 t",
+            "ZREM TIMEOUTS t",
+            "TIME",
+        ],
+    ),
+];
+
 /// What an election has beside its lock: the value of its leader, and the messages that tell
 /// observers of it.
 const ELECTION: &[Row] = &[
@@ -348,9 +373,11 @@ pub(crate) fn rights(
         }
         let (has_readers, has_permits) = (key.has_readers(), key.has_permits());
         // Readers call what writers call, and both kinds of semaphores the same.
-        let kind = match (has_readers, has_permits) {
-            (true, _) => &READ,
-            (_, true) => &PERMIT_KIND,
+        let is_fair = key.is_fair();
+        let kind = match (has_readers, has_permits, is_fair) {
+            (true, ..) => &READ,
+            (_, true, _) => &PERMIT_KIND,
+            (.., true) => &FAIR_KIND,
             _ => settings.kind,
         };
         let CommandsOfKind {
@@ -366,7 +393,7 @@ pub(crate) fn rights(
         ];
         let of_kind_of_several = [Row(Called, TOLERANCE, to_retake)];
         let is_election = key.is_election();
-        let of_lock: [(bool, &[Row]); 11] = [
+        let of_lock: [(bool, &[Row]); 12] = [
             (tokens && !has_permits, TOKENS),
             (!has_permits, ANY),
             (has_permits, PERMITS),
@@ -374,6 +401,7 @@ pub(crate) fn rights(
             (nodes > 1, &of_kind_of_several),
             (has_lists && kind.hands_over(), LIST),
             (has_readers, READ_WRITE),
+            (is_fair, FAIR),
             (in_cluster, SHARDED_MESSAGES),
             (true, MESSAGES),
             (is_election && in_cluster, SHARDED_ELECTION),
@@ -442,6 +470,8 @@ fn name(word: &str, key: &Key) -> Option<(String, Option<&'static str>)> {
         "LEADER-CHANNEL" | "LEADER-CHANNEL-KEY" => (key.to_leader().channel().to_string(), None),
         "COUNTED" => (key.latch_calls(), None),
         "RECORDS" => (key.permit_records(), None),
+        "QUEUE" => (key.queue(), None),
+        "TIMEOUTS" => (key.queue_timeouts(), None),
         "MARK" => (key.mark().to_owned(), Some("~lockhound_fence:*")),
         "WAKE" => (format!("{WAKE}any"), Some("&lockhound_wake:*")),
         "LABEL" => (label::key_of("any"), Some("~lockhound_label:*")),
@@ -475,8 +505,8 @@ mod tests {
 
     use super::*;
     use crate::key::{
-        ELECTION as ELECTION_FAMILY, Family, LATCH as LATCH_FAMILY, PERMITS as PERMITS_FAMILY,
-        READ_WRITE as READ_WRITE_FAMILY, SEMAPHORE,
+        ELECTION as ELECTION_FAMILY, FAIR as FAIR_FAMILY, Family, LATCH as LATCH_FAMILY,
+        PERMITS as PERMITS_FAMILY, READ_WRITE as READ_WRITE_FAMILY, SEMAPHORE,
     };
     use crate::kind::Format;
     use crate::options::{Options, Replicas};
@@ -634,6 +664,11 @@ mod tests {
     #[test]
     fn the_rights_of_latches_are_the_documented_ones() {
         assert_documented(&[&LATCH_FAMILY], 10, "");
+    }
+
+    #[test]
+    fn the_rights_of_fair_locks_are_the_documented_ones() {
+        assert_documented(&[&FAIR_FAMILY], 10, "");
     }
 
     #[test]

@@ -48,8 +48,8 @@ async fn the_programs_recorder_receives_counts_and_times() {
         .filter(|(name, _)| name.contains("_total"));
     let counters: Vec<_> = counters.map(|(_, count)| count).collect();
     assert_eq!(
-        counters, [0; 89],
-        "each begins before its first event: 5, and for each of 6 kinds 8 outcomes, and losses for 6 reasons"
+        counters, [0; 103],
+        "each begins before its first event: 5, and for each of 7 kinds 8 outcomes, and losses for 6 reasons"
     );
     let lost = locks.get(key());
     let guard = lost.lock().await.unwrap();

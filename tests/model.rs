@@ -29,6 +29,7 @@
 //!   that a release is given up after a lease.
 //! - Readers: see `model/rw.rs`, and who of them and of writers asks when `model/rw_phases.rs`.
 //! - Permits: see `model/permits.rs`, and who asks when `model/permits_waits.rs`.
+//! - The queue of a fair lock: see `model/fair.rs`.
 //! - The value of a leader, and who sees it: see `model/election.rs`.
 //! - Latches, and who waits for them: see `model/latch.rs`.
 //! - Several nodes: see `model/quorum`. Which locker is woken when, and hand-overs within a
@@ -57,6 +58,8 @@ mod checked;
 mod client;
 #[path = "model/election.rs"]
 mod election;
+#[path = "model/fair.rs"]
+mod fair;
 #[path = "model/latch.rs"]
 mod latch;
 #[path = "model/memory/mod.rs"]

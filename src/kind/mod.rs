@@ -4,6 +4,7 @@
 //! A kind is one file here and one folder of `lua/`. [`Kind::excludes`] says which kinds keep each
 //! other out; whoever asks whether a lock is held asks that.
 
+mod fair;
 mod permits;
 mod plain;
 mod read_write;
@@ -14,6 +15,7 @@ mod trial;
 
 use std::fmt;
 
+pub(crate) use self::fair::FAIR;
 pub(crate) use self::permits::{PERMITS, SEMAPHORE};
 use self::plain::PLAIN;
 pub(crate) use self::read_write::{READ, WRITE};
@@ -63,17 +65,20 @@ pub enum LockKind {
     Semaphore,
     /// `election`: an [`Election`](crate::Election).
     Election,
+    /// `fair`: a [`Lock`](crate::Lock) of [`Locker::fair`](crate::Locker::fair).
+    Fair,
 }
 
 impl LockKind {
     /// All kinds, each at the place of its counts.
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Lock,
         Self::Read,
         Self::Write,
         Self::Permits,
         Self::Semaphore,
         Self::Election,
+        Self::Fair,
     ];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -84,6 +89,7 @@ impl LockKind {
             Self::Permits => "permits",
             Self::Semaphore => "semaphore",
             Self::Election => "election",
+            Self::Fair => "fair",
         }
     }
 }
@@ -100,6 +106,8 @@ pub(crate) enum LockRole {
     /// Nobody else has it.
     #[default]
     Alone,
+    /// The same, and its callers have it in the order of a queue on the server.
+    InTurn,
     /// Readers have it together.
     Read,
     /// As `Alone`, of a lock that also has readers.
@@ -150,7 +158,7 @@ impl Kind {
     pub(crate) fn suffix(&self) -> &'static str {
         match self.role {
             LockRole::Write => ":write",
-            LockRole::Alone | LockRole::Read | LockRole::Permit => "",
+            LockRole::Alone | LockRole::InTurn | LockRole::Read | LockRole::Permit => "",
         }
     }
 }
@@ -166,7 +174,8 @@ pub(crate) struct CommandsOfKind {
 }
 
 /// The scripts that differ between kinds. A kind that hands nothing over has only the text of
-/// `acquire`, `release` and `renew`, and nothing asks for the others.
+/// `acquire`, `release` and `renew`, or those of a lock for what is held, and nothing asks for the
+/// others.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     /// For one lock: the loops of `acquire_all` cost time, and a step of the batcher has two keys.
@@ -203,6 +212,25 @@ impl Scripts {
             raise: Script::new("raise", texts),
         }
     }
+
+    /// Returns the scripts of a kind that is acquired and released by texts of its own, and is
+    /// otherwise stored as another one.
+    const fn held_as(other: Texts, own: Texts) -> Self {
+        Self {
+            acquire: Script::new("acquire", own),
+            acquire_all: Script::new("acquire_all", other),
+            enlist: Script::new("enlist_alone", other),
+            count: Script::new("count", other),
+            release: Script::new("release", own),
+            keep: Script::new("keep", other),
+            hand_over: Script::new("hand_over", other),
+            batch: Script::new("batch", other),
+            renew: Script::new("renew", other),
+            retake: Script::new("retake", other),
+            extend: Script::new("extend", other),
+            raise: Script::new("raise", other),
+        }
+    }
 }
 
 // Two that only statistics tell apart are one kind.
@@ -222,4 +250,12 @@ impl fmt::Debug for Kind {
 
 /// All kinds that have scripts of their own.
 #[cfg(test)]
-pub(crate) static KINDS: [&Kind; 6] = [&REDISSON, &PLAIN, &READ, &WRITE, &PERMITS, &trial::TRIAL];
+pub(crate) static KINDS: [&Kind; 7] = [
+    &REDISSON,
+    &PLAIN,
+    &READ,
+    &WRITE,
+    &PERMITS,
+    &FAIR,
+    &trial::TRIAL,
+];

@@ -3,7 +3,7 @@
 
 use super::{CommandsOfKind, Format, Kind, LockKind, LockRole, Scripts};
 use crate::key::LOCK;
-use crate::lua::texts;
+use crate::lua::{Texts, texts};
 
 pub(super) static REDISSON: Kind = kind(LockKind::Lock);
 pub(crate) static ELECTION: Kind = kind(LockKind::Election);
@@ -25,8 +25,10 @@ const fn kind(counted: LockKind) -> Kind {
             to_do_both: &[],
             to_retake: &["EXISTS LOCK"],
         },
-        scripts: Scripts::of(texts!(
-            "redisson" "acquire" "acquire_all" "count" "release" "keep" "hand_over" "renew" "retake" "extend" "raise"
-        )),
+        scripts: Scripts::of(TEXTS),
     }
 }
+
+pub(super) const TEXTS: Texts = texts!(
+    "redisson" "acquire" "acquire_all" "count" "release" "keep" "hand_over" "renew" "retake" "extend" "raise"
+);

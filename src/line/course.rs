@@ -49,6 +49,8 @@ pub(super) struct Course {
     pub(super) listing: bool,
     /// Whether a caller got the lock since its locker began to listen.
     pub(super) was_granted: bool,
+    /// Whether a caller has come since the last acquire began: it has no place in the queue yet.
+    pub(super) unplaced: bool,
 }
 
 /// What is under way.
@@ -225,6 +227,10 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             (Event::Outage, Phase::Blocked { .. } | Phase::Rests(_)) => {
                 Some(Effect::GiveUp { came_by: None })
             }
+            // A caller that comes in a pause gets its place at the end of that.
+            (Event::Changed, Phase::Rests(rest)) if moment.queues && !rest.hears => {
+                self.go_on(rest, moment)
+            }
             // Others are not waited for any more, but the pause that keeps lockers apart may still
             // follow.
             (Event::Changed, Phase::Rests(rest)) if !self.queue.is_empty() => {
@@ -304,6 +310,11 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
     /// Finds out what to do next.
     fn look(&mut self, moment: &Moment<'_>) -> Option<Effect<R>> {
         let now = moment.now;
+        // The servers have to hear of callers that wait for a hold here, in time.
+        let until = match self.course.phase {
+            Phase::Blocked { until } | Phase::Rests(Rest { until, .. }) => Some(until),
+            _ => None,
+        };
         self.course.phase = Phase::Looks;
         // First: until the release is sent, nobody can get the lock.
         if let Some(release) = self.passed.take() {
@@ -321,7 +332,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         {
             return Some(Effect::SendBack(head.id));
         }
-        if let Some(until) = self.blocked_until(shares, moment) {
+        if let Some(until) = self.blocked_until(shares, until, moment) {
             self.course.phase = Phase::Blocked { until };
             return Some(Effect::WakeAt {
                 until,
@@ -340,6 +351,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             .wake_state
             .as_mut()
             .is_some_and(|wake_state| wake_state.take_passed_on())
+            && !(moment.queues && self.course.unplaced)
         {
             return self.rest_for_others(moment.look(), Then::Look, moment);
         }
@@ -377,7 +389,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         }
         // The list keeps them apart.
         let first_alone = self.course.is_first_alone(now) && listing.is_none();
-        self.course.changed = false;
+        (self.course.changed, self.course.unplaced) = (false, false);
         self.course.phase = Phase::Asks { sent: now };
         Some(Effect::Ask {
             head,
@@ -388,13 +400,22 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
     }
 
     /// Returns how long the holds here keep a head from asking, at most.
-    fn blocked_until(&self, shares: bool, moment: &Moment<'_>) -> Option<Instant> {
+    fn blocked_until(
+        &self,
+        shares: bool,
+        blocked: Option<Instant>,
+        moment: &Moment<'_>,
+    ) -> Option<Instant> {
         let now = moment.now;
         let blocks = |hold: &&H| hold.blocks(now) && !(shares && hold.shares());
         let mut blocking = self.holds.iter().filter(blocks).peekable();
         blocking.peek()?;
         // Release and loss come as changes. This only bounds the wait (invariant 6).
         let until = now + moment.recheck;
+        if moment.queues {
+            let until = blocked.unwrap_or(until);
+            return (!self.course.unplaced && now < until).then_some(until);
+        }
         if moment.hint.is_none() || !blocking.all(RawHold::shares) {
             return Some(until);
         }
@@ -724,6 +745,7 @@ mod tests {
                 lister: Some(&LOCKER),
                 hint: None,
                 ends_apart: false,
+                queues: false,
                 sources: WakeSources::default(),
             };
             Self { line, moment }
@@ -1482,6 +1504,91 @@ mod tests {
         assert_eq!(tested.on(Event::Stopped), Some(Effect::Release(3, None)));
         assert!(tested.line.remove(&held(7)).is_some());
         tested.asks(Event::HandedOver, 2);
+    }
+
+    /// A line of a fair lock with these waiters.
+    fn in_queue(waiters: &[u64]) -> Tested {
+        let mut tested = Tested::with(waiters);
+        let moment = &mut tested.moment;
+        (moment.queues, moment.ends_apart) = (true, true);
+        (moment.counts, moment.lister) = (false, None);
+        tested
+    }
+
+    fn comes(tested: &mut Tested, id: u64) {
+        tested.line.arrive(Waiter {
+            id,
+            owner: Owner::task(id),
+            since: tested.moment.now,
+            call: (),
+        });
+    }
+
+    #[test]
+    fn a_caller_of_a_fair_lock_gets_and_keeps_its_place_behind_a_hold_of_its_locker() {
+        let mut tested = in_queue(&[1]);
+        tested.asks(Event::Changed, 1);
+        let now = tested.moment.now;
+        assert!(tested.line.grant(held(7), Some(1), now).is_ok());
+        assert_eq!(tested.answered(AcquireOutcome::Granted), None);
+        comes(&mut tested, 2);
+        tested.asks(Event::Changed, 2);
+        assert_eq!(tested.answered(HELD), tested.listens(PATIENCE));
+        tested.confirmed();
+        let blocked = tested.sleep(RECHECK, false);
+        assert_eq!(tested.on(Event::Subscribed), blocked, "it has its place");
+        comes(&mut tested, 3);
+        tested.asks(Event::Changed, 2);
+        assert_eq!(
+            tested.heard_held(Some(RECHECK * 6)),
+            tested.sleep(RECHECK, true)
+        );
+        tested.later(RECHECK);
+        tested.asks(Event::Due, 2);
+    }
+
+    /// The one that is next is called, here or elsewhere.
+    #[test]
+    fn a_release_of_a_fair_lock_that_has_called_somebody_is_no_reason_to_ask() {
+        for (called, came) in [(true, false), (true, true), (false, false)] {
+            let mut tested = in_queue(&[2]);
+            let now = tested.moment.now;
+            assert!(tested.line.grant(held(7), None, now).is_ok());
+            tested.asks(Event::Changed, 2);
+            assert_eq!(tested.answered(HELD), tested.listens(PATIENCE));
+            tested.confirmed();
+            assert!(tested.on(Event::Subscribed).is_some());
+            if came {
+                assert_eq!(
+                    tested.on(Event::WokenUp(WakeUp::Go)),
+                    tested.sleep(RECHECK, false),
+                    "the release has no answer yet"
+                );
+            }
+            let release = ReleaseAnswer::Released(called.into());
+            tested.line.released(&release, &tested.moment);
+            assert!(tested.line.remove(&held(7)).is_some());
+            if called && !came {
+                assert_eq!(tested.on(Event::Changed), tested.sleep(RECHECK, true));
+                tested.asks(Event::WokenUp(WakeUp::Go), 2);
+            } else {
+                tested.asks(Event::Changed, 2);
+            }
+        }
+    }
+
+    #[test]
+    fn callers_of_a_fair_lock_that_come_in_an_outage_end_no_pause() {
+        let mut tested = in_queue(&[1]);
+        tested.asks(Event::Changed, 1);
+        let away = AcquireOutcome::Unavailable {
+            ends_in: Some(PATIENCE),
+        };
+        assert_eq!(tested.answered(away), tested.sleep(RETRY, false));
+        comes(&mut tested, 2);
+        assert_eq!(tested.on(Event::Changed), tested.sleep(RETRY, false));
+        tested.later(RETRY);
+        tested.asks(Event::Due, 1);
     }
 
     /// A hold of a reader.

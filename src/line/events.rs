@@ -169,6 +169,9 @@ pub(crate) struct Moment<'a> {
     pub(crate) hint: Option<Duration>,
     /// Whether what is held ends in parts, so that the end of one says nothing of the others.
     pub(crate) ends_apart: bool,
+    /// Whether each caller has a place in a queue on the server: it is asked for when a caller
+    /// comes, even if a hold here has the lock, and a release calls who is next.
+    pub(crate) queues: bool,
     pub(crate) sources: WakeSources,
 }
 

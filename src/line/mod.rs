@@ -320,6 +320,14 @@ impl<H, C, R> Line<H, C, R> {
 
     /// Takes in a server's answer to a release that has notified others.
     pub(crate) fn released(&mut self, release: &ReleaseAnswer, moment: &Moment<'_>) {
+        if moment.queues {
+            // It has called the one that is next, which may wait here.
+            let called = matches!(release, ReleaseAnswer::Released(told) if *told > 0);
+            if let Some(wake_state) = self.wake_state.as_mut().filter(|_| called) {
+                wake_state.leave_to_next();
+            }
+            return;
+        }
         let who_else = match release {
             ReleaseAnswer::PassedOn {
                 place,
@@ -457,6 +465,7 @@ impl<H, C: Wants, R> Line<H, C, R> {
     /// Puts a waiter in line. Returns whether the line begins with it: then [`Event::Changed`]
     /// follows, and the rounds before it say nothing.
     pub(crate) fn arrive(&mut self, waiter: Waiter<C>) -> bool {
+        self.course.unplaced = true;
         let begins = self.course.phase == Phase::Idle;
         if begins {
             self.last_round = LastRound::Pending;

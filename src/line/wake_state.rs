@@ -218,6 +218,11 @@ impl WakeState {
         }
     }
 
+    /// Records that the release of its locker has called the one that is next in a queue.
+    pub(super) fn leave_to_next(&mut self) {
+        self.passed_on = true;
+    }
+
     /// Records that others have a turn, and that no locker is in the list. If the locker `listens`,
     /// a message of its own release comes.
     pub(super) fn give_turn(&mut self, given: Given, listens: bool, now: Instant) {

@@ -49,6 +49,8 @@ impl<W: World> Lines<W> {
         {
             more = let_in(&mut slot, from);
         }
+        same.iter()
+            .for_each(|waiter| self.world.left(&hold.claim.key, waiter));
         same
     }
 
@@ -95,8 +97,12 @@ impl<W: World> Lines<W> {
                 .map(|waiter| (waiter.id, which(waiter)))
                 .collect();
             let chosen = chunk.iter().filter(|(_, chosen)| *chosen);
+            let known = out.len();
             out.extend(chosen.filter_map(|&(id, _)| self.counted(slot.line.leave(id))));
             self.left(key, slot);
+            out[known..]
+                .iter()
+                .for_each(|waiter| self.world.left(key, waiter));
             let Some((id, _)) = chunk.last().filter(|_| chunk.len() == CHUNK) else {
                 break;
             };

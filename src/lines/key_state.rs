@@ -94,6 +94,16 @@ impl<W: World> KeyState<W> {
             .collect()
     }
 
+    /// Returns what is known of the waiters at the front, but of no more than this many of them.
+    pub(super) fn first_of(&self, most: usize) -> Vec<Head> {
+        self.line
+            .waiters()
+            .range(0)
+            .take(most)
+            .map(head_of)
+            .collect()
+    }
+
     /// Returns the holds whose loss was noticed under the shard's lock, for firing after it is
     /// released.
     pub(super) fn found_lost(&self) -> Vec<Arc<Hold>> {

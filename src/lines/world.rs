@@ -1,6 +1,6 @@
 //! What the lines need of what is around them: a session, or a test.
 
-use super::Head;
+use super::{CallWaiter, Head};
 use crate::clock::Instant;
 use crate::key::Key;
 use crate::line::{Effect, Event, Moment};
@@ -28,6 +28,10 @@ pub(crate) trait World {
 
     /// Records that a lock is about to be released, whose message may be heard.
     fn begin_release(&self, key: &Key);
+
+    /// Records that a waiter was taken out of the line without a grant of its own. It is called
+    /// after the shard's lock is released.
+    fn left(&self, _key: &Key, _waiter: &CallWaiter<Self::RawGuard>) {}
 
     /// Records that a line begins to wait for lockers elsewhere.
     fn waits_for_others(&self);

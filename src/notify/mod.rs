@@ -41,6 +41,7 @@ mod subscriber;
 mod table;
 mod wake;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -49,7 +50,7 @@ pub(crate) use self::subscriber::listen;
 use self::table::{SubscriptionChanges, Table};
 use self::wake::WakeChannel;
 use crate::clock::Instant;
-use crate::key::{Family, Key, READ_WRITE};
+use crate::key::{FAIR, Family, Key, READ_WRITE};
 use crate::lease::NodeIndex;
 use crate::line::{Event, WakeSources, WakeUp};
 use crate::sync::{Arc, Mutex};
@@ -61,6 +62,9 @@ const SWEEP: Duration = Duration::from_millis(100);
 /// What the release of a write publishes behind its message, for clients of Redisson alone: see
 /// `lua/write/release.lua`. Nothing was released since that message.
 const FOR_REDISSON: &str = "00";
+
+/// What the wake-up of a locker begins with that is next for a fair lock; the lock follows.
+const NEXT: &str = "fair ";
 
 /// Called for everything that the line of this lock has to know, if there is one.
 type LineHook = Box<dyn Fn(&Key, Event) + Send + Sync>;
@@ -81,6 +85,8 @@ pub(crate) struct Channels {
     wake: Option<WakeChannel>,
     /// The family of all locks of this locker that are in lists.
     family: &'static Family,
+    /// Whether callers have waited for fair locks, whose channels are those of locks.
+    has_queues: AtomicBool,
     hooks: Hooks,
 }
 
@@ -100,6 +106,7 @@ impl Channels {
             changed,
             wake,
             family,
+            has_queues: AtomicBool::new(false),
             hooks,
         })
     }
@@ -107,6 +114,9 @@ impl Channels {
     /// Listens to the unlock messages of a lock, if it does not yet. Returns whether a majority has
     /// confirmed that.
     pub(crate) fn listen(&self, key: &Key) -> bool {
+        if key.is_fair() {
+            self.has_queues.store(true, Ordering::Relaxed);
+        }
         let mut table = self.table.lock();
         let asks = table.listen(key);
         let is_confirmed = table.is_confirmed(key.channel());
@@ -122,6 +132,21 @@ impl Channels {
     pub(crate) fn stop_listening(&self, key: &Key, lingers: bool) {
         if self.table.lock().leave(key, lingers, Instant::now()) {
             // The tasks may sleep for longer than that, since there was nothing to remove before.
+            self.tell();
+        }
+    }
+
+    /// Listens to one more channel for a lock, if it does not yet.
+    pub(crate) fn listen_at(&self, channel: &Arc<str>, key: &Key) {
+        if self.table.lock().listen_at(channel, key) {
+            self.tell();
+        }
+    }
+
+    /// Stops listening to such a channel.
+    pub(crate) fn stop_listening_at(&self, channel: &Arc<str>, key: &Key) {
+        let now = Instant::now();
+        if self.table.lock().leave_at(channel, key, false, now) {
             self.tell();
         }
     }
@@ -154,7 +179,11 @@ impl Channels {
     fn message(&self, node: NodeIndex, name: &str, text: &str) {
         if self.wake.as_ref().is_some_and(|wake| *wake.name == *name) {
             // Anybody may send one, so it is only a hint.
-            if let Some((wake_up, key)) = WakeUp::parse(text)
+            if let Some(key) = text.strip_prefix(NEXT)
+                && let Some(key) = Key::of_stored(key, &FAIR)
+            {
+                (self.hooks.line)(&key, Event::WokenUp(WakeUp::Go));
+            } else if let Some((wake_up, key)) = WakeUp::parse(text)
                 && let Some(key) = Key::of_stored(key, self.family)
             {
                 (self.hooks.line)(&key, Event::WokenUp(wake_up));
@@ -175,8 +204,10 @@ impl Channels {
         }
         told.iter()
             .for_each(|key| (self.hooks.line)(key, Event::Heard(node)));
+        let fair = self.has_queues.load(Ordering::Relaxed).then_some(&FAIR);
         [self.family, &READ_WRITE]
             .into_iter()
+            .chain(fair)
             .flat_map(|family| Key::of_channel(name, family))
             .for_each(|key| (self.hooks.message)(&key));
     }
@@ -190,8 +221,16 @@ impl Channels {
 
     fn confirm(&self, node: usize, batch: &SubscriptionChanges) {
         let keys = self.table.lock().confirm(node, batch);
+        // A line waits for the channel of its lock. What came before another one was not heard.
+        let event = |own| {
+            if own {
+                Event::Subscribed
+            } else {
+                Event::Missed
+            }
+        };
         keys.iter()
-            .for_each(|key| (self.hooks.line)(key, Event::Subscribed));
+            .for_each(|(name, key)| (self.hooks.line)(key, event(name == key.channel())));
     }
 
     /// Returns what a node has to be asked for now, and how long it is until a channel has to be

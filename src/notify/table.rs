@@ -118,7 +118,11 @@ impl Table {
 
     /// Adds a listener. Returns whether a node has to be asked for its channel.
     pub(super) fn listen(&mut self, key: &Key) -> bool {
-        let name = key.channel();
+        self.listen_at(key.channel(), key)
+    }
+
+    /// Adds a listener at this channel. Returns whether a node has to be asked for it.
+    pub(super) fn listen_at(&mut self, name: &Name, key: &Key) -> bool {
         let channel = self.channels.entry(Arc::clone(name)).or_default();
         if !channel.listeners.contains(key) {
             channel.listeners.push(key.clone());
@@ -140,7 +144,11 @@ impl Table {
     /// Removes a listener. Returns whether its channel is now the first to be removed, of those
     /// without listeners.
     pub(super) fn leave(&mut self, key: &Key, lingers: bool, now: Instant) -> bool {
-        let name = key.channel();
+        self.leave_at(key.channel(), key, lingers, now)
+    }
+
+    /// Removes a listener at this channel.
+    pub(super) fn leave_at(&mut self, name: &Name, key: &Key, lingers: bool, now: Instant) -> bool {
         let Some(channel) = self.channels.get_mut(name) else {
             return false;
         };
@@ -272,17 +280,24 @@ impl Table {
         batch
     }
 
-    /// Records that a node has confirmed a batch. Returns the listeners that wait for that.
-    pub(super) fn confirm(&mut self, node: usize, batch: &SubscriptionChanges) -> Vec<Key> {
+    /// Records that a node has confirmed a batch. Returns the listeners that wait for that, each
+    /// with its channel.
+    pub(super) fn confirm(&mut self, node: usize, batch: &SubscriptionChanges) -> Vec<(Name, Key)> {
         for name in &batch.add {
             self.nodes[node]
                 .has
                 .insert(Arc::clone(name), SubscriptionState::Confirmed);
         }
-        let channels = batch.add.iter().filter_map(|name| self.channels.get(name));
-        channels
-            .flat_map(|channel| channel.listeners.clone())
-            .collect()
+        let channels = batch.add.iter().filter_map(|name| {
+            let channel = self.channels.get(name)?;
+            Some((name, channel))
+        });
+        let listeners = |(name, channel): (&Name, &Channel)| {
+            let name = Arc::clone(name);
+            let pair = move |key: &Key| (Arc::clone(&name), key.clone());
+            channel.listeners.iter().map(pair).collect::<Vec<_>>()
+        };
+        channels.flat_map(listeners).collect()
     }
 
     /// Records that a node may or may not have executed a batch, so that it is asked once more.
@@ -545,13 +560,30 @@ mod tests {
         assert_eq!(table.message("y"), None);
     }
 
+    /// As the tickets of a fair lock have.
+    #[test]
+    fn a_lock_may_have_more_channels_than_its_own() {
+        let (mut table, x, start) = (Table::new(1), key("x"), Instant::now());
+        table.listen(&x);
+        assert!(table.listen_at(&"other".into(), &x) && !table.listen_at(&"other".into(), &x));
+        let batch = table.batch(0);
+        assert_eq!(
+            table.confirm(0, &batch),
+            [("other".into(), x.clone()), (name("x"), x.clone())]
+        );
+        assert_eq!(table.message("other"), Some(vec![x.clone()]));
+        assert!(table.leave_at(&"other".into(), &x, false, start));
+        assert!(table.sweep(start) && table.message("other").is_none());
+        assert_eq!(table.message(x.channel()), Some(vec![x]));
+    }
+
     #[test]
     fn a_channel_is_confirmed_by_a_majority() {
         let mut table = Table::new(3);
         let x = key("x");
         table.listen(&x);
         let first = table.batch(0);
-        assert_eq!(table.confirm(0, &first), [x]);
+        assert_eq!(table.confirm(0, &first), [(name("x"), x)]);
         assert!(!table.is_confirmed(&name("x")));
         settle(&mut table, 2);
         assert!(table.is_confirmed(&name("x")));

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::fair::{Queued, queue_keys, queued, wakes};
 use super::permits::{Served, acquire_words, served};
 use super::refusal::{Subject, subjects};
 use super::release::Release;
@@ -13,9 +14,10 @@ use super::reply::{array, fence, forbidden, is_forgotten, remaining};
 use super::sending::{ClusterRoute, Op};
 use super::slots::{by_slot, chosen, torn};
 use super::word::{
-    NOTHING, Word, batched, counter, fields, lock, millis, number, scripts_of, text, timeout,
+    NOTHING, Word, batched, channel, counter, fields, lock, millis, number, scripts_of, text,
+    timeout,
 };
-use crate::claim::{Among, Claim, How, Listing, Wakes};
+use crate::claim::{Among, Claim, How, InTurn, Listing, Wakes};
 use crate::error::NodeFailure;
 use crate::fence::{Fence, Source};
 use crate::kind::LockRole;
@@ -66,6 +68,8 @@ pub(crate) enum ListPlace {
     Behind(u64),
     /// The server refused to put it there, with this error.
     Refused(String),
+    /// Its callers are in the queue of a fair lock.
+    InQueue(Queued),
 }
 
 impl Op for Acquire {
@@ -84,7 +88,9 @@ impl Op for Acquire {
         let (script, name) = match (&**claims, how) {
             ([_], How::Listed(_)) => (&scripts.enlist, Some("enlist")),
             ([_], How::Plainly) => (&scripts.acquire, Some("acquire")),
-            ([_], How::Among(_)) | (_, How::Permits { .. }) => (&scripts.acquire, None),
+            ([_], How::Among(_) | How::InTurn(_)) | (_, How::Permits { .. }) => {
+                (&scripts.acquire, None)
+            }
             _ => (&scripts.acquire_all, None),
         };
         let keys = claims
@@ -100,6 +106,10 @@ impl Op for Acquire {
             ([claim], How::Among(among)) => {
                 WordList::new(keys.chain(timeout(claim)), args.chain(asked(claim, among)))
             }
+            ([claim], How::InTurn(turn)) => WordList::new(
+                keys.chain(queue_keys(&claim.key)),
+                args.chain(in_turn(claim, turn, topology)),
+            ),
             (_, How::Permits { capacity }) => acquire_words(claims, *lease, *capacity),
             _ => WordList::new(keys, args),
         };
@@ -111,6 +121,8 @@ impl Op for Acquire {
             takes: true,
             idle: match how {
                 How::Permits { .. } => serves_nobody,
+                // What it puts into the queue, it puts there once.
+                How::InTurn(_) => |reply| queued(reply).is_some() || is_forgotten(reply),
                 _ => |reply| held_for(reply).is_some() || is_forgotten(reply),
             },
             slot: None,
@@ -126,6 +138,11 @@ impl Op for Acquire {
             How::Permits { .. } => served(reply)
                 .filter(|served| served.callers <= callers)
                 .map(|served| Some(AcquireAnswer::Served(served))),
+            How::InTurn(_) => {
+                let listed = |(ttl, queued)| AcquireAnswer::Listed(ttl, ListPlace::InQueue(queued));
+                let answer = queued(reply).map(listed);
+                answer.or_else(|| self::answer(reply, callers)).map(Some)
+            }
             _ => answer(reply, callers).map(Some),
         }
     }
@@ -251,6 +268,25 @@ fn listed<'a>(claim: &'a Claim, listing: &'a Listing) -> [Word<'a>; 4] {
     ]
 }
 
+/// Returns what an acquire says of the queue.
+fn in_turn<'a>(claim: &'a Claim, turn: &'a InTurn, topology: Topology) -> Vec<Word<'a>> {
+    let InTurn {
+        tickets,
+        passed,
+        stands,
+    } = turn;
+    let passed = passed.as_deref().map_or(NOTHING, text);
+    let number_of = number(tickets.len() as u64);
+    let queue = [
+        channel(&claim.key),
+        wakes(topology),
+        passed,
+        millis(*stands),
+        number_of,
+    ];
+    queue.into_iter().chain(tickets.iter().map(text)).collect()
+}
+
 /// Returns what an acquire says among readers and writers.
 fn asked<'a>(claim: &'a Claim, among: &'a Among) -> Vec<Word<'a>> {
     let writer = text(claim.key.writer_hint());
@@ -259,7 +295,7 @@ fn asked<'a>(claim: &'a Claim, among: &'a Among) -> Vec<Word<'a>> {
     let locker = || text(&*among.locker);
     let comes = || millis(among.comes);
     match (claim.kind.role, &among.under) {
-        (LockRole::Write | LockRole::Alone | LockRole::Permit, _) => {
+        (LockRole::Write | LockRole::Alone | LockRole::InTurn | LockRole::Permit, _) => {
             let waits = among.hint.map_or(NOTHING, |_| locker());
             vec![writer, waits, reader, lasts]
         }

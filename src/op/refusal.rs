@@ -45,8 +45,18 @@ pub(super) fn subjects(
         let records = || Subject::new(claim.key.permit_records(), "zset");
         claim.key.has_permits().then(records)
     };
+    let queue = |claim: &Claim| {
+        let queue = || Subject::new(claim.key.queue(), "list");
+        claim.key.is_fair().then(queue)
+    };
+    let timeouts = |claim: &Claim| {
+        let timeouts = || Subject::new(claim.key.queue_timeouts(), "zset");
+        claim.key.is_fair().then(timeouts)
+    };
     let subjects = |claim| {
         once(lock(claim))
+            .chain(queue(claim))
+            .chain(timeouts(claim))
             .chain(timeout(claim))
             .chain(records(claim))
             .chain(fences.map(|fences| counter(claim, fences)))

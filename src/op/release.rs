@@ -4,6 +4,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::fair::release_words;
 use super::permits::counters;
 use super::refusal::{Subject, subjects};
 use super::reply::{array, forbidden, is_gone};
@@ -49,7 +50,12 @@ impl Op for Release {
                 let words = WordList::new(counters(&claim.key), args);
                 (&scripts.release, None, words)
             }
-            (Some(rest), LockRole::Alone) => (
+            (None, LockRole::InTurn) => (
+                &scripts.release,
+                None,
+                release_words(&claim.key, field(claim), topology),
+            ),
+            (Some(rest), LockRole::Alone | LockRole::InTurn) => (
                 &scripts.keep,
                 None,
                 WordList::new([lock(&claim.key)], [millis(*rest), field(claim)]),

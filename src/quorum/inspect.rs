@@ -9,7 +9,7 @@ use crate::holder::{Holder, NodeHolder};
 use crate::key::Key;
 use crate::lease::NodeIndex;
 use crate::node::Lane;
-use crate::op::{self, Force, Inspect, KeyHolder, NameHolders};
+use crate::op::{self, CallNext, Force, Inspect, KeyHolder, NameHolders};
 
 impl Quorum {
     /// Returns who is in the key, unless a majority of the nodes says that it is free.
@@ -50,6 +50,17 @@ impl Quorum {
             })
         });
         Holder::of(by_node.collect(), self.majority())
+    }
+
+    /// Notifies the one that is next in the queue of a fair lock, if the lock is free.
+    ///
+    /// # Errors
+    /// Why it may not be notified.
+    pub(crate) async fn call_next(&self, key: &Key) -> Result<(), Error> {
+        let calling = self.ask(CallNext(key.clone()));
+        self.hear(calling, |_, missing| missing == 0)
+            .await
+            .map(|_| ())
     }
 
     /// Releases the key from the owners that the nodes name as its holders now. Returns whether any

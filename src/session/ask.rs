@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::attempt::{self, AcquireRequest, Attempt};
 use super::state::{Asking, UnderWay};
-use super::{Session, jobs, permits, read_write, waits};
+use super::{Session, fair, jobs, permits, read_write, waits};
 use crate::claim::{Among, How, Listing};
 use crate::foreign::log;
 use crate::kind::LockRole;
@@ -32,6 +32,10 @@ pub(super) async fn ask(asking: Asking) {
     };
     if head.want.kind.role == LockRole::Permit {
         let answer = permits::ask(session, key).await;
+        return under_way.end(Event::Answered(answer));
+    }
+    if head.want.kind.role == LockRole::InTurn {
+        let answer = fair::ask(session, key).await;
         return under_way.end(Event::Answered(answer));
     }
     let request = AcquireRequest {
@@ -72,7 +76,7 @@ pub(super) async fn ask(asking: Asking) {
                     session.quorum.unlist(key, &error);
                     None
                 }
-                None => None,
+                Some(ListPlace::InQueue(_)) | None => None,
             };
             AcquireOutcome::Held {
                 ttl,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::task::yield_now;
 
+use super::fair;
 use super::jobs;
 use super::outage::OutageReport;
 use super::state::{Around, Asking, HandingOver, Task, Unconfirmed, UnderWay};
@@ -33,8 +34,9 @@ impl World for Around {
         let quorum = &self.quorum;
         let has_readers = key.has_readers();
         let has_permits = key.has_permits();
+        let is_fair = key.is_fair();
         // Only locks that one owner has have lists, and others that are counted.
-        let is_alone = !has_readers && !has_permits;
+        let is_alone = !has_readers && !has_permits && !is_fair;
         let is_told = settings.kind.announced;
         // All waiters listen, and this server, the only one, counts all of them.
         let counts = is_told
@@ -55,7 +57,8 @@ impl World for Around {
             counts,
             lister: quorum.lister_of(key).filter(|_| is_alone),
             hint: has_readers.then(|| lease::hint_interval(settings.lease)),
-            ends_apart: has_permits,
+            ends_apart: has_permits || is_fair,
+            queues: is_fair,
             sources: self.channels.sources(key),
         }
     }
@@ -70,6 +73,12 @@ impl World for Around {
 
     fn begin_release(&self, key: &Key) {
         self.channels.begin_release(key);
+    }
+
+    fn left(&self, key: &Key, waiter: &CallWaiter<RawGuard>) {
+        if let Some(session) = self.session.upgrade().filter(|_| key.is_fair()) {
+            fair::go(&session, key, &waiter.owner, waiter.id);
+        }
     }
 
     fn waits_for_others(&self) {

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::bells::Bells;
 use super::closing::{self, CloseOnRuntimeDrop};
 use super::outage::Outage;
+use super::queues::Queues;
 use super::refusals::Refusals;
 use super::state::{Around, Session};
 use super::warned::{Warned, Warning};
@@ -150,6 +151,7 @@ pub(super) fn over(
             reporter,
             quorum,
             lines: Lines::new(around),
+            queues: Queues::default(),
             turns: Arc::default(),
             bells: Bells::default(),
             latch_waiters: AtomicUsize::new(0),

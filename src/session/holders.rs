@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Session, jobs, labels};
 use crate::error::{Error, Loss};
+use crate::foreign::log;
 use crate::hold::Hold;
 use crate::holder::Holder;
 use crate::key::Key;
@@ -62,6 +63,11 @@ impl Session {
                 }
             };
             let answer = session.quorum.force(&forced, depose).await;
+            if forced.is_fair()
+                && let Err(error) = session.quorum.call_next(&forced).await
+            {
+                log!(debug, key = %forced.shown(), %error, "the next one is not told, and will look");
+            }
             // The release of a guard that was deposed here may have come first.
             Ok(answer? || deposed)
         })

@@ -44,6 +44,7 @@ mod election;
 #[path = "../../tests/unit/embedded/mod.rs"]
 mod embedded;
 mod extending;
+mod fair;
 mod hand_over;
 mod holders;
 mod jobs;
@@ -56,6 +57,7 @@ mod losses;
 mod multi;
 mod outage;
 mod permits;
+mod queues;
 mod raw_guard;
 mod read_write;
 mod reentries;

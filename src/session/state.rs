@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::bells::Bells;
 use super::outage::Outage;
+use super::queues::Queues;
 use super::refusals::Refusals;
 use super::warned::Warned;
 use crate::alarm::Alarm;
@@ -44,6 +45,7 @@ pub(crate) struct Session {
     pub(super) alarm: Arc<Alarm>,
     pub(super) reporter: Arc<LossReporter>,
     pub(super) lines: Lines<Around>,
+    pub(super) queues: Queues,
     pub(super) turns: Arc<RunTurns>,
     pub(super) bells: Bells,
     /// How many callers wait until a latch is open.

@@ -10,7 +10,7 @@ use super::read_write;
 use super::reentries;
 use super::release;
 use super::{RawGuard, Session};
-use crate::claim::How;
+use crate::claim::{How, InTurn};
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
 use crate::hold::{Hold, HoldState, Want};
@@ -133,6 +133,7 @@ async fn acquire_all(
         let sent = Instant::now();
         let how = match want.kind.role {
             LockRole::Alone => How::Plainly,
+            LockRole::InTurn => How::InTurn(InTurn::default()),
             LockRole::Read | LockRole::Write => How::Among(read_write::among(&owned)),
             LockRole::Permit => permits::how(want),
         };

@@ -141,6 +141,13 @@ impl Book {
         uncertain.for_each(|node| self.undo_on(node, hold, Doubt::MayCome));
     }
 
+    /// Removes what stands under a name that is no hold's, on all nodes.
+    pub(crate) fn undo(&self, claim: &Claim, doubt: Doubt, stands: Duration) {
+        self.quorum
+            .everywhere()
+            .for_each(|node| self.add(node, Entry::new(claim, doubt, stands)));
+    }
+
     fn undo_on(&self, node: NodeIndex, hold: &Hold, doubt: Doubt) {
         // A renewal under way may restart its lease once more.
         let undo = Entry::new(&hold.claim, doubt, hold.lease() * 2);
@@ -289,6 +296,7 @@ impl Book {
         let field = Arc::clone(&entry.claim.field);
         // The caller of a release is told, and logs what it was told.
         let is_undo = entry.is_undo();
+        let is_ticket = entry.claim.is_ticket();
         let ended = match &answer {
             Outcome::Done(_) => list.answered(entry, now),
             // Nothing was taken either: a server that refuses this user's release has refused the
@@ -304,6 +312,9 @@ impl Book {
         };
         let Some(entry) = ended else { return };
         match &answer {
+            Outcome::Done(_) if is_ticket => {
+                log!(debug, key = %key.shown(), ticket = &*field, "left the queue");
+            }
             Outcome::Done(_) if is_undo => {
                 self.counters.undone();
                 log!(debug, key = %key.shown(), field = &*field, "undone");

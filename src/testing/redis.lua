@@ -84,6 +84,28 @@ local function within(member, lowest, highest)
   return member.score >= lowest and member.score <= highest
 end
 
+-- The items of a list, which may not be there.
+local function items(key)
+  local entry = find(key, 'list')
+  return entry and entry.items or {}
+end
+
+local function drop_if_empty(key)
+  if #items(key) == 0 then
+    entries[key] = nil
+  end
+end
+
+-- The items from one place to another, which count from the end if they are negative.
+local function range(first, last, all)
+  local chosen = {}
+  first, last = first < 0 and first + #all or first, last < 0 and last + #all or last
+  for at = first + 1, math.min(last + 1, #all) do
+    chosen[#chosen + 1] = all[at]
+  end
+  return chosen
+end
+
 local function raise(key, number)
   local entry = find(key, 'string') or {kind = 'string', text = '0'}
   local raised = integer(entry.text) + number
@@ -220,7 +242,7 @@ local commands = {
   end,
   ZADD = function(key, ...)
     local words, added = {...}, 0
-    local option = (words[1] == 'XX' or words[1] == 'NX') and table.remove(words, 1)
+    local option = (words[1] == 'XX' or words[1] == 'NX' or words[1] == 'GT') and table.remove(words, 1)
     if #words == 0 or #words % 2 == 1 then
       refuse('ERR syntax error')
     end
@@ -230,7 +252,9 @@ local commands = {
     local entry = find(key, 'zset') or {kind = 'zset', members = {}}
     for i = 1, #words, 2 do
       local at = rank(entry, words[i + 1])
-      if not option or (option == 'XX') == (at ~= nil) then
+      if option == 'GT' and at and entry.members[at].score >= words[i] then
+        -- It stays as it is.
+      elseif not option or option == 'GT' or (option == 'XX') == (at ~= nil) then
         entry.members[at or #entry.members + 1] = {name = words[i + 1], score = words[i]}
         added = added + (at and 0 or 1)
       end
@@ -264,6 +288,11 @@ local commands = {
       scores[i] = at and word(entry.members[at].score) or false
     end
     return scores
+  end,
+  ZSCORE = function(key, name)
+    local entry = find(key, 'zset')
+    local at = rank(entry, name)
+    return at and word(entry.members[at].score) or false
   end,
   ZCOUNT = function(key, lowest, highest)
     lowest, highest = limit(lowest), limit(highest)
@@ -305,13 +334,62 @@ local commands = {
     end
     first, last = integer(first), integer(last)
     local entry, words = find(key, 'zset'), {}
-    local members = entry and entry.members or {}
-    first, last = first < 0 and math.max(first + #members, 0) or first, last < 0 and last + #members or last
-    for at = first + 1, math.min(last + 1, #members) do
-      words[#words + 1] = members[at].name
-      words[#words + 1] = option and word(members[at].score)
+    for _, member in ipairs(range(first, last, entry and entry.members or {})) do
+      words[#words + 1] = member.name
+      words[#words + 1] = option and word(member.score)
     end
     return words
+  end,
+  LRANGE = function(key, first, last)
+    return range(integer(first), integer(last), items(key))
+  end,
+  LINDEX = function(key, at)
+    local entry = find(key, 'list')
+    at = entry and integer(at)
+    return entry and entry.items[at < 0 and at + #entry.items + 1 or at + 1] or false
+  end,
+  RPUSH = function(key, ...)
+    local entry = find(key, 'list') or {kind = 'list', items = {}}
+    for _, item in ipairs({...}) do
+      entry.items[#entry.items + 1] = item
+    end
+    entries[key] = entry
+    return #entry.items
+  end,
+  LINSERT = function(key, where, pivot, item)
+    if where ~= 'BEFORE' then
+      refuse('ERR syntax error')
+    end
+    local list = items(key)
+    for at, other in ipairs(list) do
+      if other == pivot then
+        table.insert(list, at, item)
+        return #list
+      end
+    end
+    return #list == 0 and 0 or -1
+  end,
+  LPOP = function(key)
+    local item = table.remove(items(key), 1) or false
+    drop_if_empty(key)
+    return item
+  end,
+  LREM = function(key, most, item)
+    most = integer(most)
+    if most < 1 then
+      refuse('ERR syntax error')
+    end
+    local list, removed, at = items(key), 0, 1
+    while at <= #list and removed < most do
+      if list[at] == item then
+        table.remove(list, at)
+        removed = removed + 1
+      else
+        at = at + 1
+      end
+    end
+    drop_if_empty(key)
+    return removed
   end,
   PUBLISH = function(channel, text)
     return publish(channel, text)
@@ -405,6 +483,8 @@ function server.restore(snapshot)
       for i = 1, #words, 2 do
         write(entry, words[i], words[i + 1])
       end
+    elseif kind == 'list' then
+      entry.items = words
     elseif kind == 'zset' then
       entry.members = {}
       for i = 1, #words, 2 do
@@ -416,7 +496,7 @@ function server.restore(snapshot)
 end
 
 function server.snapshot()
-  local snapshot, read = {}, {string = 'GET', hash = 'HGETALL', zset = 'ZRANGE'}
+  local snapshot, read = {}, {string = 'GET', hash = 'HGETALL', list = 'LRANGE', zset = 'ZRANGE'}
   for key, entry in pairs(entries) do
     if find(key) then
       local words = commands[read[entry.kind]](key, '0', '-1', 'WITHSCORES')

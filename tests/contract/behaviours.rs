@@ -740,6 +740,85 @@ pub async fn permits_outlive_their_lease_and_are_told_of_a_loss(on: Deployment) 
     other.check().unwrap();
 }
 
+/// Returns two lockers and a name for a fair lock, where there are fair locks. Elsewhere every call
+/// is refused, with the reason.
+async fn fair(on: &Deployment, lease: Duration) -> Option<([Locker; 2], String)> {
+    let (lockers, key) = (on.lockers(lease).await, key());
+    let plain = lockers[0].settings().format() == Format::Plain;
+    if on.servers.len() == 1 && !plain {
+        return Some((lockers, key));
+    }
+    let reason = if plain {
+        "Format::Plain"
+    } else {
+        "independent"
+    };
+    let lock = lockers[0].fair(&*key);
+    let refusals = [
+        lock.lock().await.err(),
+        lock.try_lock().await.err(),
+        lock.try_lock_for(ms(100)).await.err(),
+        lock.run(|_| async {}).await.err(),
+    ];
+    for error in refusals {
+        let error = error.expect("refused");
+        assert!(matches!(error, Error::Config(_)), "{error:?}");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+    None
+}
+
+pub async fn fair_callers_are_served_in_the_order_in_which_they_came(on: Deployment) {
+    let Some(([one, two], key)) = fair(&on, LONG).await else {
+        return;
+    };
+    let held = one.fair(&*key).lock().await.unwrap();
+    let served = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut waiting = Vec::new();
+    for n in 0..6 {
+        let lock = [&two, &one, &one][n % 3].fair(&*key);
+        let served = Arc::clone(&served);
+        waiting.push(tokio::spawn(async move {
+            let guard = lock.lock().await.unwrap();
+            served.lock().unwrap().push(n);
+            guard.unlock().await.unwrap();
+        }));
+        eventually(ms(5_000), "it waits", || {
+            one.stats().waiters + two.stats().waiters == n + 1
+        })
+        .await;
+        // Its place is confirmed a round trip later.
+        sleep(ms(200)).await;
+    }
+    assert!(two.fair(&*key).try_lock().await.unwrap().is_none());
+    held.unlock().await.unwrap();
+    for caller in waiting {
+        // Without messages each would wait for a look.
+        let told = common::soon(ms(3_000), caller).await;
+        told.expect("told").unwrap();
+    }
+    assert_eq!(*served.lock().unwrap(), [0, 1, 2, 3, 4, 5]);
+}
+
+pub async fn a_fair_lock_is_passed_on_by_those_that_give_up_or_lose_it(on: Deployment) {
+    let Some(([one, two], key)) = fair(&on, SHORT).await else {
+        return;
+    };
+    let held = one.fair(&*key).lock().await.unwrap();
+    sleep(SHORT * 3 / 2).await;
+    held.check().unwrap();
+    let gives_up = two.fair(&*key).try_lock_for(ms(200)).await;
+    assert!(gives_up.unwrap().is_none());
+    let lock = two.fair(&*key);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    eventually(ms(5_000), "it waits", || two.stats().waiters == 1).await;
+    assert!(one.fair(&*key).force_unlock().await.unwrap());
+    let next = common::soon(ms(5_000), waiting).await.expect("next");
+    let lost = common::soon(SHORT, held.lost().cancelled()).await;
+    lost.expect("told");
+    next.unwrap().unwrap().unlock().await.unwrap();
+}
+
 /// Returns two lockers and a name for an election, where there are elections. Elsewhere every call
 /// is refused, with the reason.
 async fn election(on: &Deployment, lease: Duration) -> Option<([Locker; 2], String)> {
@@ -934,6 +1013,8 @@ macro_rules! with_every_behaviour {
             readers_and_writers_outlive_their_lease_and_are_told_of_a_loss
             a_leader_leads_alone_and_observers_see_it
             a_leader_outlives_its_lease_and_leads_again_after_a_loss
+            fair_callers_are_served_in_the_order_in_which_they_came
+            a_fair_lock_is_passed_on_by_those_that_give_up_or_lose_it
             no_more_permits_are_taken_than_there_are
             permits_outlive_their_lease_and_are_told_of_a_loss
             a_latch_opens_with_its_last_count_for_those_that_wait

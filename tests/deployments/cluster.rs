@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::common::cluster::{Cluster, slot};
 use crate::common::labels::{keys_without_labels, label_of};
 use crate::common::machine::within;
-use crate::common::{Server, eventually, key, ms};
+use crate::common::{Server, eventually, key, ms, soon};
 use lockhound::{Error, Format, Guard, HoldState, Locker, Owner};
 use tokio::time::sleep;
 
@@ -61,6 +61,38 @@ async fn locks_of_all_masters_exclude_are_renewed_and_wake_their_waiters() {
     eventually(ms(10_000), "nothing is left", || cluster.keys().is_empty()).await;
     one.close().await;
     two.close().await;
+}
+
+#[tokio::test]
+async fn fair_locks_of_all_masters_are_served_in_order() {
+    let cluster = Cluster::start(3);
+    let lockers = [
+        cluster.builder(ms(60_000)).connect().await.unwrap(),
+        cluster.builder(ms(60_000)).connect().await.unwrap(),
+    ];
+    for master in 0..3 {
+        let key = keys_of(&cluster, master).next().unwrap();
+        let held = lockers[0].fair(&*key).lock().await.unwrap();
+        let mut waiting = Vec::new();
+        for n in 0..4 {
+            let lock = lockers[n % 2].fair(&*key);
+            waiting.push(tokio::spawn(async move { lock.lock().await }));
+            let waits = |locks: &Locker| locks.stats().waiters;
+            eventually(ms(10_000), "it waits", || {
+                lockers.iter().map(waits).sum::<usize>() == n + 1
+            })
+            .await;
+            sleep(ms(300)).await;
+        }
+        waiting.remove(1).abort();
+        held.unlock().await.unwrap();
+        for caller in waiting {
+            // A look comes after ten seconds.
+            let guard = soon(ms(8_000), caller).await.expect("told");
+            guard.unwrap().unwrap().unlock().await.unwrap();
+        }
+    }
+    eventually(ms(10_000), "nothing is left", || cluster.keys().is_empty()).await;
 }
 
 /// The slots of a lock and of its holder's label belong to different masters.

@@ -1214,3 +1214,9 @@ async fn a_missing_right_on_latches_is_the_only_one_reported() {
     let keys = |locks: &Locker| vec![locks.latch("app:42").key().clone()];
     each_right_is_missed("Latches", 11, "", keys).await;
 }
+
+#[tokio::test]
+async fn a_missing_right_on_fair_locks_is_the_only_one_reported() {
+    let keys = |locks: &Locker| vec![locks.fair("app:42").key().clone()];
+    each_right_is_missed("Fair locks", 13, "", keys).await;
+}

@@ -22,7 +22,7 @@ use crate::common::several::servers;
 use crate::common::{Server, eventually, key, ms};
 use crate::sick::{SICK, end_a_router, poison_logger, was_told};
 
-pub(crate) const NAMES: [&str; 18] = [
+pub(crate) const NAMES: [&str; 19] = [
     "an_ordinary_day",
     "guards_of_a_task_that_unwinds",
     "branches_of_one_task",
@@ -33,6 +33,7 @@ pub(crate) const NAMES: [&str; 18] = [
     "a_lease_is_cut",
     "a_leader_without_a_value",
     "capacities_are_missing",
+    "a_queue_does_not_move",
     "an_undo_is_refused",
     "a_user_with_few_rights",
     "users_without_lists",
@@ -65,6 +66,7 @@ pub(crate) async fn play(name: &str) {
         "a_lease_is_cut" => a_lease_is_cut().await,
         "a_leader_without_a_value" => a_leader_without_a_value().await,
         "capacities_are_missing" => capacities_are_missing().await,
+        "a_queue_does_not_move" => a_queue_does_not_move().await,
         "an_undo_is_refused" => an_undo_is_refused().await,
         "a_user_with_few_rights" => a_user_with_few_rights().await,
         "users_without_lists" => users_without_lists().await,
@@ -679,6 +681,41 @@ async fn capacities_are_missing() {
     assert!(more.is_err(), "there are two");
     occurs("this semaphore has another capacity").await;
     permit.release().await.unwrap();
+    stage.assert_sound().await;
+}
+
+async fn a_queue_does_not_move() {
+    let server = Server::start();
+    let url = server.url();
+    let stage = Stage::with(server, url).await;
+    let key = stage.key();
+    let lock = stage.locks.fair(&*key);
+    let held = lock.lock().await.unwrap();
+    let queue = format!("redisson_lock_queue:{{{key}}}");
+    stage
+        .server()
+        .command::<()>(&["RPUSH", &queue, "somebody:else"]);
+    let owner = Owner::new();
+    let waits = lock.clone().owned_by(owner);
+    let waiting = tokio::spawn(async move { waits.lock().await });
+    occurs("waiting in the queue").await;
+    let gives_up = lock.clone().owned_by(Owner::new());
+    let gave_up = gives_up.try_lock_for(ms(200)).await.unwrap();
+    assert!(gave_up.is_none());
+    occurs("left the queue").await;
+    held.unlock().await.unwrap();
+    drop(waiting.await.unwrap().unwrap());
+    occurs("does not come, and is passed").await;
+    let held = stage.peer.fair(&*key).lock().await.unwrap();
+    stage
+        .server()
+        .command::<()>(&["ACL", "SETUSER", "default", "-lrange"]);
+    assert!(lock.force_unlock().await.unwrap());
+    occurs("the next one is not told").await;
+    drop(held);
+    stage
+        .server()
+        .command::<()>(&["ACL", "SETUSER", "default", "+@all"]);
     stage.assert_sound().await;
 }
 

@@ -10,8 +10,8 @@ use super::*;
 use crate::claim::Claim;
 use crate::hold::Terms;
 use crate::identity::{CallContext, Known};
-use crate::key::READ_WRITE;
-use crate::kind::{Format, Kind, LockRole, READ, WRITE};
+use crate::key::{FAIR as FAIR_FAMILY, READ_WRITE};
+use crate::kind::{FAIR, Format, Kind, LockRole, READ, WRITE};
 use crate::line::{AcquireOutcome, Moment, WakeSources, WakeUp};
 use crate::sync::Mutex;
 
@@ -93,10 +93,11 @@ impl World for Wild {
             majority: self.majority,
             round_trip: MS * 2,
             is_told: true,
-            counts: self.majority == 1 && !has_readers,
+            counts: self.majority == 1 && !has_readers && !key.is_fair(),
             lister: self.lister.as_ref(),
             hint: has_readers.then_some(MS * 10_000),
-            ends_apart: false,
+            ends_apart: key.is_fair(),
+            queues: key.is_fair(),
             sources: *self.sources.lock(),
         }
     }
@@ -138,8 +139,9 @@ struct Fuzz {
 impl Fuzz {
     fn new(seed: u64, key: Key) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
-        let several = random.u8(..4) == 0 && !key.has_readers();
-        let lister = (!several && !key.has_readers() && random.bool()).then(|| "me".into());
+        let is_alone = !key.has_readers() && !key.is_fair();
+        let several = random.u8(..4) == 0 && is_alone;
+        let lister = (!several && is_alone && random.bool()).then(|| "me".into());
         let world = Wild {
             now: Mutex::new(Instant::now()),
             sources: Mutex::default(),
@@ -168,6 +170,7 @@ impl Fuzz {
 
     fn kind(&mut self) -> &'static Kind {
         match (self.key.has_readers(), self.random.bool()) {
+            (false, _) if self.key.is_fair() => &FAIR,
             (false, _) => Format::Redisson.kind(),
             (true, true) => &READ,
             (true, false) => &WRITE,
@@ -214,9 +217,10 @@ impl Fuzz {
         let mut effects = std::mem::take(&mut *self.lines.world.effects.lock());
         for owed in &effects {
             if let Owed::Effect(Effect::Ask { head, .. }) = owed
-                && head.want.kind.role != LockRole::Alone
+                && !matches!(head.want.kind.role, LockRole::Alone | LockRole::InTurn)
             {
-                // A writer asks behind readers, so that it leaves a hint.
+                // A writer asks behind readers, so that it leaves a hint, and a caller of a fair
+                // lock for its place.
                 assert!(!self.excludes(&READ), "asks\n{}", self.log.join("\n"));
             }
         }
@@ -613,6 +617,11 @@ impl Fuzz {
 #[test]
 fn no_line_is_stuck_or_leaves_anything_whatever_happens() {
     whatever_happens_to(&Key::from("k"));
+}
+
+#[test]
+fn no_line_of_a_fair_lock_is_stuck_or_leaves_anything_whatever_happens() {
+    whatever_happens_to(&Key::new("k", &FAIR_FAMILY));
 }
 
 #[test]

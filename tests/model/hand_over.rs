@@ -294,6 +294,7 @@ fn moment() -> Moment<'static> {
         lister: None,
         hint: None,
         ends_apart: false,
+        queues: false,
         sources: WakeSources::default(),
     }
 }

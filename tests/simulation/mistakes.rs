@@ -53,6 +53,9 @@ const WAITS: Held = No("it delays callers, within the bounds that the simulation
 /// The same of permits.
 const TRIED_PERMITS: Held = No("`tests/unit/permit_scripts.rs` makes it in the Lua, and finds it");
 const NO_JVM: Held = No("the simulation has no JVMs: `tests/redisson_permits.rs` has them");
+/// The same of fair locks.
+const TRIED_QUEUE: Held = No("`tests/unit/fair_scripts.rs` makes it in the Lua, and finds it");
+const QUEUED: Held = No("the simulation has one story of a fair lock: the model finds it");
 const REFUSED_PERMITS: Held = No("servers in memory refuse nobody a right: the model finds it");
 
 /// Observers look within the bound of the simulation.
@@ -63,7 +66,7 @@ const TRIED_LATCH: Held = No("`tests/unit/latch_scripts.rs` makes it in the Lua,
 const OPENED: Held = No("the simulation has no latches: `tests/latch` tests it on a server");
 
 /// For each model: its file and its mistakes.
-const MODELS: [(&str, &[(&str, Held)]); 11] = [
+const MODELS: [(&str, &[(&str, Held)]); 12] = [
     (
         "tests/model.rs",
         &[
@@ -290,6 +293,25 @@ const MODELS: [(&str, &[(&str, Held)]); 11] = [
             ("HalfARelease", REFUSED_PERMITS),
             ("HalfAnAcquire", REFUSED_PERMITS),
             ("HalfAPrune", REFUSED_PERMITS),
+        ],
+    ),
+    (
+        "tests/model/fair.rs",
+        &[
+            ("HeadNeverPassed", By("head_never_passed")),
+            ("ScoreOfOneLease", TRIED_QUEUE),
+            ("LateEnqueueStays", QUEUED),
+            ("OvertakenEnqueueStays", QUEUED),
+            ("LeavesSilently", TRIED_QUEUE),
+            ("TicketIsTheField", QUEUED),
+            ("HeadNotCompared", TRIED_QUEUE),
+            ("EnqueuedLate", QUEUED),
+            ("ReleasesSilently", TRIED_QUEUE),
+            ("ForgetsWhileAsking", QUEUED),
+            ("MissingGoToTheEnd", TRIED_QUEUE),
+            ("UndoesSilently", QUEUED),
+            ("GrantIsNoLeave", QUEUED),
+            ("PassesSilently", TRIED_QUEUE),
         ],
     ),
     (

@@ -187,11 +187,12 @@ pub enum Story {
     AnsweredTwice,
     ReadersAcrossACut,
     WriteLostAroundARead,
+    NextIsCutOff,
 }
 
 impl Story {
     pub fn any() -> Self {
-        match fastrand::u8(0..8) {
+        match fastrand::u8(0..9) {
             0 => Self::GrantedToNobody,
             1 => Self::RetakenForNobody,
             2 => Self::GoneFromTheList,
@@ -199,7 +200,8 @@ impl Story {
             4 => Self::ForcedWhileRenewed,
             5 => Self::AnsweredTwice,
             6 => Self::ReadersAcrossACut,
-            _ => Self::WriteLostAroundARead,
+            7 => Self::WriteLostAroundARead,
+            _ => Self::NextIsCutOff,
         }
     }
 
@@ -209,7 +211,7 @@ impl Story {
             Self::RetakenForNobody | Self::ForcedWhileRenewed => (3, 1),
             Self::GoneFromTheList | Self::FirstIsCutOff => (1, 4),
             Self::AnsweredTwice | Self::WriteLostAroundARead => (1, 2),
-            Self::ReadersAcrossACut => (1, 3),
+            Self::ReadersAcrossACut | Self::NextIsCutOff => (1, 3),
         };
         Plan {
             servers,
@@ -235,6 +237,7 @@ impl Story {
             Self::AnsweredTwice => answered_twice(program).await,
             Self::ReadersAcrossACut => readers_across_a_cut(program).await,
             Self::WriteLostAroundARead => write_lost_around_a_read(program).await,
+            Self::NextIsCutOff => next_is_cut_off(program).await,
         }
     }
 }
@@ -486,6 +489,54 @@ async fn readers_across_a_cut(program: &Program) {
     }
     while let Some(task) = tasks.join_next().await {
         task.unwrap();
+    }
+}
+
+/// A caller of a fair lock is next, and its locker is cut off when the lock is released. The one
+/// behind it passes it, and it comes back to the queue.
+async fn next_is_cut_off(program: &Program) {
+    let Program {
+        world,
+        net,
+        plan,
+        lockers,
+        keys,
+        ..
+    } = program;
+    let at = shuffled(plan.lockers);
+    let lock_of = |at: usize| lockers[at].fair(&*keys[0]).owned_by(Owner::new());
+    let held = lock_of(at[0]).lock().await.unwrap();
+    let mut waiting = Vec::new();
+    for &at in &at[1..] {
+        let lock = lock_of(at);
+        waiting.push(tokio::spawn(async move { lock.lock().await }));
+        // It has its place before the next one comes.
+        sleep(plan.command_timeout).await;
+    }
+    world.note(format_args!("locker {}, which is next, is cut off", at[1]));
+    net.set_cut(at[1], &[0], true);
+    sleep(up_to(plan.command_timeout)).await;
+    held.unlock().await.unwrap();
+    // A look that finds the lock free, and two more; each is answered in time.
+    let bound = plan.lease / 2 + plan.command_timeout * 3;
+    let behind = waiting.pop().expect("two wait");
+    let guard = timeout(bound, behind).await.expect("it passes the other");
+    let guard = guard.unwrap().unwrap();
+    world.note(format_args!(
+        "locker {} has passed it, which comes again",
+        at[2]
+    ));
+    net.set_cut(at[1], &[0], false);
+    sleep(up_to(plan.lease / 2)).await;
+    guard.unlock().await.unwrap();
+    let cut_off = waiting.pop().expect("one waits");
+    let served = timeout(plan.lease * 2, cut_off)
+        .await
+        .expect("it is served");
+    match served.unwrap() {
+        Ok(guard) => guard.unlock().await.unwrap(),
+        // It did not wait for so long.
+        Err(error) => assert!(matches!(error, Error::Unavailable { .. }), "{error:?}"),
     }
 }
 

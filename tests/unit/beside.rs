@@ -145,6 +145,13 @@ fn command() -> impl Strategy<Value = Vec<String>> {
         2 => Just(vec![text("WITHSCORES")]),
         1 => Just(vec![text("LIMITS")]),
     ];
+    let raised = vec((score(), field()), 1..3).prop_map(|scored| {
+        let scored = scored.into_iter().flat_map(<[_; 2]>::from);
+        [text("GT")].into_iter().chain(scored).collect()
+    });
+    let raised: BoxedStrategy<Vec<String>> = raised.boxed();
+    let before = words(&["BEFORE", "BESIDE"], &[]);
+    let most = words(&["1", "2", "x"], &["1"]);
     let channels = vec(select(&CHANNELS[..]).prop_map(text), 0..3);
     let one = |word: BoxedStrategy<String>| word.prop_map(|word| vec![word]).boxed();
     let join = |some: BoxedStrategy<Vec<String>>, more: BoxedStrategy<Vec<String>>| {
@@ -180,6 +187,14 @@ fn command() -> impl Strategy<Value = Vec<String>> {
         2 => call("HSETNX", of_key(two(field(), value()))),
         4 => call("ZADD", of_key(two(score(), field()))),
         3 => call("ZADD", of_key(members())),
+        2 => call("ZADD", of_key(raised)),
+        2 => call("ZSCORE", of_key(one(field()))),
+        4 => call("RPUSH", of_key(vec(field(), 1..4).boxed())),
+        2 => call("LRANGE", of_key(two(place(), place()))),
+        2 => call("LINDEX", of_key(one(place()))),
+        2 => call("LINSERT", of_key(join(one(before), two(field(), field())))),
+        2 => call("LPOP", of_key(none())),
+        2 => call("LREM", of_key(two(most, field()))),
         2 => call("ZREM", of_key(vec(field(), 1..4).boxed())),
         2 => call("ZMSCORE", of_key(vec(field(), 1..4).boxed())),
         2 => call("ZCOUNT", of_key(two(limit(), limit()))),
@@ -265,13 +280,13 @@ fn place() -> BoxedStrategy<String> {
 
 /// Reads all keys: after the steps of each sequence.
 fn reading() -> impl Iterator<Item = Vec<String>> {
-    let commands = ["TYPE", "PTTL", "GET", "HGETALL", "ZRANGE"];
+    let commands = ["TYPE", "PTTL", "GET", "HGETALL", "LRANGE", "ZRANGE"];
     KEYS.into_iter().flat_map(move |key| {
         commands.map(|command| {
-            let places: &[&str] = if command == "ZRANGE" {
-                &["0", "-1", "WITHSCORES"]
-            } else {
-                &[]
+            let places: &[&str] = match command {
+                "ZRANGE" => &["0", "-1", "WITHSCORES"],
+                "LRANGE" => &["0", "-1"],
+                _ => &[],
             };
             [command, key]
                 .iter()
@@ -513,7 +528,7 @@ fn a_server_in_memory_tells_who_it_is_as_redis_does() {
 }
 
 /// What a line of `redis.lua` says, and what a mistake makes of it.
-const MISTAKES: [[&str; 2]; 15] = [
+const MISTAKES: [[&str; 2]; 19] = [
     ["now_ms > entry.expires", "now_ms >= entry.expires"],
     ["entry.kind ~= kind", "false"],
     ["'%.17g'", "'%.14g'"],
@@ -533,8 +548,8 @@ const MISTAKES: [[&str; 2]; 15] = [
     ["one.score < other.score", "one.score > other.score"],
     ["if entry and #entry.members == 0 then", "if false then"],
     [
-        "if not option or (option == 'XX') == (at ~= nil) then",
-        "if true then",
+        "elseif not option or option == 'GT' or (option == 'XX') == (at ~= nil) then",
+        "elseif true then",
     ],
     ["return raise(key, -1)", "return raise(key, 1)"],
     [
@@ -542,9 +557,16 @@ const MISTAKES: [[&str; 2]; 15] = [
         "if within(member, lowest, highest) then",
     ],
     ["integer(entry.text) + number", "integer(entry.text) + 1"],
+    ["first < 0 and first + #all", "false"],
+    ["if #items(key) == 0 then", "if false then"],
     [
-        "first < 0 and math.max(first + #members, 0)",
-        "first < 0 and first + #members",
+        "table.insert(list, at, item)",
+        "table.insert(list, at + 1, item)",
+    ],
+    ["removed < most", "true"],
+    [
+        "entry.members[at].score >= words[i]",
+        "entry.members[at].score <= words[i]",
     ],
     [
         "return publish(channel, text)",

@@ -9,8 +9,8 @@
 //! bench    KEY[,KEY..] BEGIN ..              and so on, until stdin ends
 //! ```
 //!
-//! For a read-write lock, an order has one more word, the name of a [`Mix`], and the line of a wait
-//! to read has the word `read` at its end.
+//! For a fair or a read-write lock, an order has one more word, the name of a [`Mix`], and the line
+//! of a wait to read has the word `read` at its end.
 //!
 //! Times are in nanoseconds of `CLOCK_MONOTONIC`, which all processes of a machine share. Task n
 //! contends for key n modulo the number of keys in a loop from BEGIN to END, and keeps it for
@@ -32,6 +32,8 @@ pub(crate) fn now() -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mix {
     Locks,
+    /// Fair locks.
+    InTurn,
     Reads,
     Writes,
     /// Only the first task writes, and pauses for [`PAUSE`] after each write.
@@ -44,7 +46,8 @@ pub(crate) enum Mix {
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 
 impl Mix {
-    const READ_WRITE: [(Self, &str); 4] = [
+    const NAMED: [(Self, &str); 5] = [
+        (Self::InTurn, "in-turn"),
         (Self::Reads, "reads"),
         (Self::Writes, "writes"),
         (Self::OneWriter, "one-writer"),
@@ -54,7 +57,7 @@ impl Mix {
     /// Returns whether a task writes on this visit. A holder of a lock is a writer.
     pub(crate) fn writes(self, task: usize, visit: usize) -> bool {
         match self {
-            Self::Locks | Self::Writes => true,
+            Self::Locks | Self::InTurn | Self::Writes => true,
             Self::Reads => false,
             Self::OneWriter => task == 0,
             Self::FewWrites => (task * 7 + visit) % 20 == 19,
@@ -74,7 +77,7 @@ pub(crate) struct Order {
 
 impl Order {
     pub(crate) fn line(&self) -> String {
-        let mut words = Mix::READ_WRITE.iter();
+        let mut words = Mix::NAMED.iter();
         let mix = words.find_map(|(mix, word)| (*mix == self.mix).then(|| format!(" {word}")));
         format!(
             "{} {} {} {}{}\n",
@@ -87,7 +90,7 @@ impl Order {
     }
 
     pub(crate) fn parse(line: &str) -> Result<Self, Failure> {
-        let mix = Mix::READ_WRITE.into_iter().find_map(|(mix, word)| {
+        let mix = Mix::NAMED.into_iter().find_map(|(mix, word)| {
             Some((mix, line.trim_end().strip_suffix(word)?.strip_suffix(' ')?))
         });
         let (mix, line) = mix.unwrap_or((Mix::Locks, line));
@@ -149,7 +152,7 @@ mod tests {
 
     #[test]
     fn lines_are_read_as_they_are_written() {
-        for mix in [Mix::Locks, Mix::FewWrites] {
+        for mix in [Mix::Locks, Mix::InTurn, Mix::FewWrites] {
             let order = Order {
                 keys: vec!["a".to_owned(), "b".to_owned()],
                 begin: 7,

@@ -117,6 +117,7 @@ impl Client {
     pub(super) fn door(&self, key: &str, mix: Mix) -> Result<Door, Failure> {
         Ok(match self {
             Self::Lockhound(locker) if mix == Mix::Locks => Door::Lockhound(locker.get(key)),
+            Self::Lockhound(locker) if mix == Mix::InTurn => Door::Lockhound(locker.fair(key)),
             Self::Lockhound(locker) => Door::ReadWrite(locker.rw(key)),
             Self::Rslock(manager) => Door::Rslock(manager.clone(), key.to_owned()),
             Self::Rlock(manager) => Door::Rlock(manager.clone(), key.to_owned()),

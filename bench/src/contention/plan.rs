@@ -99,6 +99,16 @@ const fn processes(program: Program, processes: usize, tasks: usize) -> Member {
     }
 }
 
+const fn in_turn(program: Program, processes: usize, tasks: usize) -> Member {
+    Member {
+        program,
+        processes,
+        lockers: 1,
+        tasks,
+        mix: Mix::InTurn,
+    }
+}
+
 const fn lockers(program: Program, lockers: usize) -> Member {
     Member {
         program,
@@ -115,6 +125,11 @@ const ONE_PROCESS: &[Crew] = &[
     Crew::of("1,024 tasks", &[tasks(Lockhound, 1_024)]),
     Crew::of("rslock, 64 tasks", &[tasks(Rslock, 64)]),
     Crew::of("rslock, 1,024 tasks", &[tasks(Rslock, 1_024)]),
+];
+
+const FAIR: &[Crew] = &[
+    Crew::of("lockhound", &[in_turn(Lockhound, 4, 16)]),
+    Crew::of("Redisson", &[in_turn(Redisson, 4, 16)]),
 ];
 
 const PROCESSES: &[Crew] = &[
@@ -142,7 +157,7 @@ const fn beside_each(members: &'static [Member]) -> [Crew; 7] {
 const BESIDE_ONE: &[Crew] = &beside_each(&[tasks(Lockhound, 16)]);
 const BESIDE_TWO: &[Crew] = &beside_each(&[processes(Lockhound, 2, 8)]);
 
-pub(crate) const PLANS: [Plan; 14] = [
+pub(crate) const PLANS: [Plan; 16] = [
     Plan {
         name: "one-process",
         title: "tasks of one process on one key, kept for no time",
@@ -192,6 +207,24 @@ pub(crate) const PLANS: [Plan; 14] = [
             Crew::of("Redisson", &[processes(Redisson, 4, 16)]),
             Crew::of("rslock", &[processes(Rslock, 4, 16)]),
         ],
+    },
+    Plan {
+        name: "fair/4x16",
+        title: "4 processes of 16 tasks, or threads, on one fair lock, kept for no time",
+        servers: 1,
+        keys: 1,
+        hold_us: 0,
+        slot: Duration::from_secs(4),
+        crews: FAIR,
+    },
+    Plan {
+        name: "fair/4x16-1ms",
+        title: "4 processes of 16 tasks, or threads, on one fair lock, kept for 1 ms",
+        servers: 1,
+        keys: 1,
+        hold_us: 1_000,
+        slot: Duration::from_secs(4),
+        crews: FAIR,
     },
     Plan {
         name: "jvm-beside",

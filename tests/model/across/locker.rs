@@ -181,6 +181,7 @@ impl Locker {
             lister: Some(&NAME),
             hint: None,
             ends_apart: false,
+            queues: false,
             sources: WakeSources {
                 asked: self.channel != Channel::Off,
                 confirmed,

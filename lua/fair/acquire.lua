@@ -1,0 +1,110 @@
+-- Puts the tickets of a locker's callers into the queue of a fair lock, and takes the lock for the
+-- first of them if it is free and that one is next. Sent at most once per generation; a late or
+-- second copy takes nothing twice, and puts in again what is missing.
+-- KEYS[1]    the lock
+-- KEYS[2]    its mark: the last fence of all locks that share the mark; it never expires. Or
+--            Redisson's token counter
+-- KEYS[3]    the queue of tickets
+-- KEYS[4]    until when each ticket stands there at least, in milliseconds since 1970
+-- ARGV[1]    lease, in milliseconds
+-- ARGV[2]    field: uuid:task-id:generation
+-- ARGV[3]    the client's clock, in microseconds. Negative: truncated to 0.1 s, and this is the
+--            only server. -1: KEYS[2] is a token counter, and no clock is used
+-- ARGV[4]    the channel of the lock's unlock messages
+-- ARGV[5]    what the channels begin with on which lockers are woken; empty: they are not
+-- ARGV[6]    a ticket that does not come although it is next, and is passed; empty: none
+-- ARGV[7]    how long the tickets stand there without another ask, in milliseconds
+-- ARGV[8]    how many tickets, in the order of the callers; 0: this caller does not wait
+-- ARGV[8+i]  a ticket: uuid:task-id:number:ticket
+-- Returns {1, fence}  granted
+--         {0, ttl, place, next, mixed}
+--           ttl    milliseconds until the holder's lease runs out, -1 if it has none; -2: the lock
+--                  is free, and somebody else is next
+--           place  so many tickets are before the first of these callers
+--           next   whose turn it is, if the lock is free; or empty
+--           mixed  1 if clients of Redisson are in the queue, or one has the lock
+local lock, mark, queue, timeouts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lease_ms, field, asked = ARGV[1], ARGV[2], ARGV[3]
+local channel, wakes, passed, stands_ms, tickets = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8] + 0
+-- forgotten.lua
+-- call.lua
+
+local ttl = redis.call('PTTL', lock)
+local is_copy = ttl ~= -2 and redis.call('HEXISTS', lock, field) == 1
+local mine, is_there = {}, {}
+for i = 1, tickets do
+  mine[i] = ARGV[8 + i]
+  is_there[mine[i]] = false
+end
+-- Those that wait are alive, so their tickets stay. Redisson takes 300 s off every ticket each time
+-- that a JVM is granted the lock, or gives up before them.
+local all, scored, jvms = redis.call('LRANGE', queue, 0, -1), {}, 0
+local stands = now_ms() + stands_ms
+for _, ticket in ipairs(all) do
+  if is_there[ticket] == false then
+    is_there[ticket] = true
+    scored[#scored + 1] = stands + jvms * 300000
+    scored[#scored + 1] = ticket
+  elseif is_of_jvm(ticket) then
+    jvms = jvms + 1
+  end
+end
+if #scored > 0 then
+  redis.call('ZADD', timeouts, 'GT', unpack(scored))
+end
+local first = 1 + prune(all)
+if ttl == -2 and passed ~= '' and passed == all[first] then
+  redis.call('LPOP', queue)
+  redis.call('ZREM', timeouts, passed)
+  first = first + 1
+end
+
+-- One that is missing goes before those of its locker that came after it.
+local next, missing, put = nil, {}, {}
+for i = tickets, 1, -1 do
+  if is_there[mine[i]] then
+    next = mine[i]
+  else
+    missing[#missing + 1] = {mine[i], next}
+  end
+end
+local head = all[first]
+local is_free = is_copy or ttl == -2 and (not head or head == mine[1] or tickets > 0 and head == next)
+for i = #missing, 1, -1 do
+  local ticket, before = unpack(missing[i])
+  if ticket ~= mine[1] or not is_free then
+    if before then
+      redis.call('LINSERT', queue, 'BEFORE', before, ticket)
+    else
+      redis.call('RPUSH', queue, ticket)
+    end
+    put[#put + 1] = stands + jvms * 300000
+    put[#put + 1] = ticket
+  end
+end
+if #put > 0 then
+  redis.call('ZADD', timeouts, unpack(put))
+end
+
+if is_free then
+  -- fence.lua
+  if is_there[mine[1]] then
+    redis.call('LREM', queue, 1, mine[1])
+    redis.call('ZREM', timeouts, mine[1])
+  end
+  redis.call('HSETNX', lock, field, '1')
+  -- leased.lua
+  return {1, fence}
+end
+if ttl == -2 and first > 1 then
+  call(redis.call('LINDEX', queue, 0))
+end
+local place = 0
+for at = first, #all do
+  if all[at] == next then
+    break
+  end
+  place = place + 1
+end
+local mixed = jvms > 0 or ttl ~= -2 and is_of_jvm(redis.call('HGETALL', lock)[1] or '')
+return {0, ttl, place, ttl == -2 and head or '', mixed and 1 or 0}
