@@ -52,7 +52,11 @@ public final class Contender {
         for (int task = 0; task < threads; task++) {
             String key = keys[task % keys.length];
             RReadWriteLock both = redisson.getReadWriteLock(key);
-            RLock lock = mix.isEmpty() ? redisson.getLock(key) : both.writeLock();
+            RLock lock = switch (mix) {
+                case "" -> redisson.getLock(key);
+                case "in-turn" -> redisson.getFairLock(key);
+                default -> both.writeLock();
+            };
             int name = task;
             Callable<StringBuilder> contender = () -> {
                 sleepUntil(begin);
