@@ -668,7 +668,7 @@ mod tests {
 
     #[test]
     fn the_rights_of_fair_locks_are_the_documented_ones() {
-        assert_documented(&[&FAIR_FAMILY], 10, "");
+        assert_documented(&[&FAIR_FAMILY], 11, "");
     }
 
     #[test]
