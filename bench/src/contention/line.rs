@@ -9,8 +9,8 @@
 //! bench    KEY[,KEY..] BEGIN ..              and so on, until stdin ends
 //! ```
 //!
-//! For a fair or a read-write lock, an order has one more word, the name of a [`Mix`], and the line
-//! of a wait to read has the word `read` at its end.
+//! For other kinds than locks, an order has one more word, the name of a [`Mix`], and the line of a
+//! wait beside which others may be inside has the word `read` at its end.
 //!
 //! Times are in nanoseconds of `CLOCK_MONOTONIC`, which all processes of a machine share. Task n
 //! contends for key n modulo the number of keys in a loop from BEGIN to END, and keeps it for
@@ -34,6 +34,8 @@ pub(crate) enum Mix {
     Locks,
     /// Fair locks.
     InTurn,
+    /// One of [`PERMITS`] permits.
+    Permits,
     Reads,
     Writes,
     /// Only the first task writes, and pauses for [`PAUSE`] after each write.
@@ -42,11 +44,15 @@ pub(crate) enum Mix {
     FewWrites,
 }
 
+/// How many permits there are.
+pub(crate) const PERMITS: u32 = 8;
+
 /// The pause of a lone writer beside readers.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 
 impl Mix {
-    const NAMED: [(Self, &str); 5] = [
+    const NAMED: [(Self, &str); 6] = [
+        (Self::Permits, "permits"),
         (Self::InTurn, "in-turn"),
         (Self::Reads, "reads"),
         (Self::Writes, "writes"),
@@ -58,7 +64,7 @@ impl Mix {
     pub(crate) fn writes(self, task: usize, visit: usize) -> bool {
         match self {
             Self::Locks | Self::InTurn | Self::Writes => true,
-            Self::Reads => false,
+            Self::Reads | Self::Permits => false,
             Self::OneWriter => task == 0,
             Self::FewWrites => (task * 7 + visit) % 20 == 19,
         }

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use distkit::DistkitRedisKey;
 use distkit::lock::{self as distkit_lock, LockOptions};
-use lockhound::{Format, Guard, Lock, Locker, ReadGuard, RwLock, WriteGuard};
+use lockhound::{Format, Guard, Lock, Locker, Permit, ReadGuard, RwLock, Semaphore, WriteGuard};
 use redis::aio::ConnectionManager;
 use rlock::async_lock::{RLock, RReadLockGuard, RWriteLockGuard};
 use rslock::{LockGuard, LockManager};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::line::{Mix, Order, PAUSE, Wait, now};
+use super::line::{Mix, Order, PAUSE, PERMITS, Wait, now};
 use crate::Failure;
 use crate::contender::LEASE;
 
@@ -35,6 +35,7 @@ pub(super) enum Client {
 pub(super) enum Door {
     Lockhound(Lock),
     ReadWrite(RwLock),
+    Permits(Semaphore),
     Rslock(LockManager, String),
     Rlock(RLock, String),
     Distkit(Arc<distkit_lock::RwLock>),
@@ -44,6 +45,7 @@ pub(super) enum Inside {
     Lockhound(Guard),
     Read(ReadGuard),
     Write(WriteGuard),
+    Permit(Permit),
     Rslock(LockGuard),
     RlockRead(RReadLockGuard),
     RlockWrite(RWriteLockGuard),
@@ -118,6 +120,9 @@ impl Client {
         Ok(match self {
             Self::Lockhound(locker) if mix == Mix::Locks => Door::Lockhound(locker.get(key)),
             Self::Lockhound(locker) if mix == Mix::InTurn => Door::Lockhound(locker.fair(key)),
+            Self::Lockhound(locker) if mix == Mix::Permits => {
+                Door::Permits(locker.permits(key).capacity(PERMITS))
+            }
             Self::Lockhound(locker) => Door::ReadWrite(locker.rw(key)),
             Self::Rslock(manager) => Door::Rslock(manager.clone(), key.to_owned()),
             Self::Rlock(manager) => Door::Rlock(manager.clone(), key.to_owned()),
@@ -143,6 +148,7 @@ impl Door {
     pub(super) async fn enter(&self, writes: bool) -> Result<Inside, Failure> {
         Ok(match self {
             Self::Lockhound(lock) => Inside::Lockhound(lock.lock().await?),
+            Self::Permits(semaphore) => Inside::Permit(semaphore.acquire().await?),
             Self::ReadWrite(lock) if writes => Inside::Write(lock.write().lock().await?),
             Self::ReadWrite(lock) => Inside::Read(lock.read().lock().await?),
             Self::Rlock(manager, key) if writes => {
@@ -164,6 +170,7 @@ impl Inside {
             Self::Lockhound(guard) => guard.unlock().await?,
             Self::Read(guard) => guard.unlock().await?,
             Self::Write(guard) => guard.unlock().await?,
+            Self::Permit(permit) => permit.release().await?,
             Self::RlockRead(mut guard) => guard.release().await?,
             Self::RlockWrite(mut guard) => guard.release().await?,
             Self::DistkitRead(guard) => drop(guard.release().await?),

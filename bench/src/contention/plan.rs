@@ -99,13 +99,13 @@ const fn processes(program: Program, processes: usize, tasks: usize) -> Member {
     }
 }
 
-const fn in_turn(program: Program, processes: usize, tasks: usize) -> Member {
+const fn of_kind(mix: Mix, program: Program, processes: usize, tasks: usize) -> Member {
     Member {
         program,
         processes,
         lockers: 1,
         tasks,
-        mix: Mix::InTurn,
+        mix,
     }
 }
 
@@ -128,8 +128,19 @@ const ONE_PROCESS: &[Crew] = &[
 ];
 
 const FAIR: &[Crew] = &[
-    Crew::of("lockhound", &[in_turn(Lockhound, 4, 16)]),
-    Crew::of("Redisson", &[in_turn(Redisson, 4, 16)]),
+    Crew::of("lockhound", &[of_kind(Mix::InTurn, Lockhound, 4, 16)]),
+    Crew::of("Redisson", &[of_kind(Mix::InTurn, Redisson, 4, 16)]),
+];
+
+const LONE_PERMIT: &[Crew] = &[
+    Crew::of("permit", &[of_kind(Mix::Permits, Lockhound, 1, 1)]),
+    Crew::of("lock", &[tasks(Lockhound, 1)]),
+    Crew::of("Redisson", &[of_kind(Mix::Permits, Redisson, 1, 1)]),
+];
+
+const PERMITS: &[Crew] = &[
+    Crew::of("lockhound", &[of_kind(Mix::Permits, Lockhound, 1, 64)]),
+    Crew::of("Redisson", &[of_kind(Mix::Permits, Redisson, 1, 64)]),
 ];
 
 const PROCESSES: &[Crew] = &[
@@ -157,7 +168,7 @@ const fn beside_each(members: &'static [Member]) -> [Crew; 7] {
 const BESIDE_ONE: &[Crew] = &beside_each(&[tasks(Lockhound, 16)]);
 const BESIDE_TWO: &[Crew] = &beside_each(&[processes(Lockhound, 2, 8)]);
 
-pub(crate) const PLANS: [Plan; 16] = [
+pub(crate) const PLANS: [Plan; 18] = [
     Plan {
         name: "one-process",
         title: "tasks of one process on one key, kept for no time",
@@ -225,6 +236,24 @@ pub(crate) const PLANS: [Plan; 16] = [
         hold_us: 1_000,
         slot: Duration::from_secs(4),
         crews: FAIR,
+    },
+    Plan {
+        name: "permits/lone",
+        title: "a lone task that takes a permit, or a lock, kept for no time",
+        servers: 1,
+        keys: 1,
+        hold_us: 0,
+        slot: Duration::from_secs(2),
+        crews: LONE_PERMIT,
+    },
+    Plan {
+        name: "permits/64-1ms",
+        title: "64 tasks of one process, or threads, and 8 permits, kept for 1 ms",
+        servers: 1,
+        keys: 1,
+        hold_us: 1_000,
+        slot: Duration::from_secs(3),
+        crews: PERMITS,
     },
     Plan {
         name: "jvm-beside",

@@ -11,6 +11,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RReadWriteLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
@@ -20,6 +21,8 @@ import org.redisson.config.Config;
  * the lines of bench/src/contention/line.rs.
  */
 public final class Contender {
+    private static final int PERMITS = 8;
+
     private Contender() {
     }
 
@@ -57,10 +60,14 @@ public final class Contender {
                 case "in-turn" -> redisson.getFairLock(key);
                 default -> both.writeLock();
             };
+            RPermitExpirableSemaphore permits = redisson.getPermitExpirableSemaphore(key);
+            if (mix.equals("permits")) {
+                permits.trySetPermits(PERMITS);
+            }
             int name = task;
             Callable<StringBuilder> contender = () -> {
                 sleepUntil(begin);
-                return contend(lock, both.readLock(), mix, name, end, hold);
+                return contend(lock, both.readLock(), permits, mix, name, end, hold);
             };
             said.add(pool.submit(contender));
         }
@@ -72,7 +79,8 @@ public final class Contender {
         System.out.flush();
     }
 
-    private static StringBuilder contend(RLock write, RLock read, String mix, int task, long end, long hold)
+    private static StringBuilder contend(
+            RLock write, RLock read, RPermitExpirableSemaphore permits, String mix, int task, long end, long hold)
             throws InterruptedException {
         StringBuilder said = new StringBuilder();
         int visit = 0;
@@ -80,13 +88,20 @@ public final class Contender {
             boolean writes = writes(mix, task, visit++);
             String role = writes ? "" : " read";
             RLock lock = writes ? write : read;
-            if (!lock.tryLock(Math.max(1, (end - asked) / 1_000_000), TimeUnit.MILLISECONDS)) {
+            long wait = Math.max(1, (end - asked) / 1_000_000);
+            // These have no watchdog.
+            String permit = mix.equals("permits") ? permits.tryAcquire(wait, 30_000, TimeUnit.MILLISECONDS) : null;
+            if (permit == null && (mix.equals("permits") || !lock.tryLock(wait, TimeUnit.MILLISECONDS))) {
                 return say(said, task, asked, 0, 0, role);
             }
             long entered = System.nanoTime();
             sleepUntil(entered + hold);
             long left = System.nanoTime();
-            lock.unlock();
+            if (permit == null) {
+                lock.unlock();
+            } else {
+                permits.release(permit);
+            }
             say(said, task, asked, entered, left, role);
             if (writes && mix.equals("one-writer")) {
                 sleepUntil(System.nanoTime() + 10_000_000);
@@ -97,7 +112,7 @@ public final class Contender {
 
     private static boolean writes(String mix, int task, int visit) {
         return switch (mix) {
-            case "reads" -> false;
+            case "reads", "permits" -> false;
             case "one-writer" -> task == 0;
             case "few-writes" -> (task * 7 + visit) % 20 == 19;
             default -> true;
