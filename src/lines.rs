@@ -30,6 +30,7 @@ mod key_state;
 mod timers;
 mod world;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -307,6 +308,11 @@ impl<W: World> Lines<W> {
     pub(crate) fn front(&self, key: &Key, most: usize) -> Vec<Head> {
         let slot = self.slots.get(key);
         slot.map_or_else(Vec::new, |slot| slot.front(most))
+    }
+
+    /// Returns the first capacity that a waiter's handle says.
+    pub(crate) fn capacity(&self, key: &Key) -> Option<NonZeroU32> {
+        self.slots.get(key)?.capacity()
     }
 
     /// Returns the waiters at the front of a line, but no more than this many of them.

@@ -306,6 +306,7 @@ const LATCH: &[Row] = &[
             "ZADD COUNTED NX 1 m",
             "ZMSCORE COUNTED m",
             "ZREMRANGEBYSCORE COUNTED -inf 0",
+            "PTTL COUNTED",
             "PEXPIRE COUNTED 1",
             "TIME",
         ],

@@ -25,6 +25,8 @@ if not free and capacity ~= '' then
   -- What is taken stays taken, though the counter was lost.
   free = capacity - redis.call('ZCARD', records)
   redis.call('SET', counter, free)
+  -- Others may wait for that.
+  raised = true
 end
 local granted, fits = 0, free ~= nil
 for i = 1, callers do

@@ -16,7 +16,7 @@ local has_set = id .. ':set'
 
 if is_first and not count then
   redis.call('SET', latch, ARGV[4])
-  redis.call('ZADD', calls, now_ms, has_set)
+  redis.call('ZADD', calls, until_ms, has_set)
   -- For waiters of Redisson, which remember that the latch was open.
   redis.pcall('PUBLISH', channel, '1')
   return 1

@@ -1,5 +1,6 @@
 //! One key: its line, when it is woken, and what callers find.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::{CallWaiter, Entry, Head, LockRequest, World};
@@ -92,6 +93,12 @@ impl<W: World> KeyState<W> {
             .take(most)
             .map(head_of)
             .collect()
+    }
+
+    /// Returns the first capacity that a waiter's handle says.
+    pub(super) fn capacity(&self) -> Option<NonZeroU32> {
+        let mut waiters = self.line.waiters().range(0);
+        waiters.find_map(|waiter| waiter.call.want.capacity)
     }
 
     /// Returns what is known of the waiters at the front, but of no more than this many of them.

@@ -53,6 +53,9 @@ pub(super) async fn ask(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
         }
     }
     let requests: Vec<_> = front.iter().map(|head| request(key, head)).collect();
+    // One that waits behind others may be the only one that knows it.
+    let capacity = want.capacity.or_else(|| session.lines.capacity(key));
+    let want = Want { capacity, ..want };
     let (attempt, served) =
         attempt::attempt_in_order(session, &requests, want, Order::AllAtOnce, how(want)).await;
     let granted = match attempt {

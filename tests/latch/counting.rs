@@ -1,6 +1,7 @@
 //! What calls do, and what is refused.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::common::cluster::Cluster;
 use crate::common::server::version;
@@ -220,4 +221,23 @@ async fn in_a_cluster_latches_with_and_without_braces_wake_those_that_wait() {
     }
     let torn = here.latch(format!("{name}}}x")).try_set(1).await;
     assert!(matches!(torn, Err(Error::Config(_))), "{torn:?}");
+}
+
+/// One that stays in outages for longer is remembered for longer, whoever calls after it.
+#[tokio::test]
+async fn the_id_of_a_patient_caller_outlasts_those_of_others() {
+    let (server, key) = (Server::start(), key());
+    let hour = Duration::from_secs(3_600);
+    let patient = builder(&server.url(), LONG).outage_tolerance(hour * 6);
+    let patient = patient.connect().await.unwrap().latch(&*key);
+    let latch = locker(&server).await.latch(&*key);
+    assert!(latch.try_set(5).await.unwrap());
+    patient.count_down().await.unwrap();
+    latch.count_down().await.unwrap();
+    let calls = format!("lockhound_counted:{{{key}}}");
+    let lasts = server.command::<u64>(&["PTTL", &calls]);
+    assert!(lasts > 6 * 3_600_000, "{lasts}");
+    let scores: Vec<(String, u64)> = server.command(&["ZRANGE", &calls, "0", "-1", "WITHSCORES"]);
+    let ends: Vec<u64> = scores.into_iter().map(|(_, end)| end).collect();
+    assert!(ends[ends.len() - 1] - ends[0] > 5 * 3_600_000, "{ends:?}");
 }

@@ -202,3 +202,32 @@ async fn permits_take_little_of_the_server() {
     // The record of a lone permit is smaller: the server keeps short lists together.
     assert!(bytes / 500 <= 170 && counter <= 200, "{bytes} {counter}");
 }
+
+/// Its own ask, and that of a caller before it that knows no capacity, sets it.
+#[tokio::test]
+async fn a_capacity_that_only_a_later_caller_knows_lets_all_in() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker(&server).await;
+    let [unknown, known] = [locks.permits(&*key), locks.permits(&*key).capacity(3)];
+    let elsewhere = locker(&server).await;
+    let other = elsewhere.permits(&*key);
+    let waits =
+        |semaphore: lockhound::Semaphore| tokio::spawn(async move { semaphore.acquire().await });
+    let first = waits(unknown);
+    eventually(SOON, "it waits", || locks.stats().waiters == 1).await;
+    let other = waits(other);
+    eventually(SOON, "it waits", || elsewhere.stats().waiters == 1).await;
+    // At the next look. Of other terms than the first one.
+    let last = waits(known.max_hold(SOON * 10));
+    let permit = soon(SOON * 3, first).await.expect("it is set").unwrap();
+    drop(
+        soon(SOON, last)
+            .await
+            .expect("it is next")
+            .unwrap()
+            .unwrap(),
+    );
+    // The message tells the others: their look may come later.
+    drop(soon(SOON, other).await.expect("it is told").unwrap());
+    drop(permit.unwrap());
+}

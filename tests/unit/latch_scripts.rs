@@ -19,7 +19,7 @@ const REMEMBERED: i64 = 60_000;
 /// A mistake in a script: which one, what a line says, and what the mistake makes of it.
 type Mistake = (&'static str, &'static str, &'static str);
 
-const NOTE: &str = "redis.call('ZADD', calls, 'NX', now_ms, id) == 1";
+const NOTE: &str = "redis.call('ZADD', calls, 'NX', until_ms, id) == 1";
 
 const MISTAKES: [Mistake; 9] = [
     // CountsTwice
@@ -46,13 +46,13 @@ const MISTAKES: [Mistake; 9] = [
     (
         "count_down",
         NOTE,
-        "(not count or redis.call('ZADD', calls, 'NX', now_ms, id) == 1)",
+        "(not count or redis.call('ZADD', calls, 'NX', until_ms, id) == 1)",
     ),
     // RefusedLeavesNoId
     (
         "set_latch",
         NOTE,
-        "(count or redis.call('ZADD', calls, 'NX', now_ms, id) == 1)",
+        "(count or redis.call('ZADD', calls, 'NX', until_ms, id) == 1)",
     ),
     // CopyIsRefused
     (
