@@ -57,10 +57,7 @@ impl Quorum {
     /// # Errors
     /// Why it may not be notified.
     pub(crate) async fn call_next(&self, key: &Key) -> Result<(), Error> {
-        let calling = self.ask(CallNext(key.clone()));
-        self.hear(calling, |_, missing| missing == 0)
-            .await
-            .map(|_| ())
+        self.hear_all(CallNext(key.clone())).await.map(drop)
     }
 
     /// Releases the key from the owners that the nodes name as its holders now. Returns whether any
@@ -74,11 +71,10 @@ impl Quorum {
         key: &Key,
         depose: impl FnOnce(Option<&BTreeSet<String>>),
     ) -> Result<bool, Error> {
-        let asking = self.ask(NameHolders(key.clone()));
         // A holder has a majority, and any majority of answers shares a node with it. Fields on a
         // minority only are left over from attempts, and are released too if the minority answers
         // in time.
-        let answers = self.hear(asking, |_, missing| missing == 0).await;
+        let answers = self.hear_all(NameHolders(key.clone())).await;
         let seen =
             answers.map(|answers| answers.into_iter().flatten().collect::<BTreeSet<String>>());
         depose(seen.as_ref().ok());

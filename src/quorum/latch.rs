@@ -13,7 +13,7 @@ impl Quorum {
     where
         O: Op<Output: Default + 'static> + Send + 'static,
     {
-        let answers = self.hear(self.ask(op), |_, missing| missing == 0).await?;
+        let answers = self.hear_all(op).await?;
         Ok(answers.into_iter().next().unwrap_or_default())
     }
 }

@@ -504,6 +504,17 @@ impl Quorum {
         self.voter(node).renew(claims, lease).await
     }
 
+    /// Asks every node, and waits for a majority, and for the others until a while has passed.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], or the refusal of a server.
+    async fn hear_all<O>(&self, op: O) -> Result<Vec<O::Output>, Error>
+    where
+        O: Op<Output: 'static> + Send + 'static,
+    {
+        self.hear(self.ask(op), |_, missing| missing == 0).await
+    }
+
     /// Waits for the answers of a majority, and for more until they are certain or a while has
     /// passed.
     async fn hear<T: Send + 'static>(

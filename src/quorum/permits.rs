@@ -22,13 +22,12 @@ impl Quorum {
         lease: Duration,
     ) -> Result<bool, Error> {
         let key = key.clone();
-        let setting = self.ask(SetCapacity {
+        self.ask_one(SetCapacity {
             key,
             capacity,
             lease,
-        });
-        let set = self.hear(setting, |_, missing| missing == 0).await?;
-        Ok(set.into_iter().all(|is_set| is_set))
+        })
+        .await
     }
 
     /// Returns who has permits, but no more than this many of them.
@@ -42,9 +41,7 @@ impl Quorum {
         most: u32,
     ) -> Result<ListedPermits, Error> {
         let key = key.clone();
-        let asking = self.ask(ListPermits { key, lease, most });
-        let listed = self.hear(asking, |_, missing| missing == 0).await?;
-        Ok(listed.into_iter().next().unwrap_or_default())
+        self.ask_one(ListPermits { key, lease, most }).await
     }
 
     /// Gives back the permits of a claim. Returns whether it had any.
@@ -57,8 +54,7 @@ impl Quorum {
             rest: None,
             wakes: Wakes::All,
         };
-        let releasing = self.ask(release);
-        let answers = self.hear(releasing, |_, missing| missing == 0).await?;
+        let answers = self.hear_all(release).await?;
         Ok(answers.iter().any(|answer| *answer != ReleaseAnswer::Gone))
     }
 }

@@ -13,10 +13,7 @@ impl Quorum {
     /// # Errors
     /// Why it may still be there.
     pub(crate) async fn withdraw(&self, key: Key, locker: Arc<str>) -> Result<(), Error> {
-        let leaving = self.ask(LeaveHint { key, locker });
-        self.hear(leaving, |_, missing| missing == 0)
-            .await
-            .map(|_| ())
+        self.hear_all(LeaveHint { key, locker }).await.map(drop)
     }
 
     /// Returns who has the lock.
@@ -24,8 +21,7 @@ impl Quorum {
     /// # Errors
     /// [`Error::Unavailable`], or the refusal of a server.
     pub(crate) async fn holders_of(&self, key: &Key) -> Result<Vec<ListedHolder>, Error> {
-        let asking = self.ask(ListHolders(key.clone()));
-        let found = self.hear(asking, |_, missing| missing == 0).await?;
+        let found = self.hear_all(ListHolders(key.clone())).await?;
         Ok(found.into_iter().flatten().collect())
     }
 
@@ -35,8 +31,7 @@ impl Quorum {
     /// As [`holders_of`](Self::holders_of).
     pub(crate) async fn expel(&self, key: &Key, fields: Arc<[String]>) -> Result<bool, Error> {
         let key = key.clone();
-        let expelling = self.ask(Expel { key, fields });
-        let expelled = self.hear(expelling, |_, missing| missing == 0).await?;
+        let expelled = self.hear_all(Expel { key, fields }).await?;
         Ok(expelled.iter().any(|count| *count > 0))
     }
 }

@@ -179,10 +179,7 @@ impl Quorum {
             return Ok(());
         };
         let locker = Arc::clone(locker);
-        let passing = self.ask(LeaveList { key, locker });
-        self.hear(passing, |_, missing| missing == 0)
-            .await
-            .map(|_| ())
+        self.hear_all(LeaveList { key, locker }).await.map(drop)
     }
 
     /// Handles the refusal of a lock's list: from here on, releases of this lock notify all
