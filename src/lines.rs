@@ -303,8 +303,7 @@ impl<W: World> Lines<W> {
         }
     }
 
-    /// Returns the waiters at the front of a line that want the same terms, but for no more than
-    /// this many of them.
+    /// Returns the waiters at the front of a line, but no more than this many of them.
     pub(crate) fn front(&self, key: &Key, most: usize) -> Vec<Head> {
         let slot = self.slots.get(key);
         slot.map_or_else(Vec::new, |slot| slot.front(most))
@@ -313,12 +312,6 @@ impl<W: World> Lines<W> {
     /// Returns the first capacity that a waiter's handle says.
     pub(crate) fn capacity(&self, key: &Key) -> Option<NonZeroU32> {
         self.slots.get(key)?.capacity()
-    }
-
-    /// Returns the waiters at the front of a line, but no more than this many of them.
-    pub(crate) fn first_of(&self, key: &Key, most: usize) -> Vec<Head> {
-        let slot = self.slots.get(key);
-        slot.map_or_else(Vec::new, |slot| slot.first_of(most))
     }
 
     /// Enters this owner's hold again, or returns why it cannot.

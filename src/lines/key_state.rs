@@ -83,18 +83,6 @@ impl<W: World> KeyState<W> {
         Some(head_of(waiter))
     }
 
-    /// Returns what is known of the waiters at the front that want the same terms, but for no more
-    /// than this many of them.
-    pub(super) fn front(&self, most: usize) -> Vec<Head> {
-        let waiters = || self.line.waiters().range(0);
-        let terms = waiters().next().map(|first| first.call.want.terms);
-        waiters()
-            .take_while(|waiter| Some(waiter.call.want.terms) == terms)
-            .take(most)
-            .map(head_of)
-            .collect()
-    }
-
     /// Returns the first capacity that a waiter's handle says.
     pub(super) fn capacity(&self) -> Option<NonZeroU32> {
         let mut waiters = self.line.waiters().range(0);
@@ -102,7 +90,7 @@ impl<W: World> KeyState<W> {
     }
 
     /// Returns what is known of the waiters at the front, but of no more than this many of them.
-    pub(super) fn first_of(&self, most: usize) -> Vec<Head> {
+    pub(super) fn front(&self, most: usize) -> Vec<Head> {
         self.line
             .waiters()
             .range(0)

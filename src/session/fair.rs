@@ -62,7 +62,7 @@ fn forget_if_idle(session: &Session, key: &Key) {
 }
 
 async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
-    let front = session.lines.first_of(key, CALLERS);
+    let front = session.lines.front(key, CALLERS);
     let Some(head) = front.first() else {
         // All have left meanwhile.
         return AcquireOutcome::Refused;
@@ -214,15 +214,9 @@ impl Session {
     /// [`Error::Config`] if this locker cannot have fair locks.
     pub(crate) fn check_fair(&self) -> Result<(), Error> {
         self.check_format("fair", "a fair lock is")?;
-        let servers = self.quorum.nodes().len();
-        if servers <= 1 {
-            return Ok(());
-        }
-        let reason = format!(
-            "a fair lock is on one server, and this locker has {servers} independent ones: each would have a \
-             queue of its own, and no place in them is that of a majority. Connect another locker to one of \
-             them, to a cluster or to a master with Sentinels for it"
-        );
-        Err(Error::config("fair", reason))
+        self.check_one_server("fair", "a fair lock is", |_| {
+            "each would have a queue of its own, and no place in them is that of a majority"
+                .to_owned()
+        })
     }
 }

@@ -41,16 +41,9 @@ impl Session {
     /// [`Error::Config`] if this locker cannot have latches.
     pub(crate) fn check_latch(&self) -> Result<(), Error> {
         self.check_format("latch", "a latch is")?;
-        let servers = self.quorum.nodes().len();
-        if servers <= 1 {
-            return Ok(());
-        }
-        let reason = format!(
-            "a latch is on one server, and this locker has {servers} independent ones: a count that one of them has \
-             missed would never be made up. Connect another locker to one of them, to a cluster or to a master with \
-             Sentinels for it"
-        );
-        Err(Error::config("latch", reason))
+        self.check_one_server("latch", "a latch is", |_| {
+            "a count that one of them has missed would never be made up".to_owned()
+        })
     }
 
     /// Sets a latch. Returns whether this call has set it.

@@ -39,11 +39,14 @@ pub(super) fn how(want: Want) -> How {
 
 /// Asks for permits for the callers at the front of the line, and passes them the grants.
 pub(super) async fn ask(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
-    let front = session.lines.front(key, CALLERS);
+    let mut front = session.lines.front(key, CALLERS);
     let Some(want) = front.first().map(|head| head.want) else {
         // All have left meanwhile.
         return AcquireOutcome::Refused;
     };
+    // An ask has one lease.
+    let others = |head: &Head| head.want.terms != want.terms;
+    front.truncate(front.iter().position(others).unwrap_or(CALLERS));
     fn request<'a>(key: &'a Key, head: &'a Head) -> AcquireRequest<'a> {
         AcquireRequest {
             key,
@@ -138,19 +141,14 @@ impl Session {
     /// [`Error::Config`] if this locker cannot have semaphores.
     pub(crate) fn check_permits(&self, capacity: Option<u32>) -> Result<(), Error> {
         self.check_format("permits", "a semaphore is")?;
-        let servers = self.quorum.nodes().len();
-        if servers <= 1 {
-            return Ok(());
-        }
-        let permits = u64::from(capacity.unwrap_or(10));
-        let majority = self.quorum.majority() as u64;
-        let holders = permits * servers as u64 / majority;
-        let reason = format!(
-            "a semaphore is on one server, and this locker has {servers} independent ones: with {permits} permits on \
-             each, {holders} holders could have one from each of {majority} servers. Connect another locker to one of \
-             them, to a cluster or to a master with Sentinels for it"
-        );
-        Err(Error::config("permits", reason))
+        self.check_one_server("permits", "a semaphore is", |servers| {
+            let permits = u64::from(capacity.unwrap_or(10));
+            let majority = self.quorum.majority() as u64;
+            let holders = permits * servers / majority;
+            format!(
+                "with {permits} permits on each, {holders} holders could have one from each of {majority} servers"
+            )
+        })
     }
 
     /// Sets how many permits there are.

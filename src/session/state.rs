@@ -265,6 +265,26 @@ impl Session {
         Err(Error::config(option, reason))
     }
 
+    /// # Errors
+    /// [`Error::Config`] over several independent servers, with the reason `why` not.
+    pub(super) fn check_one_server(
+        &self,
+        option: &'static str,
+        what: &str,
+        why: impl FnOnce(u64) -> String,
+    ) -> Result<(), Error> {
+        let servers = self.quorum.nodes().len() as u64;
+        if servers <= 1 {
+            return Ok(());
+        }
+        let reason = format!(
+            "{what} on one server, and this locker has {servers} independent ones: {}. Connect another locker to one \
+             of them, to a cluster or to a master with Sentinels for it",
+            why(servers)
+        );
+        Err(Error::config(option, reason))
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         // The runtime of an embedded engine may end before the session is closed.
         self.closed.load(Ordering::Acquire) || self.engine.has_ended()
