@@ -7,7 +7,6 @@ use super::inspect::no_lock;
 use super::refusal::Subject;
 use super::reply::{array, remaining, yes_or_no};
 use super::sending::{ClusterRoute, Op};
-use super::slots::torn;
 use super::word::{Word, alone, channel, lock, millis, text};
 use crate::claim::Claim;
 use crate::error::Error;
@@ -115,10 +114,7 @@ impl Op for ReadLeader {
     }
 
     async fn on_cluster(&self, route: &ClusterRoute<'_>) -> Outcome<Option<KeyLeader>> {
-        match torn(&self.0) {
-            Some(error) => Outcome::Refused(error),
-            None => route.ask(self).await,
-        }
+        route.ask_at(&self.0, self).await
     }
 }
 

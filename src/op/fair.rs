@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::reply::{array, int, remaining};
 use super::sending::{ClusterRoute, Op};
-use super::slots::torn;
 use super::word::{NOTHING, Word, alone, channel, lock, text};
 use crate::key::{Key, WAKE};
 use crate::kind::FAIR;
@@ -41,10 +40,7 @@ impl Op for CallNext {
     }
 
     async fn on_cluster(&self, route: &ClusterRoute<'_>) -> Outcome<u64> {
-        match torn(&self.0) {
-            Some(error) => Outcome::Refused(error),
-            None => route.ask(self).await,
-        }
+        route.ask_at(&self.0, self).await
     }
 }
 

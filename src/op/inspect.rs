@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::reply::{array, remaining, texts, yes_or_no};
 use super::sending::{ClusterRoute, Op};
-use super::slots::torn;
 use super::word::{alone, channel, lock, text};
 use crate::error::{Error, ServerErrorKind};
 use crate::key::Key;
@@ -96,10 +95,7 @@ impl Op for Force {
     }
 
     async fn on_cluster(&self, route: &ClusterRoute<'_>) -> Outcome<bool> {
-        match torn(&self.key) {
-            Some(error) => Outcome::Refused(error),
-            None => route.ask(self).await,
-        }
+        route.ask_at(&self.key, self).await
     }
 }
 

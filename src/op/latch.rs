@@ -10,7 +10,6 @@ use std::time::Duration;
 use super::refusal::Subject;
 use super::reply::{text as text_of, yes_or_no};
 use super::sending::{ClusterRoute, Op};
-use super::slots::torn;
 use super::word::{Word, alone, channel, lock, millis, number, text, written};
 use crate::key::Key;
 use crate::lua::{Script, Topology};
@@ -136,11 +135,7 @@ fn count(reply: &Reply) -> Option<u64> {
 }
 
 async fn in_one_slot<O: Op>(key: &Key, route: &ClusterRoute<'_>, op: &O) -> Outcome<O::Output> {
-    let messages = key.to_latch_messages(true);
-    match torn(&messages) {
-        Some(error) => Outcome::Refused(error),
-        None => route.ask(op).await,
-    }
+    route.ask_at(&key.to_latch_messages(true), op).await
 }
 
 fn count_of(key: &Key) -> Subject {

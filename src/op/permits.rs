@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::reply::{array, int, remaining, yes_or_no};
 use super::sending::{ClusterRoute, Op};
-use super::slots::torn;
 use super::word::{
     NOTHING, Word, alone, channel, counted_fields, lock, millis, number, text, written,
 };
@@ -113,10 +112,7 @@ impl Op for SetCapacity {
     }
 
     async fn on_cluster(&self, route: &ClusterRoute<'_>) -> Outcome<bool> {
-        match torn(&self.key) {
-            Some(error) => Outcome::Refused(error),
-            None => route.ask(self).await,
-        }
+        route.ask_at(&self.key, self).await
     }
 }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::inspect::no_lock;
 use super::reply::{array, int, remaining, yes_or_no};
 use super::sending::{ClusterRoute, Op};
-use super::slots::torn;
 use super::word::{alone, channel, lock, text};
 use crate::error::Error;
 use crate::key::Key;
@@ -104,9 +103,6 @@ impl Op for Expel {
     }
 
     async fn on_cluster(&self, route: &ClusterRoute<'_>) -> Outcome<i64> {
-        match torn(&self.key) {
-            Some(error) => Outcome::Refused(error),
-            None => route.ask(self).await,
-        }
+        route.ask_at(&self.key, self).await
     }
 }

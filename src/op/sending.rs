@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::refusal::{Subject, explain, is_vague};
+use super::slots::torn;
 use crate::error::Error;
+use crate::key::Key;
 use crate::lua::Topology;
 use crate::node::{Backend, Call, Cluster, Lane, Node, Outcome, ReplicaAck, Reply};
 
@@ -111,6 +113,14 @@ impl ClusterRoute<'_> {
             send(call).await.0
         }))
         .await
+    }
+
+    /// Sends an operation of this lock, unless the lock is in another slot than its messages.
+    pub(super) async fn ask_at<O: Op>(&self, key: &Key, op: &O) -> Outcome<O::Output> {
+        match torn(key) {
+            Some(error) => Outcome::Refused(error),
+            None => self.ask(op).await,
+        }
     }
 }
 
