@@ -13,9 +13,10 @@ end
 -- Removes tickets from the front whose time is over, as Redisson does, by the server's clock. One
 -- without a time stays: its time may be lost, and its caller alive. Returns how many.
 local function prune(all)
+  local now = now_ms()
   for i, ticket in ipairs(all) do
     local stands = redis.call('ZSCORE', timeouts, ticket)
-    if not stands or stands + 0 > now_ms() then
+    if not stands or stands + 0 > now then
       return i - 1
     end
     redis.call('LPOP', queue)
