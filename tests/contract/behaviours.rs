@@ -536,19 +536,29 @@ pub async fn a_dropped_guard_releases(on: Deployment) {
     on.is_free_everywhere(&key).await;
 }
 
+/// Returns what a refusal names of a kind that is on one server, where there is no such kind.
+fn why_refused(on: &Deployment, locks: &Locker) -> Option<&'static str> {
+    if locks.settings().format() == Format::Plain {
+        return Some("Format::Plain");
+    }
+    (on.servers.len() > 1).then_some("independent")
+}
+
+/// Asserts that each of these calls was refused for this reason.
+fn assert_refused<const N: usize>(refusals: [Option<Error>; N], reason: &str) {
+    for error in refusals {
+        let error = error.expect("refused");
+        assert!(matches!(error, Error::Config(_)), "{error:?}");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+}
+
 /// Returns two lockers and a name for a read-write lock, where there are such locks. Elsewhere
 /// every call is refused, with the reason.
 async fn read_write(on: &Deployment, lease: Duration) -> Option<([Locker; 2], String)> {
     let (lockers, key) = (on.lockers(lease).await, key());
-    let several = on.servers.len() > 1;
-    let plain = lockers[0].settings().format() == Format::Plain;
-    if !several && !plain {
+    let Some(reason) = why_refused(on, &lockers[0]) else {
         return Some((lockers, key));
-    }
-    let reason = if plain {
-        "Format::Plain"
-    } else {
-        "independent"
     };
     let lock = lockers[0].rw(&*key);
     let refusals = [
@@ -556,11 +566,7 @@ async fn read_write(on: &Deployment, lease: Duration) -> Option<([Locker; 2], St
         lock.write().try_lock().await.err(),
         lock.holders().await.err(),
     ];
-    for error in refusals {
-        let error = error.expect("refused");
-        assert!(matches!(error, Error::Config(_)), "{error:?}");
-        assert!(error.to_string().contains(reason), "{error}");
-    }
+    assert_refused(refusals, reason);
     None
 }
 
@@ -668,14 +674,8 @@ pub async fn readers_and_writers_outlive_their_lease_and_are_told_of_a_loss(on: 
 /// refused, with the reason.
 async fn permits(on: &Deployment, lease: Duration) -> Option<([Locker; 2], String)> {
     let (lockers, key) = (on.lockers(lease).await, key());
-    let plain = lockers[0].settings().format() == Format::Plain;
-    if on.servers.len() == 1 && !plain {
+    let Some(reason) = why_refused(on, &lockers[0]) else {
         return Some((lockers, key));
-    }
-    let reason = if plain {
-        "Format::Plain"
-    } else {
-        "independent"
     };
     let semaphore = lockers[0].permits(&*key).capacity(2);
     let refusals = [
@@ -684,11 +684,7 @@ async fn permits(on: &Deployment, lease: Duration) -> Option<([Locker; 2], Strin
         semaphore.usage().await.err(),
         semaphore.set_capacity(3).await.err(),
     ];
-    for error in refusals {
-        let error = error.expect("refused");
-        assert!(matches!(error, Error::Config(_)), "{error:?}");
-        assert!(error.to_string().contains(reason), "{error}");
-    }
+    assert_refused(refusals, reason);
     None
 }
 
@@ -744,14 +740,8 @@ pub async fn permits_outlive_their_lease_and_are_told_of_a_loss(on: Deployment) 
 /// is refused, with the reason.
 async fn fair(on: &Deployment, lease: Duration) -> Option<([Locker; 2], String)> {
     let (lockers, key) = (on.lockers(lease).await, key());
-    let plain = lockers[0].settings().format() == Format::Plain;
-    if on.servers.len() == 1 && !plain {
+    let Some(reason) = why_refused(on, &lockers[0]) else {
         return Some((lockers, key));
-    }
-    let reason = if plain {
-        "Format::Plain"
-    } else {
-        "independent"
     };
     let lock = lockers[0].fair(&*key);
     let refusals = [
@@ -760,11 +750,7 @@ async fn fair(on: &Deployment, lease: Duration) -> Option<([Locker; 2], String)>
         lock.try_lock_for(ms(100)).await.err(),
         lock.run(|_| async {}).await.err(),
     ];
-    for error in refusals {
-        let error = error.expect("refused");
-        assert!(matches!(error, Error::Config(_)), "{error:?}");
-        assert!(error.to_string().contains(reason), "{error}");
-    }
+    assert_refused(refusals, reason);
     None
 }
 
@@ -939,14 +925,8 @@ pub async fn a_leader_outlives_its_lease_and_leads_again_after_a_loss(on: Deploy
 /// refused, with the reason.
 async fn latch(on: &Deployment, lease: Duration) -> Option<([Locker; 2], String)> {
     let (lockers, key) = (on.lockers(lease).await, key());
-    let plain = lockers[0].settings().format() == Format::Plain;
-    if on.servers.len() == 1 && !plain {
+    let Some(reason) = why_refused(on, &lockers[0]) else {
         return Some((lockers, key));
-    }
-    let reason = if plain {
-        "Format::Plain"
-    } else {
-        "independent"
     };
     let latch = lockers[0].latch(&*key);
     let refusals = [
@@ -955,11 +935,7 @@ async fn latch(on: &Deployment, lease: Duration) -> Option<([Locker; 2], String)
         latch.count().await.err(),
         latch.wait().await.err(),
     ];
-    for error in refusals {
-        let error = error.expect("refused");
-        assert!(matches!(error, Error::Config(_)), "{error:?}");
-        assert!(error.to_string().contains(reason), "{error}");
-    }
+    assert_refused(refusals, reason);
     None
 }
 

@@ -5,7 +5,33 @@ use std::time::Instant;
 use crate::common::proxy::{Mode, Proxy};
 use crate::common::{Server, builder, eventually, key, locker_with, ms, soon};
 use crate::{LONG, SHORT, SOON, goes_on, waits};
-use lockhound::Error;
+use lockhound::{Error, Latch, Locker};
+
+/// A latch as two lockers have it, one of them behind a proxy.
+struct Apart {
+    server: Server,
+    proxy: Proxy,
+    latch: Latch,
+    there: Locker,
+    /// As `there` has it.
+    far: Latch,
+}
+
+impl Apart {
+    async fn start() -> Self {
+        let (server, key) = (Server::start(), key());
+        let proxy = Proxy::start(server.port());
+        let here = locker_with(&server, LONG).await;
+        let there = builder(&proxy.url(), LONG).connect().await.unwrap();
+        Self {
+            server,
+            proxy,
+            latch: here.latch(&*key),
+            far: there.latch(&*key),
+            there,
+        }
+    }
+}
 
 /// Both calls were carried out, and the copies that are sent behind do nothing.
 #[tokio::test]
@@ -144,13 +170,15 @@ async fn a_caller_whose_server_comes_back_empty_goes_on() {
 /// The message comes while nobody is subscribed, and nobody looks by itself.
 #[tokio::test]
 async fn a_caller_whose_connection_was_cut_reads_again() {
-    let (server, key) = (Server::start(), key());
-    let proxy = Proxy::start(server.port());
-    let here = locker_with(&server, LONG).await;
-    let there = builder(&proxy.url(), LONG).connect().await.unwrap();
-    let latch = here.latch(&*key);
+    let Apart {
+        server,
+        proxy,
+        latch,
+        there,
+        far,
+    } = Apart::start().await;
     assert!(latch.try_set(1).await.unwrap());
-    let waiting = waits(&server, &there, &there.latch(&*key)).await;
+    let waiting = waits(&server, &there, &far).await;
     proxy.set(Mode::Refuse);
     proxy.cut();
     assert_eq!(latch.count_down().await.unwrap(), 0);
@@ -158,7 +186,7 @@ async fn a_caller_whose_connection_was_cut_reads_again() {
     goes_on(waiting).await;
     // The connection of subscriptions alone.
     assert!(latch.try_set(1).await.unwrap());
-    let waiting = waits(&server, &there, &there.latch(&*key)).await;
+    let waiting = waits(&server, &there, &far).await;
     let killed: u64 = server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     assert!(killed > 0);
     assert_eq!(latch.count_down().await.unwrap(), 0);
@@ -168,16 +196,17 @@ async fn a_caller_whose_connection_was_cut_reads_again() {
 /// The message comes between the first read and the subscription.
 #[tokio::test]
 async fn a_caller_reads_again_once_it_is_subscribed() {
-    let (server, key) = (Server::start(), key());
-    let proxy = Proxy::start(server.port());
-    let here = locker_with(&server, LONG).await;
-    let there = builder(&proxy.url(), LONG).connect().await.unwrap();
-    let latch = here.latch(&*key);
+    let Apart {
+        server,
+        proxy,
+        latch,
+        far,
+        ..
+    } = Apart::start().await;
     assert!(latch.try_set(1).await.unwrap());
     proxy.set(Mode::Hold(b"redisson_countdownlatch".to_vec()));
     let reads = server.calls("get");
-    let waits = there.latch(&*key);
-    let waiting = tokio::spawn(async move { waits.wait().await });
+    let waiting = tokio::spawn(async move { far.wait().await });
     let so = || proxy.held() == 1 && server.calls("get") > reads;
     eventually(SOON, "it has read", so).await;
     assert_eq!(latch.count_down().await.unwrap(), 0);
@@ -188,19 +217,20 @@ async fn a_caller_reads_again_once_it_is_subscribed() {
 /// The message comes between a read and its answer.
 #[tokio::test]
 async fn a_message_that_comes_while_a_caller_reads_is_not_lost() {
-    let (server, key) = (Server::start(), key());
-    let proxy = Proxy::start(server.port());
-    let here = locker_with(&server, LONG).await;
-    let there = builder(&proxy.url(), LONG).connect().await.unwrap();
-    let latch = here.latch(&*key);
+    let Apart {
+        server,
+        proxy,
+        latch,
+        there,
+        far,
+    } = Apart::start().await;
     assert!(latch.try_set(2).await.unwrap());
     // Another caller has subscribed before, so nothing but messages rings.
-    let first = waits(&server, &there, &there.latch(&*key)).await;
+    let first = waits(&server, &there, &far).await;
     proxy.set(Mode::Delay(ms(200)));
     let reads = server.calls("get");
     assert_eq!(latch.count_down().await.unwrap(), 1);
-    let second = there.latch(&*key);
-    let second = tokio::spawn(async move { second.wait().await });
+    let second = tokio::spawn(async move { far.wait().await });
     eventually(SOON, "it reads", || server.calls("get") > reads + 1).await;
     assert_eq!(latch.count_down().await.unwrap(), 0);
     goes_on(first).await;
