@@ -44,6 +44,8 @@ use crate::session::SharedSession;
 /// - It is on one server, on a master with Sentinels, or in a cluster. Over several independent
 ///   servers, and in [`Format::Plain`](crate::Format::Plain), every call is [`Error::Config`]: a
 ///   count that one of the servers has missed would never be made up.
+/// - Each call leaves its id on the server for that long, also a count of an open latch: some 140
+///   bytes, so 100,000 calls within an hour take 14 MB.
 /// - A failover that forgets a count never opens the latch, and one that forgets the set has it
 ///   open: [`replicas`](crate::LockerBuilder::replicas) closes that gap.
 ///

@@ -242,7 +242,8 @@ impl Semaphore {
     /// # Errors
     /// [`Error::Unavailable`]: it may be set or not, and may be set again. [`Error::Config`] for 0,
     /// for more than 2,147,483,647, and for a semaphore that is shared with `getSemaphore` and has
-    /// a capacity: what JVMs have of it is not known. [`Error::Server`]; [`Error::Closed`].
+    /// a capacity, also if a call without an answer has set it: what JVMs have of it is not known.
+    /// [`Error::Server`]; [`Error::Closed`].
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
