@@ -12,7 +12,8 @@
 --            only server. -1: KEYS[2] is a token counter, and no clock is used
 -- ARGV[4]    the channel of the lock's unlock messages
 -- ARGV[5]    what the channels begin with on which lockers are woken; empty: they are not
--- ARGV[6]    a ticket that does not come although it is next, and is passed; empty: none
+-- ARGV[6]    a ticket that does not come although it is next, and is passed: if it is no JVM's, with
+--            all tickets of its locker. Empty: none
 -- ARGV[7]    how long the tickets stand there without another ask, in milliseconds
 -- ARGV[8]    how many tickets, in the order of the callers; 0: this caller does not wait
 -- ARGV[8+i]  a ticket: uuid:task-id:number:ticket
@@ -45,18 +46,25 @@ for _, ticket in ipairs(all) do
     is_there[ticket] = true
     scored[#scored + 1] = stands + jvms * 300000
     scored[#scored + 1] = ticket
-  elseif is_of_jvm(ticket) then
+  elseif not locker_of(ticket) then
     jvms = jvms + 1
   end
 end
 if #scored > 0 then
   redis.call('ZADD', timeouts, 'GT', unpack(scored))
 end
-local first = 1 + prune(all)
+local first, before = 1 + prune(all), all[1]
 if ttl == -2 and passed ~= '' and passed == all[first] then
-  redis.call('LPOP', queue)
-  redis.call('ZREM', timeouts, passed)
-  first = first + 1
+  local kept, locker = {}, locker_of(passed)
+  for at = first, #all do
+    if all[at] == passed or locker and locker == locker_of(all[at]) then
+      redis.call('LREM', queue, 1, all[at])
+      redis.call('ZREM', timeouts, all[at])
+    else
+      kept[#kept + 1] = all[at]
+    end
+  end
+  all, first = kept, 1
 end
 
 -- One that is missing goes before those of its locker that came after it.
@@ -69,7 +77,7 @@ for i = tickets, 1, -1 do
   end
 end
 local head = all[first]
-local is_free = is_copy or ttl == -2 and (not head or head == mine[1] or tickets > 0 and head == next)
+local is_free = is_copy or ttl == -2 and (not head or is_there[head] ~= nil)
 for i = #missing, 1, -1 do
   local ticket, before = unpack(missing[i])
   if ticket ~= mine[1] or not is_free then
@@ -96,8 +104,8 @@ if is_free then
   -- leased.lua
   return {1, fence}
 end
-if ttl == -2 and first > 1 then
-  call(redis.call('LINDEX', queue, 0))
+if ttl == -2 and head ~= before then
+  call(head)
 end
 local place = 0
 for at = first, #all do
@@ -106,5 +114,5 @@ for at = first, #all do
   end
   place = place + 1
 end
-local mixed = jvms > 0 or ttl ~= -2 and is_of_jvm(redis.call('HGETALL', lock)[1] or '')
+local mixed = jvms > 0 or ttl ~= -2 and not locker_of(redis.call('HGETALL', lock)[1] or '')
 return {0, ttl, place, ttl == -2 and head or '', mixed and 1 or 0}

@@ -5,9 +5,10 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Tickets of Redisson have two parts, and those of this crate more.
-local function is_of_jvm(ticket)
-  return not string.find(ticket, ':.*:')
+-- Tickets of Redisson have two parts, and those of this crate more, of which the first one is the
+-- locker.
+local function locker_of(ticket)
+  return string.match(ticket, '^([^:]*):.*:')
 end
 
 -- Removes tickets from the front whose time is over, as Redisson does, by the server's clock. One
@@ -32,16 +33,18 @@ local function tell(channel)
 end
 
 -- Tells the one that is next that the lock is free: a locker by its name, or a JVM on the channel
--- of its ticket. If nobody hears that, and it is no JVM, all that listen to the lock are told.
+-- of its ticket. A locker that does not listen to its name, and whoever wants the lock if nobody is
+-- next, is told on the channel of the lock. Returns how many heard it.
 local function call(ticket)
-  local told, is_ours = 0, ticket and not is_of_jvm(ticket)
-  if is_ours and wakes ~= '' then
-    local locker = wakes .. string.match(ticket, '^[^:]*')
-    local may, heard = pcall(redis.call, 'PUBLISH', locker, 'fair ' .. lock)
-    told = may and heard or 0
+  local locker = ticket and locker_of(ticket)
+  if locker and wakes ~= '' then
+    -- PUBLISH would also count clients that are subscribed to all channels.
+    local ears = redis.pcall('PUBSUB', 'NUMSUB', wakes .. locker)
+    local told = (ears[2] or 0) > 0 and redis.pcall('PUBLISH', wakes .. locker, 'fair ' .. lock)
+    if type(told) == 'number' then
+      return told
+    end
   end
-  if ticket and told == 0 then
-    told = tell(channel .. ':' .. ticket)
-  end
-  return is_ours and told == 0 and tell(channel) or told
+  local told = ticket and tell(channel .. ':' .. ticket) or 0
+  return ticket and not locker and told or told + tell(channel)
 end

@@ -19,16 +19,18 @@ if held == 1 then
   redis.call('DEL', lock)
 elseif field ~= '' then
   local was_next = redis.call('LINDEX', queue, 0) == field
-  if redis.call('LREM', queue, 1, field) == 0 then
-    return -1
-  end
+  local was_there = redis.call('LREM', queue, 1, field) == 1
   redis.call('ZREM', timeouts, field)
   if not was_next then
-    return 0
+    return was_there and 0 or -1
   end
 end
 if held ~= 1 and redis.call('EXISTS', lock) == 1 then
   return 0
 end
-local all = redis.call('LRANGE', queue, 0, -1)
-return call(all[1 + prune(all)])
+-- What is released is so, whatever the keys of the queue are.
+local is_read, told = pcall(function()
+  local all = redis.call('LRANGE', queue, 0, -1)
+  return call(all[1 + prune(all)])
+end)
+return is_read and told or tell(channel)

@@ -139,6 +139,24 @@ async fn one_that_is_next_and_does_not_come_is_passed_after_two_looks() {
     }
 }
 
+/// A bug: each of its callers was waited for in its turn.
+#[tokio::test]
+async fn a_process_that_was_killed_is_passed_once_with_all_its_callers() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker_with(&server, ms(3_000)).await;
+    let held = locks.fair(&*key).lock().await.unwrap();
+    let name = format!("redisson_lock_queue:{{{key}}}");
+    let dead = [1, 2, 3].map(|n| format!("00000000-0000-0000-0000-000000000000:7:{n}:ticket"));
+    let _: i64 = server.command(&["RPUSH", &name, &dead[0], &dead[1]]);
+    let waiting = wait_for(&locks.fair(&*key));
+    eventually(SOON, "it is behind", || queue(&server, &key).len() == 3).await;
+    let _: i64 = server.command(&["RPUSH", &name, &dead[2], "a:jvm"]);
+    held.unlock().await.unwrap();
+    let guard = granted(waiting).await;
+    assert_eq!(queue(&server, &key), ["a:jvm"]);
+    guard.unlock().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_caller_keeps_its_place_for_longer_than_a_lease() {
     let (server, key) = (Server::start(), key());
@@ -210,8 +228,15 @@ async fn a_fair_lock_excludes_the_lock_of_its_name() {
     let fair = locks.fair(&*key).lock().await.unwrap();
     assert!(locks.get(&*key).try_lock().await.unwrap().is_none());
     assert!(locks.fair(&*key).is_locked().await.unwrap());
+    let waiting = wait_for(&locker(&server).await.get(&*key));
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    eventually(SOON, "it listens", || {
+        let (_, number): (String, u64) = server.command(&["PUBSUB", "NUMSUB", &channel]);
+        number > 0
+    })
+    .await;
     fair.unlock().await.unwrap();
-    let plain = locks.get(&*key).lock().await.unwrap();
+    let plain = granted(waiting).await;
     let waiting = wait_for(&locks.fair(&*key));
     placed(&server, &key, 1).await;
     plain.unlock().await.unwrap();

@@ -81,4 +81,10 @@ async fn a_queue_of_another_type_is_named() {
     let _: String = server.command(&["SET", &queue, "x"]);
     let error = lock.try_lock().await.unwrap_err();
     assert!(error.to_string().contains("redisson_lock_queue"), "{error}");
+    // What is held is released all the same, and said to be.
+    let _: i64 = server.command(&["DEL", &queue]);
+    let held = lock.lock().await.unwrap();
+    let _: String = server.command(&["SET", &queue, "x"]);
+    held.unlock().await.unwrap();
+    assert_eq!(server.command::<i64>(&["EXISTS", &key]), 0);
 }

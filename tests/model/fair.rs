@@ -6,7 +6,7 @@
 //!   the waits of Redisson that are left to it: Redisson gives each ticket one more than the last
 //!   one has, takes one off all scores at each of its grants, and off those behind it when it gives
 //!   up. A ticket at the front without a wait left is removed by whoever runs a script next.
-//! - Three lockers, one of them with two callers. An ask has the tickets of all callers that wait
+//! - Three lockers, two of them with two callers. An ask has the tickets of all callers that wait
 //!   in its line, in their order; it raises their scores, puts in what is missing, and takes the
 //!   lock for the first of them. A caller that comes, a message and a look are reasons to ask. The
 //!   field that is taken has a number of its own for each ask.
@@ -16,7 +16,7 @@
 //!   leaves after that is sent again a command timeout later. The ask may put in the ticket of a
 //!   caller that has got the lock by a later ask, so that one leaves too.
 //! - A client of Redisson, which asks whenever the lock is free, and tells nobody when it gives up.
-//! - One locker may die. Messages may be lost.
+//! - One locker may die. Messages may be lost. A locker that is passed is so with all its callers.
 //!
 //! # What is abstracted away
 //! - Time: a look comes only when nothing else is on its way, lockers look equally often, and the
@@ -29,15 +29,15 @@ use stateright::{Model, Property};
 use crate::checked::{Checked, breaks, keeps_its_promises};
 
 /// The callers of this crate, by locker, and the client of Redisson.
-const CALLERS: usize = 4;
-const LOCKER_OF: [usize; CALLERS] = [0, 0, 1, 2];
+const CALLERS: usize = 5;
+const LOCKER_OF: [usize; CALLERS] = [0, 0, 1, 1, 2];
 const LOCKERS: usize = 3;
-const JVM: u8 = 4;
+const JVM: u8 = 5;
 /// The locker that may die.
 const MORTAL: usize = 1;
 
 /// How many asks a caller may be the first of.
-const ATTEMPTS: u8 = 5;
+const ATTEMPTS: u8 = 8;
 
 /// After so many looks at a free lock and the same head, that head is passed.
 const LOOKS: u8 = 2;
@@ -46,6 +46,7 @@ const ORDER: &str = "callers get the lock in the order of their places";
 const PLACE: &str = "a caller that waits keeps its place";
 const AWAKE: &str = "nobody waits for a look if the one that is next was told";
 const MOVES: &str = "a free lock does not stay so while somebody waits";
+const ONCE: &str = "a locker that died is passed once, however many of its callers waited";
 const LEAK: &str = "nothing stays on the server for a caller that is gone";
 const TWO: &str = "a caller is inside as the only one";
 const ALL: &str = "all get the lock, one after the other";
@@ -85,7 +86,7 @@ const LATE: Fair = Fair {
 };
 const MIXED: Fair = Fair { jvm: true, ..PLAIN };
 const DYING: Fair = Fair {
-    callers: &[0, 1, 2, 3],
+    callers: &[0, 2, 3, 4],
     leaves: 0,
     deaths: 1,
     ..PLAIN
@@ -124,6 +125,8 @@ enum Mutant {
     GrantIsNoLeave,
     /// Who passes a head that does not come tells nobody.
     PassesSilently,
+    /// Of a locker that does not come, one caller is passed.
+    PassesOneCaller,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -185,6 +188,8 @@ struct State {
     places: Vec<u8>,
     /// Ghost: the last change of who is next was announced, and no message was lost since.
     announced: bool,
+    /// Ghost: how often the locker that died was passed.
+    passes: u8,
     /// Ghost: a promise is broken.
     overtaken: bool,
     displaced: bool,
@@ -295,8 +300,16 @@ impl State {
         }
         self.prune();
         if asked.pass.is_some() && asked.pass == self.head() && self.holder.is_none() {
-            let (head, _) = self.queue.remove(0);
-            self.places.retain(|who| *who != head);
+            let head = self.queue[0].0;
+            let is_passed = |who: u8| match head {
+                JVM => who == JVM,
+                _ if fair.is(Mutant::PassesOneCaller) => who == head,
+                _ => who != JVM && LOCKER_OF[usize::from(who)] == LOCKER_OF[usize::from(head)],
+            };
+            self.passes +=
+                u8::from(self.dead && head != JVM && LOCKER_OF[usize::from(head)] == MORTAL);
+            self.queue.retain(|(who, _)| !is_passed(*who));
+            self.places.retain(|who| !is_passed(*who));
         }
         for (at, ticket) in asked.tickets.iter().enumerate() {
             if self.queue.iter().any(|(who, _)| who == ticket) {
@@ -327,7 +340,8 @@ impl State {
         if self.holder == Some((first, number)) {
             return (true, None);
         }
-        let is_next = self.head() == Some(first) || fair.is(Mutant::HeadNotCompared);
+        let is_own = |head| asked.tickets.contains(&head);
+        let is_next = self.head().is_some_and(is_own) || fair.is(Mutant::HeadNotCompared);
         if self.holder.is_none() && is_next {
             self.grant(first, number);
             return (true, None);
@@ -493,6 +507,7 @@ impl Model for Fair {
             deaths: self.deaths,
             places: Vec::new(),
             announced: true,
+            passes: 0,
             overtaken: false,
             displaced: false,
             doubled: false,
@@ -729,6 +744,7 @@ impl Model for Fair {
                     |locker| state.waiting(locker).is_empty() || state.looked[locker] > LOOKS;
                 !(stands_still(state) && (0..LOCKERS).all(looks))
             }),
+            Property::always(ONCE, |_, state: &State| state.passes < 2),
             Property::always(LEAK, |_, state: &State| {
                 let mut own = state
                     .queue
@@ -777,6 +793,7 @@ fn each_mistake_breaks_a_promise_of_the_queue() {
         (SILENT, Mutant::GrantIsNoLeave, &[LEAK]),
         (SILENT, Mutant::UndoesSilently, &[AWAKE]),
         (DYING, Mutant::PassesSilently, &[AWAKE]),
+        (DYING, Mutant::PassesOneCaller, &[ONCE]),
     ] {
         breaks(bounds.with(mutant), promises);
     }

@@ -83,7 +83,7 @@ const JVM_LEAVES: &str = r"
 /// A mistake in a script: which one, what a line says, and what the mistake makes of it.
 type Mistake = (&'static str, &'static str, &'static str);
 
-const MISTAKES: [Mistake; 13] = [
+const MISTAKES: [Mistake; 17] = [
     // ScoreOfOneLease
     (
         "acquire",
@@ -110,9 +110,25 @@ const MISTAKES: [Mistake; 13] = [
     // PassesSilently
     (
         "acquire",
-        "if ttl == -2 and first > 1 then",
+        "if ttl == -2 and head ~= before then",
         "if false then",
     ),
+    // PassesOneCaller
+    (
+        "acquire",
+        "or locker and locker == locker_of(all[at]) then",
+        "then",
+    ),
+    // A JVM has no other ticket for each of its threads.
+    (
+        "acquire",
+        "or locker and locker == locker_of(all[at]) then",
+        "or locker == locker_of(all[at]) then",
+    ),
+    // Clients that listen to everything are taken for the locker.
+    ("release", "(ears[2] or 0) > 0", "true"),
+    // A locker waits for itself.
+    ("acquire", "is_there[head] ~= nil", "head == mine[1]"),
     // What is removed from the one is not from the other.
     (
         "release",
@@ -122,7 +138,7 @@ const MISTAKES: [Mistake; 13] = [
     ("acquire", "if is_there[mine[1]] then", "if false then"),
     (
         "acquire",
-        "redis.call('ZREM', timeouts, passed)",
+        "redis.call('ZREM', timeouts, all[at])",
         "redis.call('ZCARD', timeouts)",
     ),
     // A copy of an acquire is none.
@@ -222,6 +238,15 @@ impl World {
     fn ask(&mut self, locker: usize, field: &str, tickets: &[String]) -> Result<(), String> {
         let passed = std::mem::take(&mut self.lockers[locker].absent);
         let before = self.queue();
+        let stood = |ticket: &str| {
+            self.asked
+                .get(ticket)
+                .is_none_or(|at| self.now - at < LEASE)
+        };
+        let passes = self.is_free() && before.first() == Some(&passed) && stood(&passed);
+        let behind = before.get(1).filter(|ticket| ticket.starts_with("cccc"));
+        let behind: Option<i64> =
+            behind.map(|ticket| self.server.command(&["ZSCORE", TIMEOUTS, ticket]));
         let mut args: Vec<String> = [&LEASE.to_string(), field, "-1000000", CHANNEL, WAKES]
             .map(str::to_owned)
             .into();
@@ -245,6 +270,10 @@ impl World {
                 if let Some(place) = place {
                     assert_eq!(reply[2], Raw::Int(place as i64), "of {now:?}");
                 }
+                assert!(
+                    !tickets.iter().any(|ticket| *ticket == *next),
+                    "its own is next: {now:?}"
+                );
                 Err(next.into_owned())
             }
             other => panic!("{other:?}"),
@@ -255,6 +284,13 @@ impl World {
             let stays = others.find(|other| now.contains(other) && **other != passed);
             assert_eq!(stays, None, "it is before {tickets:?}: {before:?}");
             self.believed.insert(field.to_owned(), self.now + LEASE);
+        }
+        if passes && passed.matches(':').count() > 1 {
+            let is_of_it = |ticket: &&String| ticket[..4] == passed[..4];
+            assert_eq!(now.iter().find(is_of_it), None, "of one that was passed");
+        } else if passes && let Some(ends) = behind {
+            let stays = ends <= self.now || now.contains(&before[1]);
+            assert!(stays, "another thread of a JVM: {before:?}");
         }
         let missing = tickets.iter().skip(usize::from(granted.is_ok()));
         for ticket in missing {
@@ -295,6 +331,10 @@ impl World {
         std::mem::swap(&mut heard, &mut self.heard);
         let mut messages = heard.as_pubsub();
         messages.psubscribe("*").expect("subscribed");
+        // The other locker does not listen to its name.
+        messages
+            .subscribe(called_at("aaaa:7:1:ticket"))
+            .expect("subscribed");
         step(self);
         let _: i64 = self.server.command(&["PUBLISH", "end", ""]);
         messages
@@ -347,10 +387,11 @@ impl World {
     }
 }
 
-/// Returns the channel on which the one with this ticket is called.
+/// Returns a channel on which the one with this ticket is called.
 fn called_at(ticket: &str) -> String {
     match ticket.matches(':').count() {
         1 => format!("{CHANNEL}:{ticket}"),
+        _ if ticket.starts_with("bbbb") => CHANNEL.to_owned(),
         _ => format!("{WAKES}{}", ticket.split(':').next().expect("a locker")),
     }
 }
@@ -380,7 +421,12 @@ fn order(world: &mut World, seed: u64) {
                     _ => world.lockers[locker].waiting.clone(),
                 };
                 let field = format!("{id}:7:{}", world.number());
-                gone.push(world.lockers[locker].absent.clone());
+                let absent = world.lockers[locker].absent.clone();
+                if absent.matches(':').count() > 1 && before.first() == Some(&absent) {
+                    let is_of_it = |ticket: &&String| ticket[..4] == absent[..4];
+                    gone.extend(before.iter().filter(is_of_it).cloned());
+                }
+                gone.push(absent);
                 let answer = world.ask(locker, &field, &tickets);
                 said = format!("{field} asks for {tickets:?}: {answer:?}");
                 match answer {
