@@ -328,9 +328,13 @@ mod tests {
         for script in releases.into_iter().chain([Script::shared("force")]) {
             let text = script.text(Topology::Cluster, false);
             // What wakes one locker is on the channel of that locker.
-            let own = ["redis.call('PUBLISH'", "redis.call, 'PUBLISH'"]
-                .iter()
-                .fold(text.clone(), |text, wake| text.replace(wake, ""));
+            let own = [
+                "redis.call('PUBLISH'",
+                "redis.call, 'PUBLISH'",
+                "redis.pcall('PUBLISH', wakes",
+            ]
+            .iter()
+            .fold(text.clone(), |text, wake| text.replace(wake, ""));
             let published = own.matches("'PUBLISH'").count();
             let messages = 1 + own.matches("'00'").count() / 2;
             assert_eq!(

@@ -249,7 +249,6 @@ const FAIR: &[Row] = &[
             "LRANGE QUEUE 0 -1",
             "LINDEX QUEUE 0",
             "RPUSH QUEUE t",
-            "LINSERT QUEUE BEFORE t u",
             "LPOP QUEUE",
             "LREM QUEUE 1 t",
             "ZSCORE TIMEOUTS t",

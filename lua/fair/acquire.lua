@@ -12,8 +12,8 @@
 --            only server. -1: KEYS[2] is a token counter, and no clock is used
 -- ARGV[4]    the channel of the lock's unlock messages
 -- ARGV[5]    what the channels begin with on which lockers are woken; empty: they are not
--- ARGV[6]    a ticket that does not come although it is next, and is passed: if it is no JVM's, with
---            all tickets of its locker. Empty: none
+-- ARGV[6]    a ticket that does not come although it is next, and is passed: with all tickets of
+--            its locker, if it is no JVM's. Empty: none
 -- ARGV[7]    how long the tickets stand there without another ask, in milliseconds
 -- ARGV[8]    how many tickets, in the order of the callers; 0: this caller does not wait
 -- ARGV[8+i]  a ticket: uuid:task-id:number:ticket
@@ -67,30 +67,18 @@ if ttl == -2 and passed ~= '' and passed == all[first] then
   all, first = kept, 1
 end
 
--- One that is missing goes before those of its locker that came after it.
-local next, missing, put = nil, {}, {}
-for i = tickets, 1, -1 do
-  if is_there[mine[i]] then
-    next = mine[i]
-  else
-    missing[#missing + 1] = {mine[i], next}
-  end
-end
-local head = all[first]
+local head, missing, put = all[first], {}, {}
+-- The turn of each is that of all of this locker: its line has an order of its own.
 local is_free = is_copy or ttl == -2 and (not head or is_there[head] ~= nil)
-for i = #missing, 1, -1 do
-  local ticket, before = unpack(missing[i])
-  if ticket ~= mine[1] or not is_free then
-    if before then
-      redis.call('LINSERT', queue, 'BEFORE', before, ticket)
-    else
-      redis.call('RPUSH', queue, ticket)
-    end
+for i = is_free and 2 or 1, tickets do
+  if not is_there[mine[i]] then
+    missing[#missing + 1] = mine[i]
     put[#put + 1] = stands + jvms * 300000
-    put[#put + 1] = ticket
+    put[#put + 1] = mine[i]
   end
 end
 if #put > 0 then
+  redis.call('RPUSH', queue, unpack(missing))
   redis.call('ZADD', timeouts, unpack(put))
 end
 
@@ -109,7 +97,7 @@ if ttl == -2 and head ~= before then
 end
 local place = 0
 for at = first, #all do
-  if all[at] == next then
+  if is_there[all[at]] then
     break
   end
   place = place + 1

@@ -356,19 +356,6 @@ local commands = {
     entries[key] = entry
     return #entry.items
   end,
-  LINSERT = function(key, where, pivot, item)
-    if where ~= 'BEFORE' then
-      refuse('ERR syntax error')
-    end
-    local list = items(key)
-    for at, other in ipairs(list) do
-      if other == pivot then
-        table.insert(list, at, item)
-        return #list
-      end
-    end
-    return #list == 0 and 0 or -1
-  end,
   LPOP = function(key)
     local item = table.remove(items(key), 1) or false
     drop_if_empty(key)

@@ -116,8 +116,9 @@ enum Mutant {
     ReleasesSilently,
     /// A message that comes while the line asks is forgotten.
     ForgetsWhileAsking,
-    /// A ticket that is missing is put in at the end, behind those that came after it here.
-    MissingGoToTheEnd,
+    /// If a ticket is next, the lock is only taken for its caller, and not for the first one of its
+    /// locker.
+    EachByItsTicket,
     /// An undo of what an ask may have taken tells nobody.
     UndoesSilently,
     /// After an ask without an answer, a caller that has got the lock does not leave the queue: the
@@ -278,9 +279,12 @@ impl State {
     fn grant(&mut self, who: u8, number: u8) {
         self.remove(who);
         self.holder = Some((who, number));
-        // Of those that wait, it has to be the first one with a place.
+        // Of those that wait, it has to be the first one with a place, or its locker's first one.
         let first = self.places.iter().find(|who| self.waits(**who)).copied();
-        self.overtaken |= self.waits(who) && first.is_some_and(|first| first != who);
+        let locker_of = |who| LOCKER_OF.get(usize::from(who));
+        let is_before = |first| who < first && locker_of(who) == locker_of(first);
+        let is_next = first.is_none_or(|first| first == who || is_before(first));
+        self.overtaken |= self.waits(who) && !is_next;
         self.places.retain(|other| *other != who);
     }
 
@@ -311,25 +315,18 @@ impl State {
             self.queue.retain(|(who, _)| !is_passed(*who));
             self.places.retain(|who| !is_passed(*who));
         }
-        for (at, ticket) in asked.tickets.iter().enumerate() {
+        for ticket in &asked.tickets {
             if self.queue.iter().any(|(who, _)| who == ticket) {
                 continue;
             }
-            let behind = &asked.tickets[at + 1..];
-            let next = self.queue.iter().position(|(who, _)| behind.contains(who));
-            let next = next.filter(|_| !fair.is(Mutant::MissingGoToTheEnd));
-            let place = next.unwrap_or(self.queue.len());
-            let jvms = self.queue[..place].iter().filter(|(who, _)| *who == JVM);
+            let jvms = self.queue.iter().filter(|(who, _)| *who == JVM);
             let score = match fair.is(Mutant::ScoreOfOneLease) {
                 true => 1,
                 false => 1 + u8::try_from(jvms.count()).expect("few"),
             };
-            self.queue.insert(place, (*ticket, score));
+            self.queue.push((*ticket, score));
             if self.waits(*ticket) && !self.places.contains(ticket) {
-                let is_behind = |who: &u8| self.queue[place..].iter().any(|(it, _)| it == who);
-                let next = self.places.iter().position(is_behind);
-                self.places
-                    .insert(next.unwrap_or(self.places.len()), *ticket);
+                self.places.push(*ticket);
             }
         }
         let first = asked.tickets[0];
@@ -340,7 +337,10 @@ impl State {
         if self.holder == Some((first, number)) {
             return (true, None);
         }
-        let is_own = |head| asked.tickets.contains(&head);
+        let is_own = |head| match fair.is(Mutant::EachByItsTicket) {
+            true => head == first,
+            false => asked.tickets.contains(&head),
+        };
         let is_next = self.head().is_some_and(is_own) || fair.is(Mutant::HeadNotCompared);
         if self.holder.is_none() && is_next {
             self.grant(first, number);
@@ -404,7 +404,7 @@ impl State {
         }
         self.numbers[first] += 1;
         self.bells[locker] = false;
-        let pass = self.stuck[locker].filter(|(_, looks)| *looks >= LOOKS);
+        let pass = self.stuck[locker].take_if(|(_, looks)| *looks >= LOOKS);
         self.asks[locker] = Ask::Sent(Asked {
             tickets,
             number: self.numbers[first],
@@ -789,7 +789,7 @@ fn each_mistake_breaks_a_promise_of_the_queue() {
         (PLAIN, Mutant::EnqueuedLate, &[AWAKE]),
         (PLAIN, Mutant::ReleasesSilently, &[AWAKE]),
         (PLAIN, Mutant::ForgetsWhileAsking, &[AWAKE]),
-        (SILENT, Mutant::MissingGoToTheEnd, &[AWAKE]),
+        (SILENT, Mutant::EachByItsTicket, &[AWAKE]),
         (SILENT, Mutant::GrantIsNoLeave, &[LEAK]),
         (SILENT, Mutant::UndoesSilently, &[AWAKE]),
         (DYING, Mutant::PassesSilently, &[AWAKE]),

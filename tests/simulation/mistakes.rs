@@ -308,7 +308,7 @@ const MODELS: [(&str, &[(&str, Held)]); 12] = [
             ("EnqueuedLate", QUEUED),
             ("ReleasesSilently", TRIED_QUEUE),
             ("ForgetsWhileAsking", QUEUED),
-            ("MissingGoToTheEnd", TRIED_QUEUE),
+            ("EachByItsTicket", TRIED_QUEUE),
             ("UndoesSilently", QUEUED),
             ("GrantIsNoLeave", QUEUED),
             ("PassesSilently", TRIED_QUEUE),
