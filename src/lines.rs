@@ -32,7 +32,7 @@ mod world;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -76,6 +76,9 @@ pub(crate) struct LockRequest<G> {
     pub(crate) want: Want,
     /// That of what the engine does for it.
     pub(crate) span: Span,
+    /// What stands for it on the server may come yet: an ask for it had no answer. Set under the
+    /// shard's lock.
+    pub(crate) in_doubt: AtomicBool,
     pub(crate) reply: oneshot::Sender<Result<LineAnswer<G>, Error>>,
 }
 
@@ -137,6 +140,7 @@ pub(crate) struct Head {
     pub(crate) origin: Origin,
     pub(crate) want: Want,
     pub(crate) span: Span,
+    pub(crate) in_doubt: bool,
 }
 
 /// The waiters that get a grant.
@@ -307,6 +311,13 @@ impl<W: World> Lines<W> {
     pub(crate) fn front(&self, key: &Key, most: usize) -> Vec<Head> {
         let slot = self.slots.get(key);
         slot.map_or_else(Vec::new, |slot| slot.front(most))
+    }
+
+    /// Records that an ask had no answer which was for the waiters up to this number.
+    pub(crate) fn doubt(&self, key: &Key, last: u64) {
+        if let Some(slot) = self.slots.get(key) {
+            slot.doubt(last);
+        }
     }
 
     /// Returns the first capacity that a waiter's handle says.
@@ -780,6 +791,7 @@ mod tests {
                 origin,
                 want: Want::of_lock(TERMS),
                 span: Span::default(),
+                in_doubt: AtomicBool::default(),
                 reply,
             },
         };

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{CallWaiter, Entry, Head, LockRequest, World};
 use crate::clock::Instant;
@@ -60,6 +61,7 @@ fn head_of<G>(waiter: &CallWaiter<G>) -> Head {
         origin,
         want,
         ref span,
+        ref in_doubt,
         ..
     } = waiter.call;
     Head {
@@ -68,6 +70,7 @@ fn head_of<G>(waiter: &CallWaiter<G>) -> Head {
         origin,
         want,
         span: span.clone(),
+        in_doubt: in_doubt.load(Ordering::Relaxed),
     }
 }
 
@@ -81,6 +84,14 @@ impl<W: World> KeyState<W> {
             .next()
             .filter(|waiter| waiter.id == id)?;
         Some(head_of(waiter))
+    }
+
+    /// Records that an ask had no answer which was for the waiters up to this number.
+    pub(super) fn doubt(&self, last: u64) {
+        let asked = self.line.waiters().range(0);
+        asked
+            .take_while(|waiter| waiter.id <= last)
+            .for_each(|waiter| waiter.call.in_doubt.store(true, Ordering::Relaxed));
     }
 
     /// Returns the first capacity that a waiter's handle says.

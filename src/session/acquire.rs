@@ -1,6 +1,7 @@
 //! Acquires through the line of a key, and re-enters.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use super::read_write;
 use super::reentries;
@@ -73,6 +74,7 @@ impl Session {
                     origin,
                     want: *want,
                     span: span_of(self, key),
+                    in_doubt: AtomicBool::default(),
                     reply,
                 },
             };
@@ -247,6 +249,7 @@ mod tests {
                     origin,
                     want: Want::of_lock(terms),
                     span: Span::default(),
+                    in_doubt: AtomicBool::default(),
                     reply,
                 },
             };

@@ -111,6 +111,7 @@ fn how(session: &Session, head: &Head, listing: Option<Listing>) -> How {
 mod tests {
     use tokio::sync::oneshot;
 
+    use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
     use super::super::{RawGuard, Session};
@@ -147,6 +148,7 @@ mod tests {
                 origin,
                 want: Want::of_lock(TERMS),
                 span: Span::default(),
+                in_doubt: AtomicBool::default(),
                 reply,
             },
         };
@@ -171,6 +173,7 @@ mod tests {
             origin,
             want: Want::of_lock(TERMS),
             span: Span::default(),
+            in_doubt: false,
         };
         let under_way = UnderWay::new(&session, &key);
         let asking = Asking {

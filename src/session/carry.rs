@@ -77,7 +77,7 @@ impl World for Around {
 
     fn left(&self, key: &Key, waiter: &CallWaiter<RawGuard>) {
         if let Some(session) = self.session.upgrade().filter(|_| key.is_fair()) {
-            fair::go(&session, key, &waiter.owner, waiter.id);
+            fair::go(&session, key, waiter);
         }
     }
 

@@ -19,19 +19,19 @@
 //! `tests/model/fair.rs` has all of this.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::attempt::{self, AcquireRequest, Attempt};
-use super::{Session, jobs, waits};
+use super::{RawGuard, Session, jobs, waits};
 use crate::claim::{Claim, How, InTurn};
 use crate::error::Error;
 use crate::foreign::log;
 use crate::key::Key;
 use crate::lease;
 use crate::line::AcquireOutcome;
-use crate::lines::Head;
+use crate::lines::{CallWaiter, Head};
 use crate::op::{ListPlace, Queued};
-use crate::owner::Owner;
 use crate::quorum::Order;
 use crate::shown::Shown;
 use crate::standing::Doubt;
@@ -51,13 +51,10 @@ pub(super) async fn ask(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
     answer
 }
 
-/// Forgets a queue in which no caller waits any more, and stops listening for its tickets.
+/// Forgets a queue in which no caller waits any more.
 fn forget_if_idle(session: &Session, key: &Key) {
-    if session.lines.is_awaited(key) {
-        return;
-    }
-    for channel in session.queues.forget(key) {
-        session.channels.stop_listening_at(&channel, key);
+    if !session.lines.is_awaited(key) {
+        listen(session, key, &[]);
     }
 }
 
@@ -80,7 +77,8 @@ async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
     let turn = InTurn {
         tickets: Arc::clone(&tickets),
         passed: absent(session, key),
-        stands: session.settings.lease,
+        // A caller keeps its place in an outage as long as it goes on waiting.
+        stands: session.settings.lease + session.settings.outage_tolerance,
     };
     let attempt = attempt::attempt(
         session,
@@ -92,7 +90,7 @@ async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
     .await;
     match attempt {
         Attempt::Granted(granted) => {
-            if session.queues.is_doubtful(key, head.id) {
+            if head.in_doubt {
                 leave(session, key, &tickets[0], Doubt::MayCome);
             }
             // No refusal follows that would say so.
@@ -108,6 +106,8 @@ async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
         Attempt::Refused(error) => {
             // The caller leaves first: the line asks next for whoever is its head.
             jobs::refuse(session.lines.leave(key, head.id), &error);
+            // What the script put in before it was refused stays.
+            leave_behind(session, key, &front[1..], &tickets[1..], Doubt::Granted);
             AcquireOutcome::Refused
         }
         Attempt::Held { ttl, place, .. } => {
@@ -122,11 +122,13 @@ async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
                 lasts: lease::outlasts_every(ttl),
             }
         }
-        Attempt::Split | Attempt::Outrun => AcquireOutcome::Split,
+        Attempt::Split | Attempt::Outrun => {
+            leave_behind(session, key, &front, &tickets, Doubt::Granted);
+            AcquireOutcome::Split
+        }
         Attempt::Unavailable(_) => {
-            front
-                .iter()
-                .for_each(|head| session.queues.doubt(key, head.id));
+            // Before: those that go later find it.
+            session.lines.doubt(key, front[front.len() - 1].id);
             leave_behind(session, key, &front, &tickets, Doubt::MayCome);
             AcquireOutcome::Unavailable {
                 ends_in: waits::outage_ends_in(session),
@@ -164,13 +166,13 @@ fn found(
 fn listen(session: &Session, key: &Key, tickets: &[String]) {
     let wanted = tickets.iter().take(LISTENED);
     let wanted: Vec<_> = wanted.map(|ticket| key.ticket_channel(ticket)).collect();
-    let before = session.queues.listen(key, &wanted);
-    for channel in before.iter().filter(|channel| !wanted.contains(channel)) {
-        session.channels.stop_listening_at(channel, key);
-    }
-    for channel in &wanted {
-        session.channels.listen_at(channel, key);
-    }
+    let is_awaited = || session.lines.is_awaited(key);
+    session
+        .queues
+        .listen(key, &wanted, is_awaited, |channel, listens| match listens {
+            true => session.channels.listen_at(channel, key),
+            false => session.channels.stop_listening_at(channel, key),
+        });
 }
 
 /// Returns who is next and does not come, although the lock is free.
@@ -194,13 +196,13 @@ fn leave_behind(session: &Session, key: &Key, asked: &[Head], tickets: &[String]
 }
 
 /// Takes a caller out of the queue that goes without the lock.
-pub(super) fn go(session: &Session, key: &Key, owner: &Owner, id: u64) {
-    let doubt = if session.queues.is_doubtful(key, id) {
-        Doubt::MayCome
-    } else {
-        Doubt::Granted
+pub(super) fn go(session: &Session, key: &Key, waiter: &CallWaiter<RawGuard>) {
+    let doubt = match waiter.call.in_doubt.load(Ordering::Relaxed) {
+        true => Doubt::MayCome,
+        false => Doubt::Granted,
     };
-    leave(session, key, &Claim::ticket(session.id, owner, id), doubt);
+    let ticket = Claim::ticket(session.id, &waiter.owner, waiter.id);
+    leave(session, key, &ticket, doubt);
     forget_if_idle(session, key);
 }
 

@@ -1,6 +1,7 @@
 //! What a session knows of the queues of fair locks, while callers wait for them.
 
 use std::collections::HashMap;
+use std::mem::replace;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +19,6 @@ struct KnownQueue {
     awaited: Option<(Arc<str>, Instant)>,
     /// The channels of tickets that are subscribed.
     channels: Vec<Arc<str>>,
-    /// The number of the last caller whose ticket was in an ask without an answer.
-    doubtful: Option<u64>,
 }
 
 impl Queues {
@@ -33,11 +32,30 @@ impl Queues {
         });
     }
 
-    /// Records the channels of tickets that are subscribed from now on. Returns those of before.
-    pub(super) fn listen(&self, key: &Key, channels: &[Arc<str>]) -> Vec<Arc<str>> {
+    /// Has `subscribe` listen to these channels of tickets, and to no others of this lock. If
+    /// nobody waits for it any more, forgets it and listens to none.
+    pub(super) fn listen(
+        &self,
+        key: &Key,
+        wanted: &[Arc<str>],
+        is_awaited: impl FnOnce() -> bool,
+        mut subscribe: impl FnMut(&Arc<str>, bool),
+    ) {
+        // Until the channels are told: the last one that comes here decides.
         let mut queues = self.0.lock();
-        let queue = queues.entry(key.clone()).or_default();
-        std::mem::replace(&mut queue.channels, channels.to_vec())
+        let (before, wanted) = if is_awaited() {
+            let queue = queues.entry(key.clone()).or_default();
+            (replace(&mut queue.channels, wanted.to_vec()), wanted)
+        } else {
+            let queue = queues.remove(key);
+            (queue.map_or_else(Vec::new, |queue| queue.channels), &[][..])
+        };
+        for channel in before.iter().filter(|channel| !wanted.contains(channel)) {
+            subscribe(channel, false);
+        }
+        for channel in wanted.iter().filter(|channel| !before.contains(channel)) {
+            subscribe(channel, true);
+        }
     }
 
     /// Returns whether channels of tickets are subscribed: JVMs use the lock.
@@ -48,37 +66,20 @@ impl Queues {
             .is_some_and(|queue| !queue.channels.is_empty())
     }
 
-    /// Returns who has been next for a free lock for at least that long.
+    /// Returns who has been next for a free lock for at least that long, once: if it is passed, and
+    /// comes again, it has its time again.
     pub(super) fn absent(&self, key: &Key, patience: Duration, now: Instant) -> Option<Arc<str>> {
-        let queues = self.0.lock();
-        let (next, since) = queues.get(key)?.awaited.as_ref()?;
-        (now.since(*since) >= patience).then(|| Arc::clone(next))
-    }
-
-    /// Records that an ask had no answer that had the tickets of callers up to this number.
-    pub(super) fn doubt(&self, key: &Key, last: u64) {
         let mut queues = self.0.lock();
-        let queue = queues.entry(key.clone()).or_default();
-        queue.doubtful = queue.doubtful.max(Some(last));
-    }
-
-    /// Returns whether the ticket of the caller with this number was in an ask without an answer.
-    pub(super) fn is_doubtful(&self, key: &Key, caller: u64) -> bool {
-        let queues = self.0.lock();
-        queues
-            .get(key)
-            .is_some_and(|queue| queue.doubtful >= Some(caller))
-    }
-
-    /// Forgets a queue. Returns the channels that were subscribed for it.
-    pub(super) fn forget(&self, key: &Key) -> Vec<Arc<str>> {
-        let queue = self.0.lock().remove(key);
-        queue.map_or_else(Vec::new, |queue| queue.channels)
+        let awaited = &mut queues.get_mut(key)?.awaited;
+        let absent = awaited.take_if(|(_, since)| now.since(*since) >= patience);
+        absent.map(|(next, _)| next)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -93,22 +94,35 @@ mod tests {
         assert_eq!(found(Some("a"), 0), None);
         assert_eq!(found(Some("a"), 9), None);
         assert_eq!(found(Some("a"), 10).as_deref(), Some("a"));
+        assert_eq!(found(Some("a"), 10), None, "it has come again, and is next");
         assert_eq!(found(Some("b"), 11), None, "somebody else");
         assert_eq!(found(None, 12), None, "somebody has the lock");
         assert_eq!(found(Some("b"), 21), None, "it is next again");
-        queues.forget(&key);
+        queues.listen(&key, &[], || false, |_, _| ());
         assert_eq!(found(Some("b"), 40), None);
     }
 
     #[test]
-    fn doubt_is_about_those_that_were_asked_for() {
+    fn channels_are_subscribed_while_somebody_waits() {
         let (queues, key) = (Queues::default(), Key::from("k"));
-        assert!(!queues.is_doubtful(&key, 0));
-        queues.doubt(&key, 7);
-        queues.doubt(&key, 5);
-        assert!(queues.is_doubtful(&key, 7) && !queues.is_doubtful(&key, 8));
-        assert!(queues.listen(&key, &["x".into()]).is_empty() && queues.is_mixed(&key));
-        assert_eq!(queues.forget(&key), [Arc::<str>::from("x")]);
-        assert!(!queues.is_doubtful(&key, 7) && !queues.is_mixed(&key));
+        let [x, y, z] = ["x", "y", "z"].map(Arc::<str>::from);
+        let mut heard = BTreeSet::new();
+        let mut listen = |wanted: &[Arc<str>], awaited| {
+            let subscribe = |channel: &Arc<str>, on| match on {
+                true => assert!(heard.insert(Arc::clone(channel))),
+                false => assert!(heard.remove(channel)),
+            };
+            queues.listen(&key, wanted, || awaited, subscribe);
+            (
+                heard.iter().cloned().collect::<Vec<_>>(),
+                queues.is_mixed(&key),
+            )
+        };
+        let [xy, yz] = [[&x, &y], [&y, &z]].map(|pair| pair.map(Arc::clone).to_vec());
+        assert_eq!(listen(&xy, true), (xy.clone(), true));
+        assert_eq!(listen(&yz, true), (yz, true));
+        // A bug: an answer that came when the last caller had gone subscribed for ever.
+        assert_eq!(listen(&xy, false), (Vec::new(), false));
+        assert_eq!(listen(&[], true), (Vec::new(), false));
     }
 }

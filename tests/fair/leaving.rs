@@ -157,3 +157,36 @@ async fn a_server_that_stands_still_costs_nobody_its_place() {
     eventually(SOON, "nothing is under way", || locks.stats().pending == 0).await;
     assert!(queue(&server, &key).is_empty() && timeouts(&server, &key) == 0);
 }
+
+/// A bug: when the first one had left, nobody knew any more that the ask for the others may come.
+#[tokio::test]
+async fn callers_that_go_together_after_an_outage_leave_no_place() {
+    let (server, key) = (Server::start(), key());
+    let (proxy, timeout) = (Proxy::start(server.port()), ms(2_000));
+    let locks = builder(&proxy.url(), ms(9_000))
+        .command_timeout(timeout)
+        .connect()
+        .await
+        .unwrap();
+    let held = locker(&server).await.fair(&*key).lock().await.unwrap();
+    let callers = [0; 3].map(|_| wait_for(&locks.fair(&*key)));
+    placed(&server, &key, 3).await;
+    let tickets = queue(&server, &key);
+    proxy.freeze();
+    // A look has no answer.
+    tokio::time::sleep(ms(1_500) + timeout).await;
+    eventually(SOON * 2, "it is back", || locks.stats().nodes[0].up).await;
+    for caller in callers {
+        caller.abort();
+    }
+    placed(&server, &key, 0).await;
+    // What the look does when it comes now.
+    let [list, times] = ["queue", "timeout"].map(|of| format!("redisson_lock_{of}:{{{key}}}"));
+    for ticket in tickets {
+        let _: i64 = server.command(&["RPUSH", &list, &ticket]);
+        let _: i64 = server.command(&["ZADD", &times, "99999999999999", &ticket]);
+    }
+    placed(&server, &key, 0).await;
+    eventually(SOON, "nothing is under way", || locks.stats().pending == 0).await;
+    held.unlock().await.unwrap();
+}

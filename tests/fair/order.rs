@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::common::proxy::{Mode, Proxy};
 use crate::common::{Server, builder, eventually, key, locker, locker_with, ms, soon};
 use crate::{SOON, granted, placed, queue, timeouts, wait_for};
 
@@ -155,6 +156,36 @@ async fn a_process_that_was_killed_is_passed_once_with_all_its_callers() {
     let guard = granted(waiting).await;
     assert_eq!(queue(&server, &key), ["a:jvm"]);
     guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_caller_keeps_its_place_in_an_outage_for_longer_than_a_lease() {
+    let (server, key) = (Server::start(), key());
+    let lease = ms(1_500);
+    let proxy = Proxy::start(server.port());
+    let cut_off = builder(&proxy.url(), lease)
+        .outage_tolerance(ms(20_000))
+        .connect()
+        .await
+        .unwrap();
+    let there = locker_with(&server, lease).await;
+    let held = there.fair(&*key).lock().await.unwrap();
+    let first = wait_for(&cut_off.fair(&*key));
+    placed(&server, &key, 1).await;
+    let second = wait_for(&there.fair(&*key));
+    placed(&server, &key, 2).await;
+    let before = queue(&server, &key);
+    proxy.set(Mode::Refuse);
+    proxy.cut();
+    tokio::time::sleep(lease * 2).await;
+    assert_eq!(queue(&server, &key), before);
+    proxy.set(Mode::Pass);
+    eventually(SOON, "it is back", || cut_off.stats().nodes[0].up).await;
+    held.unlock().await.unwrap();
+    let first = soon(SOON * 2, first).await.expect("served").unwrap();
+    assert!(!second.is_finished());
+    first.unwrap().unlock().await.unwrap();
+    drop(granted(second).await);
 }
 
 #[tokio::test]

@@ -448,6 +448,7 @@ impl Fuzz {
                         origin,
                         want,
                         span: Span::default(),
+                        in_doubt: AtomicBool::default(),
                         reply,
                     },
                 };
@@ -673,6 +674,7 @@ fn a_waker_that_blocks_a_caller_blocks_no_other_caller() {
             origin,
             want: Want::of_lock(TERMS),
             span: Span::default(),
+            in_doubt: AtomicBool::default(),
             reply,
         };
         (
