@@ -163,15 +163,9 @@ async fn without_a_majority_connecting_fails_and_the_error_names_each_server() {
 async fn a_server_that_is_away_at_the_start_votes_when_it_is_back() {
     let (servers, key) = (servers(3), key());
     servers[0].kill();
-    let locks = over(&servers, ms(3_000)).connect().await.unwrap();
-    locks
-        .get(&key)
-        .lock()
-        .await
-        .unwrap()
-        .unlock()
-        .await
-        .unwrap();
+    let locks = over(&servers, ms(30_000)).connect().await.unwrap();
+    let first = locks.get(&key).lock().await.unwrap();
+    first.unlock().await.unwrap();
     servers[0].restart();
     servers[1].kill();
     // Without its vote there is no majority.
