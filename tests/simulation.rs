@@ -19,6 +19,8 @@ mod common;
 mod crowd;
 #[path = "simulation/faults.rs"]
 mod faults;
+#[path = "simulation/latches.rs"]
+mod latches;
 #[path = "simulation/leaders.rs"]
 mod leaders;
 #[path = "simulation/mistakes.rs"]
@@ -61,6 +63,8 @@ const SEEDS: u64 = 200;
 /// The names of the locks. Fences of the first two are counted in one mark, as those of many locks
 /// are.
 const KEYS: [&str; 3] = ["key 0", "key 585", "key 1"];
+/// The name of the fair lock.
+const FAIR: [&str; 1] = ["printer"];
 /// The names of the read-write locks.
 const READ_WRITE: [&str; 2] = ["prices", "stocks"];
 /// In virtual time: whoever has not returned by then never will.
@@ -75,6 +79,7 @@ struct Program {
     keys: Arc<[String]>,
     read_write: Arc<[String]>,
     semaphores: Arc<[String]>,
+    fair: Arc<[String]>,
     observers: Vec<Seeing>,
 }
 
@@ -106,6 +111,7 @@ impl Program {
         let keys = named(&KEYS[..plan.keys]);
         let read_write = named(&READ_WRITE[..plan.read_write]);
         let semaphores = named(&permits::SEMAPHORES[..plan.semaphores]);
+        let fair = named(&FAIR[..plan.fair]);
         let mut observers = Vec::new();
         if plan.elects {
             for locks in &lockers {
@@ -120,6 +126,7 @@ impl Program {
             keys,
             read_write,
             semaphores,
+            fair,
             observers,
         }
     }
@@ -137,6 +144,7 @@ impl Program {
             keys,
             read_write,
             semaphores: Arc::clone(&self.semaphores),
+            fair: Arc::clone(&self.fair),
             depth: 0,
             runs,
         }
@@ -146,7 +154,7 @@ impl Program {
     fn names(&self) -> impl Iterator<Item = &String> {
         let keys = self.keys.iter().chain(&*self.read_write);
         // Without its counter, a semaphore knows what is taken all the same.
-        keys.chain(&*self.semaphores)
+        keys.chain(&*self.semaphores).chain(&*self.fair)
     }
 
     /// One act: everybody returns, whatever happens meanwhile. Returns the servers that may have
@@ -173,6 +181,9 @@ impl Program {
                     _ => tokio::spawn(worker(Name::Task).work()),
                 });
             }
+        }
+        if plan.gathers {
+            tasks.extend(latches::gather(world, *plan, &self.lockers).await);
         }
         let victims = faults::victims(plan);
         for _ in 0..plan.troubles {
@@ -233,12 +244,18 @@ impl Program {
             .for_each(|server| server.delay(Duration::ZERO..=most));
         let forgets = fastrand::choice(victims)
             .filter(|_| plan.remember && plan.servers > 1 && fastrand::bool());
-        for (locks, key) in self
+        let fair = self.fair.iter().map(|key| (key, true));
+        let both = keys.iter().map(|key| (key, false)).chain(fair);
+        for (locks, (key, is_fair)) in self
             .lockers
             .iter()
-            .flat_map(|locks| keys.iter().map(move |key| (locks, key)))
+            .flat_map(|locks| both.clone().map(move |key| (locks, key)))
         {
-            let lock = locks.get(key.as_str()).owned_by(Owner::new());
+            let lock = match is_fair {
+                true => locks.fair(key.as_str()),
+                false => locks.get(key.as_str()),
+            };
+            let lock = lock.owned_by(Owner::new());
             let patience = plan::up_to(most);
             if forgets.is_none() || fastrand::bool() {
                 tasks.spawn(async move { _ = timeout(patience, lock.lock()).await });
@@ -312,7 +329,8 @@ impl Program {
         sleep(plan.command_timeout * 2).await;
         // What was sent to another server in its place is left to run out, and so is what a
         // snapshot brought back.
-        if net.takes_restored() || plan.mislead {
+        let restored = net.takes_restored();
+        if restored || plan.mislead {
             sleep(plan.lease * 2).await;
         }
         // What was taken with a `min_hold` stays for that long: a lease at the most.
@@ -329,6 +347,9 @@ impl Program {
                 .any(|server| keys.iter().any(|key| is_kept(server, key)))
         {
             sleep(Duration::from_millis(5)).await;
+        }
+        if restored {
+            self.pass_whoever_came_back().await;
         }
         // A hint is withdrawn, or runs out.
         self.nothing_is_left("at once", |key| !stays(key) && !is_hint(key));
@@ -359,6 +380,16 @@ impl Program {
         }
     }
 
+    /// Callers of a fair lock that have gone, and that a snapshot has brought back, are passed.
+    async fn pass_whoever_came_back(&self) {
+        for key in &*self.fair {
+            let lock = self.lockers[0].fair(&**key);
+            let guard = timeout(LONG, lock.lock()).await;
+            let guard = guard.expect("they do not come").unwrap();
+            guard.unlock().await.unwrap();
+        }
+    }
+
     /// Asserts that no such key is on a server.
     fn nothing_is_left(&self, since: &str, counts: impl Fn(&str) -> bool) {
         for (at, server) in self.net.servers.iter().enumerate() {
@@ -375,12 +406,16 @@ impl Program {
 /// What the keys of leaders' values begin with.
 const LEADER: &str = "lockhound_leader:";
 
-/// Whether a key is no lock's: a mark, the memory of a server, the label of a locker, or a leader's
-/// value or a semaphore's, which are looked at by themselves.
+/// Whether a key is no lock's: a mark, the memory of a server, the label of a locker, the calls of a
+/// latch, or a leader's value or a semaphore's, which are looked at by themselves.
 fn stays(key: &str) -> bool {
-    ["lockhound_fence:", "lockhound_vote", "lockhound_label:"]
-        .iter()
-        .any(|prefix| key.starts_with(prefix))
+    const OTHERS: [&str; 4] = [
+        "lockhound_fence:",
+        "lockhound_vote",
+        "lockhound_label:",
+        "lockhound_counted:",
+    ];
+    OTHERS.iter().any(|prefix| key.starts_with(prefix))
         || key.starts_with(LEADER)
         || permits::SEMAPHORES.iter().any(|name| key.contains(name))
 }

@@ -99,6 +99,8 @@ pub fn plan() -> Plan {
         keys: 1,
         read_write: 0,
         semaphores: 0,
+        fair: 0,
+        gathers: false,
         elects: false,
         acts: 1,
         rounds: fastrand::usize(1..=4),

@@ -16,6 +16,10 @@ pub struct Plan {
     pub read_write: usize,
     /// And semaphores.
     pub semaphores: usize,
+    /// And fair locks.
+    pub fair: usize,
+    /// Whether all workers gather at a latch in each act.
+    pub gathers: bool,
     /// Whether locks stand for elections too, and are observed.
     pub elects: bool,
     /// After each of them all faults end, and nothing may be left.
@@ -96,6 +100,9 @@ impl Plan {
             keys: fastrand::usize(1..=3),
             read_write: on_one_server(),
             semaphores: on_one_server(),
+            fair: on_one_server().min(1),
+            // A latch that is forgotten is open.
+            gathers: servers == 1 && !remember && one_in(2),
             elects: one_in(3),
             acts: fastrand::usize(1..=4),
             rounds: fastrand::usize(1..=6),

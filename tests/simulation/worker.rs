@@ -43,6 +43,7 @@ pub struct Worker {
     /// The read-write locks.
     pub read_write: Arc<[String]>,
     pub semaphores: Arc<[String]>,
+    pub fair: Arc<[String]>,
     /// How many locks it is in.
     pub depth: u32,
     /// How many runs had an owner of their own.
@@ -91,15 +92,15 @@ impl Worker {
                 return self.lead(self.any_key()).await;
             }
             match fastrand::u8(0..12) {
-                0..6 => self.take_one(self.any_key()).await,
+                0..6 => self.take_one(self.any_lock()).await,
                 6..8 => self.take_several().await,
                 8..11 => self.run_one().await,
                 _ if self.plan.force && self.depth == 0 => {
                     // A grant or a renewal may be on its way meanwhile.
-                    let key = self.any_key();
+                    let key = self.any_lock();
                     let force = async {
                         sleep(up_to(self.plan.command_timeout)).await;
-                        self.force_by(key, self.locks.get(key).force_unlock()).await;
+                        self.force_by(key, self.lock(key).force_unlock()).await;
                     };
                     tokio::join!(self.take_one(key), force);
                 }
@@ -110,6 +111,14 @@ impl Worker {
 
     fn any_key(&self) -> &str {
         &self.keys[fastrand::usize(..self.keys.len())]
+    }
+
+    /// The same, or a fair lock.
+    fn any_lock(&self) -> &str {
+        match fastrand::usize(..self.keys.len() + self.fair.len()) {
+            at if at < self.keys.len() => &self.keys[at],
+            at => &self.fair[at - self.keys.len()],
+        }
     }
 
     fn some_keys(&self) -> Vec<String> {
@@ -126,7 +135,11 @@ impl Worker {
     }
 
     fn lock(&self, key: &str) -> Lock {
-        let lock = self.locks.get(key);
+        let is_fair = self.fair.iter().any(|fair| fair == key);
+        let lock = match is_fair {
+            true => self.locks.fair(key),
+            false => self.locks.get(key),
+        };
         match &self.name {
             Name::Owner(owner) => lock.owned_by(owner.clone()),
             Name::Scope | Name::Task => lock,
@@ -391,7 +404,7 @@ impl Worker {
     }
 
     async fn run_one(&self) {
-        let key = self.any_key();
+        let key = self.any_lock();
         let (lock, inner) = (self.lock(key), self.in_scope(self.runner(&[key])));
         let called = self.world.now();
         let run = lock.run(|section| {
