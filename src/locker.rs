@@ -549,7 +549,7 @@ impl LockerBuilder {
     /// together, except those that began less than a [`command_timeout`](Self::command_timeout) ago
     /// (or less than this tolerance, if it is shorter): each call tries for at least that long,
     /// however long the outage has lasted already. Zero ends a wait at the first round that has no
-    /// answer.
+    /// answer. It may be up to 30 days.
     ///
     /// Defaults to one lease. With a [`restart_quarantine`](Self::restart_quarantine) it defaults
     /// to 9/8 of that plus two seconds, if this is longer, so that calls can wait until a

@@ -258,16 +258,24 @@ impl Options {
         } else {
             Duration::ZERO
         };
-        let restart_quarantine =
-            validate_quarantine(self.restart_quarantine.unwrap_or(default_quarantine))?;
+        // Servers remember a quarantine, and abstain for that long, also after the program that
+        // gave it is gone.
+        let restart_quarantine = validate_length(
+            "restart_quarantine",
+            self.restart_quarantine.unwrap_or(default_quarantine),
+            ", or zero to turn it off",
+        )?;
+        // They remember calls of latches, and places in queues, for longer than that.
+        let outage_tolerance = match self.outage_tolerance {
+            Some(given) => validate_length("outage_tolerance", given, "")?,
+            None => default_tolerance(self.lease, restart_quarantine),
+        };
         let settings = Settings {
             lease: self.lease,
             connect_timeout: self.connect_timeout,
             command_timeout,
             renewal_failures: self.renewal_failures,
-            outage_tolerance: self
-                .outage_tolerance
-                .unwrap_or_else(|| default_tolerance(self.lease, restart_quarantine)),
+            outage_tolerance,
             retry_delay: self.retry_delay.clone(),
             restart_quarantine,
             kind: self.kind,
@@ -369,18 +377,18 @@ pub(crate) fn validate_duration(option: &'static str, duration: Duration) -> Res
     Ok(())
 }
 
-/// Servers remember a quarantine, and abstain for that long, also after the program that gave it is
-/// gone.
-///
 /// # Errors
 /// [`Error::Config`] if it is longer than 30 days.
-fn validate_quarantine(quarantine: Duration) -> Result<Duration, Error> {
-    if quarantine > LONGEST_LEASE {
-        let problem =
-            format!("{quarantine:?} is too long; give 30 days or less, or zero to turn it off");
-        return Err(Error::config("restart_quarantine", problem));
+fn validate_length(
+    option: &'static str,
+    duration: Duration,
+    advice: &str,
+) -> Result<Duration, Error> {
+    if duration > LONGEST_LEASE {
+        let problem = format!("{duration:?} is too long; give 30 days or less{advice}");
+        return Err(Error::config(option, problem));
     }
-    Ok(quarantine)
+    Ok(duration)
 }
 
 /// Returns a tolerance that outlasts a quarantine, so that calls do not fail a moment before a
@@ -449,6 +457,11 @@ mod tests {
         );
         let days = |days: u64| Some(Duration::from_secs(days * 24 * 3600));
         for too_long in [days(31), Some(Duration::MAX)] {
+            let tolerance = refusal(|o| o.outage_tolerance = too_long);
+            assert!(
+                tolerance.contains("outage_tolerance") && tolerance.contains("30 days"),
+                "{tolerance}"
+            );
             let quarantine = refusal(|o| o.restart_quarantine = too_long);
             assert!(
                 quarantine.contains("restart_quarantine") && quarantine.contains("30 days"),

@@ -406,8 +406,8 @@ impl Program {
 /// What the keys of leaders' values begin with.
 const LEADER: &str = "lockhound_leader:";
 
-/// Whether a key is no lock's: a mark, the memory of a server, the label of a locker, the calls of a
-/// latch, or a leader's value or a semaphore's, which are looked at by themselves.
+/// Whether a key is no lock's: a mark, the memory of a server, the label of a locker, the calls of
+/// a latch, or a leader's value or a semaphore's, which are looked at by themselves.
 fn stays(key: &str) -> bool {
     const OTHERS: [&str; 4] = [
         "lockhound_fence:",

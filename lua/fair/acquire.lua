@@ -57,7 +57,9 @@ local first, before = 1 + prune(all), all[1]
 if ttl == -2 and passed ~= '' and passed == all[first] then
   local kept, locker = {}, locker_of(passed)
   for at = first, #all do
-    if all[at] == passed or locker and locker == locker_of(all[at]) then
+    -- One of this locker that nobody waits for any more is passed without those that wait.
+    local is_of_it = all[at] == passed or locker and locker == locker_of(all[at])
+    if is_of_it and is_there[all[at]] == nil then
       redis.call('LREM', queue, 1, all[at])
       redis.call('ZREM', timeouts, all[at])
     else

@@ -51,11 +51,15 @@ pub(super) async fn ask(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
     answer
 }
 
+/// Returns for how long a ticket stands in the queue without another ask: a caller keeps its place
+/// in an outage as long as it goes on waiting.
+fn stands(session: &Session) -> Duration {
+    session.settings.lease + session.settings.outage_tolerance
+}
+
 /// Forgets a queue in which no caller waits any more.
 fn forget_if_idle(session: &Session, key: &Key) {
-    if !session.lines.is_awaited(key) {
-        listen(session, key, &[]);
-    }
+    listen(session, key, None);
 }
 
 async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
@@ -77,8 +81,7 @@ async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
     let turn = InTurn {
         tickets: Arc::clone(&tickets),
         passed: absent(session, key),
-        // A caller keeps its place in an outage as long as it goes on waiting.
-        stands: session.settings.lease + session.settings.outage_tolerance,
+        stands: stands(session),
     };
     let attempt = attempt::attempt(
         session,
@@ -95,7 +98,7 @@ async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
             }
             // No refusal follows that would say so.
             if session.queues.is_mixed(key) {
-                listen(session, key, &tickets[1..]);
+                listen(session, key, Some(&tickets[1..]));
             }
             leave_behind(session, key, &front[1..], &tickets[1..], Doubt::Granted);
             for granted in granted {
@@ -127,6 +130,8 @@ async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
             AcquireOutcome::Split
         }
         Attempt::Unavailable(_) => {
+            // Nobody could come meanwhile.
+            session.queues.found(key, None, session.now());
             // Before: those that go later find it.
             session.lines.doubt(key, front[front.len() - 1].id);
             leave_behind(session, key, &front, &tickets, Doubt::MayCome);
@@ -152,7 +157,7 @@ fn found(
     } = queued;
     log!(debug, key = %key.shown(), ?ttl, place, "waiting in the queue");
     session.queues.found(key, next.as_deref(), session.now());
-    listen(session, key, if is_mixed { tickets } else { &[] });
+    listen(session, key, Some(if is_mixed { tickets } else { &[] }));
     AcquireOutcome::Held {
         // It is somebody else's turn, who is called.
         ttl: ttl.filter(|_| next.is_none()),
@@ -162,17 +167,24 @@ fn found(
     }
 }
 
-/// Listens at the channels of the first of these tickets, and at no others of this lock.
-fn listen(session: &Session, key: &Key, tickets: &[String]) {
-    let wanted = tickets.iter().take(LISTENED);
-    let wanted: Vec<_> = wanted.map(|ticket| key.ticket_channel(ticket)).collect();
+/// Listens at the channels of the first of these tickets, and at no others of this lock. At none, if
+/// nobody waits any more.
+fn listen(session: &Session, key: &Key, tickets: Option<&[String]>) {
+    let first = |tickets: &[String]| {
+        let tickets = tickets.iter().take(LISTENED);
+        tickets.map(|ticket| key.ticket_channel(ticket)).collect()
+    };
+    let wanted: Option<Vec<_>> = tickets.map(first);
     let is_awaited = || session.lines.is_awaited(key);
-    session
-        .queues
-        .listen(key, &wanted, is_awaited, |channel, listens| match listens {
+    session.queues.listen(
+        key,
+        wanted.as_deref(),
+        is_awaited,
+        |channel, listens| match listens {
             true => session.channels.listen_at(channel, key),
             false => session.channels.stop_listening_at(channel, key),
-        });
+        },
+    );
 }
 
 /// Returns who is next and does not come, although the lock is free.
@@ -208,7 +220,7 @@ pub(super) fn go(session: &Session, key: &Key, waiter: &CallWaiter<RawGuard>) {
 
 fn leave(session: &Session, key: &Key, ticket: &str, doubt: Doubt) {
     let claim = Claim::of_ticket(key.clone(), ticket);
-    session.book.undo(&claim, doubt, session.settings.lease);
+    session.book.undo(&claim, doubt, stands(session));
 }
 
 impl Session {

@@ -36,6 +36,8 @@ impl Drop for UnderWay {
         if !self.ended {
             let Self { session, key, .. } = self;
             contained(|| {
+                // What it has sent may come yet.
+                session.lines.doubt(key, u64::MAX);
                 // The callers first: the line would ask for the next one, whose job may end the
                 // same way.
                 refuse(session.lines.drain(key, |_| true), &stopped(session));

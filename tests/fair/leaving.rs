@@ -190,3 +190,26 @@ async fn callers_that_go_together_after_an_outage_leave_no_place() {
     eventually(SOON, "nothing is under way", || locks.stats().pending == 0).await;
     held.unlock().await.unwrap();
 }
+
+/// A bug: what was to take it out of the queue was given up a lease later, and it stands for longer.
+#[tokio::test]
+async fn a_caller_that_goes_in_an_outage_leaves_when_it_is_over() {
+    let (server, key) = (Server::start(), key());
+    let (proxy, lease) = (Proxy::start(server.port()), ms(1_500));
+    let locks = builder(&proxy.url(), lease)
+        .outage_tolerance(ms(60_000))
+        .connect()
+        .await
+        .unwrap();
+    let held = locker(&server).await.fair(&*key).lock().await.unwrap();
+    let goes = wait_for(&locks.fair(&*key));
+    placed(&server, &key, 1).await;
+    proxy.set(Mode::Refuse);
+    proxy.cut();
+    goes.abort();
+    tokio::time::sleep(lease * 2).await;
+    assert_eq!(queue(&server, &key).len(), 1);
+    proxy.set(Mode::Pass);
+    placed(&server, &key, 0).await;
+    held.unlock().await.unwrap();
+}

@@ -158,6 +158,37 @@ async fn a_process_that_was_killed_is_passed_once_with_all_its_callers() {
     guard.unlock().await.unwrap();
 }
 
+/// A bug: it was passed by the first ask behind an outage, in which it could not come.
+#[tokio::test]
+async fn one_that_is_next_has_its_time_after_an_outage() {
+    let (server, key) = (Server::start(), key());
+    let lease = ms(6_000);
+    let locks = builder(&server.url(), lease)
+        .command_timeout(ms(300))
+        .outage_tolerance(ms(60_000))
+        .connect()
+        .await
+        .unwrap();
+    let held = locks.fair(&*key).lock().await.unwrap();
+    let list = format!("redisson_lock_queue:{{{key}}}");
+    let ticket = "00000000-0000-0000-0000-000000000000:7:1:ticket";
+    let _: i64 = server.command(&["RPUSH", &list, ticket]);
+    let waits = wait_for(&locks.fair(&*key));
+    eventually(SOON, "it is behind", || queue(&server, &key).len() == 2).await;
+    held.unlock().await.unwrap();
+    // An ask finds the lock free.
+    tokio::time::sleep(lease / 12).await;
+    server.stop();
+    // The next one has no answer.
+    tokio::time::sleep(lease / 5).await;
+    let begins = std::time::Instant::now();
+    server.go_on();
+    let guard = granted(waits).await;
+    let took = begins.elapsed();
+    assert!(took >= lease / 3, "two looks: {took:?}");
+    guard.unlock().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_caller_keeps_its_place_in_an_outage_for_longer_than_a_lease() {
     let (server, key) = (Server::start(), key());

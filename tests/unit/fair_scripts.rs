@@ -83,7 +83,7 @@ const JVM_LEAVES: &str = r"
 /// A mistake in a script: which one, what a line says, and what the mistake makes of it.
 type Mistake = (&'static str, &'static str, &'static str);
 
-const MISTAKES: [Mistake; 16] = [
+const MISTAKES: [Mistake; 17] = [
     // ScoreOfOneLease
     (
         "acquire",
@@ -114,16 +114,18 @@ const MISTAKES: [Mistake; 16] = [
         "if false then",
     ),
     // PassesOneCaller
-    (
-        "acquire",
-        "or locker and locker == locker_of(all[at]) then",
-        "then",
-    ),
+    ("acquire", "or locker and locker == locker_of(all[at])", ""),
     // A JVM has no other ticket for each of its threads.
     (
         "acquire",
-        "or locker and locker == locker_of(all[at]) then",
-        "or locker == locker_of(all[at]) then",
+        "or locker and locker == locker_of(all[at])",
+        "or locker == locker_of(all[at])",
+    ),
+    // A ticket that was left behind is passed with those that wait.
+    (
+        "acquire",
+        "is_of_it and is_there[all[at]] == nil",
+        "is_of_it",
     ),
     // Clients that listen to everything are taken for the locker.
     ("release", "(ears[2] or 0) > 0", "true"),
@@ -282,7 +284,8 @@ impl World {
             self.believed.insert(field.to_owned(), self.now + LEASE);
         }
         if passes && passed.matches(':').count() > 1 {
-            let is_of_it = |ticket: &&String| ticket[..4] == passed[..4];
+            let is_of_it =
+                |ticket: &&String| ticket[..4] == passed[..4] && !tickets.contains(ticket);
             assert_eq!(now.iter().find(is_of_it), None, "of one that was passed");
         } else if passes && let Some(ends) = behind {
             let stays = ends <= self.now || now.contains(&before[1]);
@@ -531,6 +534,36 @@ fn waits_behind_jvms(world: &mut World) {
     assert_eq!(world.ask(0, "aaaa:7:3", &[ticket]), Ok(()));
 }
 
+/// A ticket of its own that was left behind is in its way.
+fn passes_its_own(world: &mut World) {
+    let [left, waits, other] =
+        ["aaaa:7:1:ticket", "aaaa:7:2:ticket", "bbbb:7:3:ticket"].map(str::to_owned);
+    world.jvm(JVM_TRIES, "cccc:0");
+    assert!(
+        world
+            .ask(0, "aaaa:7:4", &[left.clone(), waits.clone()])
+            .is_err()
+    );
+    assert!(
+        world
+            .ask(1, "bbbb:7:5", std::slice::from_ref(&other))
+            .is_err()
+    );
+    assert!(world.jvm(JVM_RELEASES, "cccc:0"));
+    let asked = [waits];
+    assert_eq!(world.ask(0, "aaaa:7:6", &asked), Err(left.clone()));
+    world.lockers[0].absent = left;
+    assert_eq!(world.ask(0, "aaaa:7:7", &asked), Ok(()));
+    assert_eq!(world.queue(), [other]);
+}
+
+#[test]
+fn a_locker_passes_a_ticket_that_it_left_behind() {
+    if let Some(mut world) = World::new() {
+        passes_its_own(&mut world);
+    }
+}
+
 #[test]
 fn a_ticket_stands_for_as_long_as_jvms_are_before_it() {
     if let Some(mut world) = World::new() {
@@ -560,6 +593,7 @@ fn each_mistake_in_a_script_is_found() {
             world.begin();
             let run = || match seed {
                 0 => waits_behind_jvms(&mut world),
+                1 => passes_its_own(&mut world),
                 seed => order(&mut world, seed),
             };
             catch_unwind(AssertUnwindSafe(run)).is_err()
