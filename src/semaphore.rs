@@ -34,9 +34,10 @@ use crate::session::{SharedSession, Views};
 /// # What is promised
 /// - Never more permits are taken than there are, whatever is sent twice, lost or late. A lower
 ///   capacity takes nothing away from holders: it is reached as they release.
-/// - The watchdog renews permits. Those of a holder that crashed come back after its lease, a tenth
-///   of that, and a tenth of the lease that the next caller asks for. A holder whose permits are
-///   lost before it releases them is told, as the holder of a lock is: see [`HeldPermits::lost`].
+/// - The watchdog renews permits. Those of a holder that crashed come back after its lease, and a
+///   tenth of the [`lease`](crate::LockerBuilder::lease) of its locker and of the locker that takes
+///   them next. A holder whose permits are lost before it releases them is told, as the holder of a
+///   lock is: see [`HeldPermits::lost`].
 /// - Callers of one [`Locker`](crate::Locker) are served in the order in which they came: one that
 ///   wants five holds back those behind it. Between lockers there is no order: whoever wants many
 ///   may be passed by others that want few.
@@ -55,8 +56,10 @@ use crate::session::{SharedSession, Views};
 ///   [`replicas`](crate::LockerBuilder::replicas) closes that gap.
 /// - Redisson removes permits by the clock of its machine. One that is ahead by more than a tenth
 ///   of the lease takes permits of holders that live.
-/// - A counter with a lifetime, as a JVM's `trySetPermits` with a time makes it, does not end what
-///   is taken: after it, more permits may be taken than the new one has, or fewer be free.
+/// - A counter with a lifetime, as a JVM's `trySetPermits` with a time makes it, ends what is taken
+///   of it: holders learn of that at their next renewal. If a JVM changes the lifetime of the
+///   counter alone, records get the new one with the next acquire or
+///   [`set_capacity`](Self::set_capacity): until then they may end before it or outlive it.
 /// - Whoever deletes the counter on the server while JVMs use the semaphore has them make a new
 ///   one, from which permits are missing, or of which there are too many after their
 ///   `trySetPermits`: call [`set_capacity`](Self::set_capacity).

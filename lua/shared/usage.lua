@@ -1,7 +1,7 @@
 -- Reports how many permits are free, and who has the others.
 -- KEYS[1]  the counter of free permits
 -- KEYS[2]  the records of taken permits
--- ARGV[1]  lease, in milliseconds
+-- ARGV[1]  the lease of the locker, in milliseconds
 -- ARGV[2]  how many permits are listed at most
 -- Returns {free, taken, member, left, ..}
 --           free    the counter, with the permits that ran out and were not removed yet; the text

@@ -50,10 +50,16 @@ pub(crate) struct ListedPermits {
 }
 
 /// Returns the keys and arguments of an acquire for these callers.
-pub(super) fn acquire_words(claims: &[Claim], lease: Duration, capacity: Option<u32>) -> WordList {
+pub(super) fn acquire_words(
+    claims: &[Claim],
+    lease: Duration,
+    of_locker: Duration,
+    capacity: Option<u32>,
+) -> WordList {
     let key = &claims[0].key;
     let args = [
         millis(lease),
+        millis(of_locker),
         capacity.map_or(NOTHING, number),
         channel(key),
         number(claims.len() as u64),

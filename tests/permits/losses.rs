@@ -27,6 +27,49 @@ async fn a_holder_whose_record_is_gone_is_told_and_gives_nothing_back() {
     assert_eq!(server.command::<i64>(&["GET", &key]), 3);
 }
 
+/// A JVM's `trySetPermits` with a time makes such a counter.
+#[tokio::test]
+async fn what_is_taken_ends_with_a_counter_that_runs_out_and_not_before_it() {
+    let server = Server::start();
+    let locks = locker_with(&server, ms(900)).await;
+    for counts in [false, true] {
+        let key = key();
+        let (semaphore, records) = match counts {
+            false => (locks.permits(&*key), format!("{{{key}}}:timeout")),
+            true => (
+                locks.semaphore(&*key),
+                format!("lockhound_permits:{{{key}}}"),
+            ),
+        };
+        let lasts_for_a_minute = || (1..=60_000).contains(&server.pttl(&records));
+        server.command::<()>(&["SET", &key, "3", "PX", "60000"]);
+        let two = semaphore.acquire_many(2).await.unwrap();
+        assert!(lasts_for_a_minute());
+        // Its lifetime is taken from it: the records of both are its own again.
+        server.command::<i64>(&["PERSIST", &key]);
+        drop(semaphore.acquire().await.unwrap());
+        assert_eq!(server.pttl(&records), -1);
+        server.command::<i64>(&["PEXPIRE", &key, "60000"]);
+        let third = semaphore.acquire().await.unwrap();
+        assert!(lasts_for_a_minute());
+        for ends in [&key, &records] {
+            server.command::<i64>(&["PEXPIRE", ends, "1"]);
+        }
+        for lost in [two.lost(), third.lost()] {
+            soon(SOON, lost.cancelled())
+                .await
+                .expect("at the next renewal");
+        }
+        server.command::<()>(&["SET", &key, "3"]);
+        assert!(matches!(two.release().await, Err(Error::Lost { .. })));
+        drop(third);
+        let all = semaphore.acquire_many(3).await.unwrap();
+        assert!(semaphore.try_acquire().await.unwrap().is_none());
+        all.release().await.unwrap();
+        assert_eq!(server.command::<i64>(&["GET", &key]), 3);
+    }
+}
+
 /// It ends before the next renewal finds that.
 #[tokio::test]
 async fn a_release_of_a_part_tells_of_the_loss_and_gives_back_what_is_left() {

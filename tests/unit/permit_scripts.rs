@@ -16,15 +16,17 @@ const CHANNEL: &str = "redisson_sc:{s}";
 const ORDERS: u64 = if cfg!(feature = "soak") { 10_000 } else { 60 };
 const STEPS: usize = 60;
 
-/// In milliseconds, with a slack of a tenth on both sides.
+/// In milliseconds.
 const LEASE: i64 = 1_000;
+/// By so much a record ends after its lease, and is removed after its end.
+const SLACK: i64 = LEASE / 10;
 
 static CAPACITY: Script = Script::shared("capacity");
 
 /// A mistake in a script: which one, what a line says, and what the mistake makes of it.
 type Mistake = (&'static str, &'static str, &'static str);
 
-const MISTAKES: [Mistake; 12] = [
+const MISTAKES: [Mistake; 19] = [
     // ReleaseAddsBlindly
     (
         "release",
@@ -57,11 +59,19 @@ const MISTAKES: [Mistake; 12] = [
         "redis.call('INCRBY', counter, over)",
         "redis.call('INCRBY', counter, 0)",
     ),
-    // NoSlack, and PrunesWithoutSlack
+    // NoSlack
+    ("acquire", "now + lease_ms + slack_ms", "now + lease_ms"),
+    // PrunesWithoutSlack
     (
         "acquire",
-        "local slack_ms = math.floor(lease_ms / 10)",
-        "local slack_ms = 0",
+        "math.floor(time[2] / 1000)",
+        "math.floor(time[2] / 1000) + slack_ms",
+    ),
+    // PrunesBySlackOfTheCaller
+    (
+        "acquire",
+        "math.floor(ARGV[2] / 10)",
+        "math.floor(lease_ms / 10)",
     ),
     // TakesAPart
     ("acquire", "free >= missing", "free > 0"),
@@ -85,6 +95,16 @@ const MISTAKES: [Mistake; 12] = [
         "if redis.call('EXISTS', counter) == 1 then",
         "if true then",
     ),
+    // NewRecordsOutlive, RecordsOutlive and RecordsEndEarly: of what was taken before and stays
+    (
+        "acquire",
+        "if life > 0 and granted > 0 then",
+        "if false then",
+    ),
+    ("acquire", "if life > 0 then", "if false then"),
+    ("acquire", "elseif life == -1 and", "elseif false and"),
+    ("capacity", "if life > 0 then", "if false then"),
+    ("capacity", "elseif life == -1 and", "elseif false and"),
 ];
 
 /// The server, at a time that the test sets.
@@ -96,6 +116,16 @@ struct World {
     /// The claims that a client believes to hold: the permits of each, and when its validity ends.
     believed: BTreeMap<String, (i64, i64)>,
     mistake: Option<Mistake>,
+}
+
+fn body(name: &str) -> &'static str {
+    let script: &'static Script = match name {
+        "acquire" => &PERMITS.scripts.acquire,
+        "release" => &PERMITS.scripts.release,
+        "renew" => &PERMITS.scripts.renew,
+        _ => &CAPACITY,
+    };
+    bare(script.on(Topology::OneServer).text())
 }
 
 #[derive(Debug, PartialEq)]
@@ -135,17 +165,10 @@ impl World {
     }
 
     fn run(&mut self, name: &str, keys: &[&str], args: &[String]) -> Vec<i64> {
-        let script: &'static Script = match name {
-            "acquire" => &PERMITS.scripts.acquire,
-            "release" => &PERMITS.scripts.release,
-            "renew" => &PERMITS.scripts.renew,
-            _ => &CAPACITY,
-        };
-        let mut body = bare(script.on(Topology::OneServer).text()).to_owned();
+        let mut body = body(name).to_owned();
         if let Some((of, line, made)) = self.mistake
             && of == name
         {
-            assert_eq!(body.matches(line).count(), 1, "{line}");
             body = body.replace(line, made);
         }
         let mut command = redis::cmd("EVAL");
@@ -157,7 +180,13 @@ impl World {
     }
 
     fn acquire(&mut self, capacity: Option<i64>, wants: &[(&str, i64)]) -> Answer {
+        self.acquire_for(LEASE, capacity, wants)
+    }
+
+    /// With a lease that may be another one than that of the locker.
+    fn acquire_for(&mut self, lease: i64, capacity: Option<i64>, wants: &[(&str, i64)]) -> Answer {
         let mut args = vec![
+            lease.to_string(),
             LEASE.to_string(),
             capacity.map_or_else(String::new, |capacity| capacity.to_string()),
             CHANNEL.to_owned(),
@@ -214,6 +243,13 @@ impl World {
         let _: i64 = self.server.command(&["DECRBY", COUNTER, "1"]);
         let ends = (now + LEASE).to_string();
         let _: i64 = self.server.command(&["ZADD", RECORDS, &ends, id]);
+        let life = self.server.pttl(COUNTER);
+        if life > 0 {
+            let _: i64 = self
+                .server
+                .command(&["PEXPIRE", RECORDS, &life.to_string()]);
+        }
+        // A JVM that is ahead removes the permit of one that is behind.
         self.believed
             .insert(id.to_owned(), (1, self.now + LEASE + ahead.min(0)));
         true
@@ -224,6 +260,26 @@ impl World {
             let _: i64 = self.server.command(&["INCRBY", COUNTER, "1"]);
         }
         self.believed.remove(id);
+    }
+
+    /// A JVM gives the counter another lifetime, or none.
+    fn jvm_limits(&mut self, life: Option<i64>) {
+        let _: i64 = match life {
+            Some(life) => self
+                .server
+                .command(&["PEXPIRE", COUNTER, &life.to_string()]),
+            None => self.server.command(&["PERSIST", COUNTER]),
+        };
+    }
+
+    /// Redisson's `trySetPermits` of a counter that has run out. Its holders learn of that at their
+    /// next renewal.
+    fn jvm_sets_again(&mut self, capacity: i64) {
+        let _: () = self
+            .server
+            .command(&["SET", COUNTER, &capacity.to_string()]);
+        self.capacity = capacity;
+        self.believed.clear();
     }
 
     fn free(&self) -> i64 {
@@ -272,7 +328,7 @@ fn order(world: &mut World, seed: u64) {
     world.set_capacity(4);
     for step in 0..STEPS {
         let known = (!claims.is_empty()).then(|| claims[random.usize(..claims.len())].clone());
-        let said = match (random.u8(..12), known) {
+        let said = match (random.u8(..13), known) {
             (0..=2, _) => {
                 let wants: Vec<(String, i64)> = (0..random.usize(1..4))
                     .map(|n| (format!("u:o{n}:{step}"), random.i64(1..4)))
@@ -339,6 +395,20 @@ fn order(world: &mut World, seed: u64) {
                 let took = world.jvm_acquires(&id, ahead);
                 format!("a JVM acquires {id}: {took}")
             }
+            (11, _) => {
+                let life = random.bool().then(|| random.i64(1..2 * LEASE));
+                world.jvm_limits(life);
+                // Perhaps somebody who gets none.
+                let n = random.i64(1..9);
+                if random.bool() {
+                    world.set_capacity(world.capacity);
+                } else if world.acquire(None, &[("u:limited:1", n)]).callers == 1 {
+                    assert!(world.release("u:limited:1", n));
+                }
+                let pttls = [COUNTER, RECORDS].map(|key| world.server.pttl(key));
+                assert!(pttls[0] == pttls[1] || world.taken() == 0, "{pttls:?}");
+                format!("a JVM limits it to {life:?}")
+            }
             _ => {
                 let ids: Vec<String> = world
                     .believed
@@ -353,13 +423,17 @@ fn order(world: &mut World, seed: u64) {
                 "a JVM releases".to_owned()
             }
         };
+        if !world.server.exists(COUNTER) {
+            world.jvm_sets_again(4);
+            bound = 0;
+        }
         world.check(bound, &format!("step {step}: {said}"));
         let believed: i64 = world.believed.values().map(|(n, _)| n).sum();
         bound = bound.min(believed.max(world.capacity));
         claims.truncate(40);
     }
     world.later(LEASE * 2);
-    assert_eq!(world.acquire(None, &[("u:last:1", 1)]).callers, 1);
+    assert_eq!(world.acquire(Some(4), &[("u:last:1", 1)]).callers, 1);
     assert_eq!(world.taken(), 1, "all others have run out");
 }
 
@@ -377,6 +451,8 @@ fn permits_are_never_too_many_nor_lost_beside_redissons_steps() {
 #[test]
 fn each_mistake_in_a_script_is_found() {
     for mistake in MISTAKES {
+        let (of, line, _) = mistake;
+        assert_eq!(body(of).matches(line).count(), 1, "{line}");
         let Some(mut world) = World::new(4) else {
             return;
         };
@@ -386,6 +462,7 @@ fn each_mistake_in_a_script_is_found() {
             let run = || match seed {
                 0 => part(&mut world),
                 1 => lost_counter(&mut world),
+                2 => slack(&mut world),
                 seed => order(&mut world, seed),
             };
             catch_unwind(AssertUnwindSafe(run)).is_err()
@@ -426,6 +503,45 @@ fn a_counter_that_was_lost_starts_with_what_is_not_taken() {
     }
 }
 
+/// Leases of a tenth of the locker's, and of ten times that: their permits run out, and those of a
+/// JVM are removed, at the same distance from the end of the lease.
+fn slack(world: &mut World) {
+    for lease in [LEASE / 10, LEASE, LEASE * 10] {
+        world.begin();
+        assert_eq!(
+            world.acquire_for(lease, Some(1), &[("u:a:1", 1)]).callers,
+            1
+        );
+        world.later(lease);
+        assert!(
+            !world.jvm_acquires("ahead", SLACK - 1),
+            "a lease of {lease}"
+        );
+        world.later(2 * SLACK - 1);
+        for other in [LEASE / 10, LEASE * 10] {
+            let answer = world.acquire_for(other, None, &[("u:b:2", 1)]);
+            assert_eq!(answer.callers, 0, "a lease of {lease}, and {other}");
+        }
+        world.later(1);
+        let answer = world.acquire_for(LEASE * 10, None, &[("u:b:2", 1)]);
+        assert_eq!(answer.callers, 1, "a lease of {lease}");
+        assert!(world.release("u:b:2", 1));
+        assert!(world.jvm_acquires("behind", 1 - SLACK));
+        world.later(LEASE);
+        let answer = world.acquire_for(lease, None, &[("u:c:3", 1)]);
+        assert_eq!(answer.callers, 0, "a lease of {lease}");
+        world.later(1);
+        assert_eq!(world.acquire_for(lease, None, &[("u:c:3", 1)]).callers, 1);
+    }
+}
+
+#[test]
+fn permits_run_out_by_the_lease_of_their_caller_and_the_slack_of_the_locker() {
+    if let Some(mut world) = World::new(1) {
+        slack(&mut world);
+    }
+}
+
 /// Redisson removes one of three members by a clock that is far ahead.
 fn part(world: &mut World) {
     assert_eq!(world.acquire(Some(3), &[("u:a:1", 3)]).callers, 1);
@@ -438,6 +554,10 @@ fn part(world: &mut World) {
         (2, 1),
         "it gave back what it had"
     );
+    assert_eq!(world.acquire(None, &[("u:b:2", 2)]).callers, 1);
+    assert!(world.jvm_acquires("other", LEASE * 2));
+    assert!(!world.release("u:b:2", 2), "one is missing");
+    assert_eq!((world.free(), world.taken()), (1, 2));
 }
 
 #[test]
