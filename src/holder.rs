@@ -280,12 +280,13 @@ impl Usage {
         }
     }
 
-    /// Returns how many permits there are, or `None` if nobody has set that. Of
-    /// [`Locker::semaphore`](crate::Locker::semaphore) it is always `None`, since what JVMs take
-    /// has no record.
+    /// Returns how many permits there are, or `None` if nobody has set that. Zero if a JVM has made
+    /// it fewer than none. Of [`Locker::semaphore`](crate::Locker::semaphore) it is always `None`,
+    /// since what JVMs take has no record.
     pub fn capacity(&self) -> Option<u32> {
         let known = self.free.filter(|_| self.knows_capacity)?;
-        u32::try_from(known.saturating_add_unsigned(self.taken)).ok()
+        let all = known.saturating_add_unsigned(self.taken).max(0);
+        Some(u32::try_from(all).unwrap_or(u32::MAX))
     }
 
     /// Returns how many permits are free. Zero if more are taken than the capacity, or if nobody
@@ -442,6 +443,8 @@ mod tests {
         );
         let over = Usage::new(Some(-2), 3, Vec::new());
         assert_eq!((over.capacity(), over.free()), (Some(1), 0));
+        let below = Usage::new(Some(-2), 1, Vec::new());
+        assert_eq!((below.capacity(), below.free()), (Some(0), 0));
         let unset = Usage::new(None, 0, Vec::new());
         assert_eq!((unset.capacity(), unset.free()), (None, 0));
     }

@@ -76,7 +76,7 @@ pub(crate) use texts;
 /// The texts that all kinds share.
 const SHARED: Texts = texts!(
     "shared" "ask" "batch" "capacity" "count_down" "enlist" "enlist_alone" "expel" "fence" "first_copy"
-    "force" "forgotten" "holders" "inspect" "label" "label_of" "latch" "leader" "leased" "lifetime" "members"
+    "force" "forgotten" "free" "holders" "inspect" "label" "label_of" "latch" "leader" "leased" "lifetime" "members"
     "open" "pass" "pending" "proclaim" "pruned" "readers" "refused" "remembers" "set_latch" "timeouts" "types"
     "usage" "vet" "wake" "withdraw"
 );
@@ -204,6 +204,7 @@ mod tests {
             "fence",
             "first_copy",
             FORGOTTEN,
+            "free",
             "leased",
             "lifetime",
             "members",

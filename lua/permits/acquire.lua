@@ -16,7 +16,8 @@
 --           callers  so many callers have their permits; the others have none
 --           due      milliseconds until the next permit that is taken runs out, if its holder does
 --                    not renew it; -1 if none is taken
---           total    how many permits there are, free or taken; -1 if no capacity was ever set
+--           total    how many permits there are, free or taken, below zero if a JVM has taken more off
+--                    than there were; false if no capacity was ever set
 local counter, records = KEYS[1], KEYS[2]
 local lease_ms, slack_ms = ARGV[1] + 0, math.floor(ARGV[2] / 10)
 local capacity, channel, callers = ARGV[3], ARGV[4], ARGV[5] + 0
@@ -82,4 +83,4 @@ local due, first = -1, redis.call('ZRANGE', records, '0', '0', 'WITHSCORES')
 if first[2] then
   due = math.max(first[2] + slack_ms - now, 0)
 end
-return {granted, due, free and free + redis.call('ZCARD', records) or -1}
+return {granted, due, free ~= nil and free + redis.call('ZCARD', records)}

@@ -12,10 +12,10 @@
 local counter, records = KEYS[1], KEYS[2]
 local slack_ms, most = math.floor(ARGV[1] / 10), ARGV[2] + 0
 
+-- free.lua
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local over = redis.call('ZCOUNT', records, '-inf', now - slack_ms)
-local free = tonumber(redis.call('GET', counter) or nil)
 local reply = {free and free + over or 'unset', redis.call('ZCARD', records) - over}
 local listed = redis.call('ZRANGE', records, over, over + most - 1, 'WITHSCORES')
 for i = 1, #listed, 2 do

@@ -126,6 +126,32 @@ async fn what_nobody_can_get_is_refused() {
     );
 }
 
+/// Fewer than none is a capacity, and a text is not.
+#[tokio::test]
+async fn what_others_have_made_of_the_counter_is_told() {
+    let (server, key) = (Server::start(), key());
+    let semaphore = locker(&server).await.permits(&*key);
+    server.command::<()>(&["SET", &key, "-2"]);
+    let refused = soon(SOON, semaphore.acquire()).await;
+    let text = config(refused.expect("it would wait for ever").unwrap_err());
+    assert!(text.contains("there are -2"), "{text}");
+    assert_eq!(semaphore.usage().await.unwrap().capacity(), Some(0));
+    for value in ["many", "0x10", "1.5", "nan", " 3"] {
+        server.command::<()>(&["SET", &key, value]);
+        for error in [
+            semaphore.usage().await.unwrap_err(),
+            semaphore.try_acquire().await.unwrap_err(),
+            semaphore.set_capacity(3).await.unwrap_err(),
+        ] {
+            let Error::Server { source, .. } = &error else {
+                panic!("{error:?}");
+            };
+            let says = format!("is not an integer: {value}");
+            assert!(source.to_string().contains(&says), "{source}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn plain_lockers_and_independent_servers_are_refused() {
     let servers = [Server::start(), Server::start(), Server::start()];
