@@ -244,9 +244,10 @@ impl Semaphore {
     ///
     /// # Errors
     /// [`Error::Unavailable`]: it may be set or not, and may be set again. [`Error::Config`] for 0,
-    /// for more than 2,147,483,647, and for a semaphore that is shared with `getSemaphore` and has
-    /// a capacity, also if a call without an answer has set it: what JVMs have of it is not known.
-    /// [`Error::Server`]; [`Error::Closed`].
+    /// for more than 2,147,483,647, and for a [`Locker::semaphore`](crate::Locker::semaphore) that
+    /// has a capacity, since what JVMs have of it is not known. Such a one can only be set once: if
+    /// that call had no answer, `Error::Config` of the next one says that it is set, by that call
+    /// or by others. [`Error::Server`]; [`Error::Closed`].
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
@@ -275,13 +276,14 @@ impl Semaphore {
         usage.map_err(|error| error.of(slice::from_ref(self.key())))
     }
 
-    /// Gives back the permits of this holder, which [`usage`](Self::usage) has named, and wakes
+    /// Gives back all permits of this holder, which [`usage`](Self::usage) has named, and wakes
     /// those that wait. Returns whether it had any.
     ///
     /// A [`Permit`] of this [`Locker`](crate::Locker) is lost before, with
     /// [`Loss::ForceUnlocked`](crate::Loss::ForceUnlocked). A holder elsewhere learns of it at its
     /// next renewal, and may act until then: use it for holders that are known to be dead. It is
-    /// the only way to get a permit back that a JVM has taken without a lease.
+    /// the only way to get a permit back that a JVM has taken without a lease. Of more than 1,000
+    /// such permits, the next `usage` names others.
     ///
     /// # Errors
     /// As [`usage`](Self::usage). After [`Error::Unavailable`] they may have been given back or

@@ -218,10 +218,6 @@ impl Session {
             {
                 deposed |= hold.lose(Loss::ForceUnlocked);
             }
-            let (field, permits) = match holder.field() {
-                Some(field) => (field.into(), holder.permits),
-                None => (holder.hex().into(), 0),
-            };
             let claim = Claim {
                 kind: if key.is_semaphore() {
                     &SEMAPHORE
@@ -229,8 +225,9 @@ impl Session {
                     &PERMITS
                 },
                 key,
-                field,
-                permits,
+                field: holder.hex().into(),
+                // All that it has: not each of them may be listed.
+                permits: 0,
             };
             Ok(session.quorum.give_back(claim).await? || deposed)
         })

@@ -1,6 +1,7 @@
 //! How many permits there are, and what cannot be asked for.
 
-use crate::common::{Server, eventually, key, locker, soon};
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::{Server, builder, eventually, key, locker, ms, soon};
 use crate::{LOG, SOON};
 use lockhound::{Error, Format, Locker};
 
@@ -206,6 +207,40 @@ async fn a_counter_shared_with_jvms_keeps_its_capacity() {
     assert!(server.exists(&format!("lockhound_permits:{{{key}}}")));
     two.release().await.unwrap();
     assert_eq!(server.command::<i64>(&["GET", &key]), 2);
+}
+
+/// The server carries out what is asked for, and the answer is lost.
+#[tokio::test]
+async fn a_capacity_without_an_answer_is_set_again_unless_jvms_share_the_counter() {
+    let (server, key) = (Server::start(), key());
+    let proxy = Proxy::start(server.port());
+    for is_shared in [false, true] {
+        let locks = builder(&proxy.url(), ms(3_000)).command_timeout(ms(200));
+        let locks = locks.connect().await.unwrap();
+        let name = format!("{key}:{is_shared}");
+        let semaphore = match is_shared {
+            false => locks.permits(&*name),
+            true => locks.semaphore(&*name),
+        };
+        // The server has to know the script.
+        locks.permits("other").set_capacity(1).await.unwrap();
+        // The capacity and the lease.
+        proxy.set(Mode::SwallowReplyTo(b"$1\r\n7\r\n$4\r\n3000\r\n".to_vec()));
+        let answer = semaphore.set_capacity(7).await;
+        assert!(
+            matches!(answer, Err(Error::Unavailable { .. })),
+            "{answer:?}"
+        );
+        assert_eq!(server.command::<i64>(&["GET", &name]), 7, "it is set");
+        proxy.set(Mode::Pass);
+        let locks = locker(&server).await;
+        if is_shared {
+            let again = locks.semaphore(&*name).set_capacity(7).await;
+            assert!(config(again.unwrap_err()).contains("has a capacity"));
+        } else {
+            locks.permits(&*name).set_capacity(7).await.unwrap();
+        }
+    }
 }
 
 /// 148 bytes a record as it was written, and 88 of the counter.

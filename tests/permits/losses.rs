@@ -120,6 +120,66 @@ async fn closing_gives_permits_back_and_ends_waits() {
     assert_eq!(server.command::<i64>(&["GET", &key]), 2);
 }
 
+/// Of more permits than are listed, and of more than are listed of a holder.
+#[tokio::test]
+async fn an_operator_gives_many_permits_back() {
+    let (server, key) = (Server::start(), key());
+    let [here, there] = [locker(&server).await, locker(&server).await];
+    let others = there.permits(&*key).capacity(2_001);
+    let held = [
+        others.acquire_many(1_000).await.unwrap(),
+        others.acquire_many(1_000).await.unwrap(),
+    ];
+    // A JVM's without a lease.
+    let records = format!("{{{key}}}:timeout");
+    server.command::<i64>(&["DECRBY", &key, "1"]);
+    server.command::<i64>(&["ZADD", &records, "922337203685477", "jvm"]);
+    let semaphore = here.permits(&*key);
+    let usage = semaphore.usage().await.unwrap();
+    let is_listed: u32 = usage.holders().iter().map(|it| it.permits()).sum();
+    assert_eq!((usage.taken(), is_listed), (2_001, 1_000));
+    let jvm = usage.holders().iter().find(|it| it.owner() == "6a766d");
+    let jvm = jvm.expect("it never comes back by itself");
+    assert_eq!(jvm.remaining(), None);
+    let claim = usage.holders().iter().find(|it| it.permits() > 1);
+    let claim = claim.expect("the claim that lasts longest");
+    assert!(claim.permits() < 1_000, "{claim:?}");
+    for (holder, left) in [(claim, 1_001), (jvm, 1_000)] {
+        assert!(semaphore.force_release(holder).await.unwrap());
+        assert!(!semaphore.force_release(holder).await.unwrap(), "once");
+        assert_eq!(semaphore.usage().await.unwrap().taken(), left);
+    }
+    let usage = semaphore.usage().await.unwrap();
+    let [last] = usage.holders() else {
+        panic!("{usage:?}");
+    };
+    assert!(semaphore.force_release(last).await.unwrap());
+    assert_eq!(semaphore.usage().await.unwrap().free(), 2_001);
+    drop(held);
+}
+
+/// A clock of a JVM that is far ahead has taken one of them.
+#[tokio::test]
+async fn an_operator_is_told_of_a_part_that_was_given_back() {
+    let (server, key) = (Server::start(), key());
+    let [here, there] = [locker(&server).await, locker(&server).await];
+    let held = there
+        .permits(&*key)
+        .capacity(2)
+        .acquire_many(2)
+        .await
+        .unwrap();
+    let semaphore = here.permits(&*key);
+    let usage = semaphore.usage().await.unwrap();
+    let records = format!("{{{key}}}:timeout");
+    let owner = usage.holders()[0].owner();
+    server.command::<i64>(&["ZREM", &records, &owner]);
+    server.command::<i64>(&["INCRBY", &key, "1"]);
+    assert!(semaphore.force_release(&usage.holders()[0]).await.unwrap());
+    assert_eq!(server.command::<i64>(&["GET", &key]), 2);
+    drop(held);
+}
+
 #[tokio::test]
 async fn an_operator_gives_the_permits_of_a_holder_back() {
     let (server, key) = (Server::start(), key());

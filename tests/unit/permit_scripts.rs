@@ -26,7 +26,7 @@ static CAPACITY: Script = Script::shared("capacity");
 /// A mistake in a script: which one, what a line says, and what the mistake makes of it.
 type Mistake = (&'static str, &'static str, &'static str);
 
-const MISTAKES: [Mistake; 19] = [
+const MISTAKES: [Mistake; 21] = [
     // ReleaseAddsBlindly
     (
         "release",
@@ -95,6 +95,9 @@ const MISTAKES: [Mistake; 19] = [
         "if redis.call('EXISTS', counter) == 1 then",
         "if true then",
     ),
+    // ForcesAPart, and calls one none
+    ("release", "n, field = 1000,", "n, field = 1,"),
+    ("release", " and not is_forced then", " then"),
     // NewRecordsOutlive, RecordsOutlive and RecordsEndEarly: of what was taken before and stays
     (
         "acquire",
@@ -204,6 +207,13 @@ impl World {
 
     fn release(&mut self, field: &str, n: i64) -> bool {
         let args = [n.to_string(), field.to_owned(), CHANNEL.to_owned()];
+        self.run("release", &[COUNTER, RECORDS], &args) != [Some(-1)]
+    }
+
+    /// As an operator does.
+    fn force_release(&mut self, member: &str) -> bool {
+        let hex = member.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let args = ["0".to_owned(), hex, CHANNEL.to_owned()];
         self.run("release", &[COUNTER, RECORDS], &args) != [Some(-1)]
     }
 
@@ -558,6 +568,12 @@ fn part(world: &mut World) {
     assert!(world.jvm_acquires("other", LEASE * 2));
     assert!(!world.release("u:b:2", 2), "one is missing");
     assert_eq!((world.free(), world.taken()), (1, 2));
+    assert!(world.force_release("other"));
+    assert_eq!(world.acquire(None, &[("u:c:3", 2)]).callers, 1);
+    world.jvm_releases("u:c:3");
+    assert!(world.force_release("u:c:3"), "it had another one");
+    assert_eq!((world.free(), world.taken()), (2, 1));
+    assert!(!world.force_release("u:c:3"), "once");
 }
 
 #[test]
