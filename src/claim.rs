@@ -57,6 +57,8 @@ pub(crate) enum How {
     Permits {
         /// How many there are, if nobody has said so yet.
         capacity: Option<u32>,
+        /// The lease of the locker, whatever that of the caller is.
+        of_locker: Duration,
     },
     /// In the order of the queue.
     InTurn(InTurn),

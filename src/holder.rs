@@ -244,48 +244,43 @@ pub struct PermitHolder {
 
 impl Usage {
     /// Makes it of what the server says: each member is one permit, with what is left of its lease.
-    /// The second permit of a claim, and each after it, is named after the first.
+    /// The second permit of a claim, and each after it, is named after the first, which may not be
+    /// among them.
     pub(crate) fn new(
         free: Option<i64>,
         taken: u64,
-        mut members: Vec<(Vec<u8>, Option<Duration>)>,
+        members: Vec<(Vec<u8>, Option<Duration>)>,
     ) -> Self {
-        // The first one of each claim comes before those that are named after it.
-        members.sort();
-        let mut holders: Vec<PermitHolder> = Vec::new();
-        for (member, remaining) in members {
-            let first = named_after(&member);
-            match holders
-                .iter_mut()
-                .rev()
-                .find(|it| Some(&*it.owner) == first)
-            {
-                Some(holder) => {
-                    holder.permits += 1;
-                    holder.remaining = holder.remaining.min(remaining);
-                }
-                None => holders.push(PermitHolder {
-                    owner: member,
-                    permits: 1,
-                    remaining,
-                    label: None,
-                }),
-            }
-        }
+        let mut permits: Vec<_> = members
+            .into_iter()
+            .map(|(member, remaining)| match named_after(&member) {
+                Some(first) => (first.into(), remaining),
+                None => (member, remaining),
+            })
+            .collect();
+        permits.sort();
+        let holder = |of_one: &[(Vec<u8>, _)]| PermitHolder {
+            owner: of_one[0].0.clone(),
+            permits: u32::try_from(of_one.len()).unwrap_or(u32::MAX),
+            // The shortest.
+            remaining: of_one[0].1,
+            label: None,
+        };
         Self {
             free,
             taken,
             knows_capacity: true,
-            holders,
+            holders: permits.chunk_by(|a, b| a.0 == b.0).map(holder).collect(),
         }
     }
 
-    /// Returns how many permits there are, or `None` if nobody has set that. Of
-    /// [`Locker::semaphore`](crate::Locker::semaphore) it is always `None`, since what JVMs take
-    /// has no record.
+    /// Returns how many permits there are, or `None` if nobody has set that. Zero if a JVM has made
+    /// it fewer than none. Of [`Locker::semaphore`](crate::Locker::semaphore) it is always `None`,
+    /// since what JVMs take has no record.
     pub fn capacity(&self) -> Option<u32> {
         let known = self.free.filter(|_| self.knows_capacity)?;
-        u32::try_from(known.saturating_add_unsigned(self.taken)).ok()
+        let all = known.saturating_add_unsigned(self.taken).max(0);
+        Some(u32::try_from(all).unwrap_or(u32::MAX))
     }
 
     /// Returns how many permits are free. Zero if more are taken than the capacity, or if nobody
@@ -299,8 +294,9 @@ impl Usage {
         self.taken
     }
 
-    /// Returns who has them, of at most 1,000 permits. A holder may be missing that has not renewed
-    /// for its lease.
+    /// Returns who has them, of at most 1,000 permits: those that last longest, first of all those
+    /// without a lease. The others come back sooner by themselves. A holder may be missing that has
+    /// not renewed for its lease.
     pub fn holders(&self) -> &[PermitHolder] {
         &self.holders
     }
@@ -308,11 +304,11 @@ impl Usage {
 
 /// Returns the first member of the claim of which this is another one: `field` of `field:2`, where
 /// the field is `uuid:owner:generation`.
-fn named_after(member: &[u8]) -> Option<&[u8]> {
-    let at = member.iter().rposition(|byte| *byte == b':')?;
-    let (first, number) = (&member[..at], &member[at + 1..]);
-    let is_field = first.iter().filter(|byte| **byte == b':').count() >= 2;
-    (is_field && !number.is_empty() && number.iter().all(u8::is_ascii_digit)).then_some(first)
+fn named_after(member: &[u8]) -> Option<&str> {
+    let (first, number) = str::from_utf8(member).ok()?.rsplit_once(':')?;
+    let is_field = first.matches(':').count() >= 2;
+    (is_field && !number.is_empty() && number.bytes().all(|it| it.is_ascii_digit()))
+        .then_some(first)
 }
 
 impl PermitHolder {
@@ -339,7 +335,7 @@ impl PermitHolder {
             .collect()
     }
 
-    /// Returns how many permits it has.
+    /// Returns how many permits it has of those that are listed.
     pub fn permits(&self) -> u32 {
         self.permits
     }
@@ -417,11 +413,12 @@ mod tests {
             ("u:o1:7", ms(30)),
             ("u:o1:7:2", ms(30)),
             ("u:o1:70", ms(20)),
+            ("u:o1:71:12", ms(5)),
             ("jvm", None),
             ("4:2", ms(1)),
         ]
         .map(|(member, left)| (member.as_bytes().to_vec(), left));
-        let usage = Usage::new(Some(4), 6, members.to_vec());
+        let usage = Usage::new(Some(3), 7, members.to_vec());
         let found: Vec<_> = usage
             .holders()
             .iter()
@@ -434,14 +431,17 @@ mod tests {
                 ("6a766d".into(), 1, None),
                 ("u:o1:7".into(), 3, ms(10)),
                 ("u:o1:70".into(), 1, ms(20)),
+                ("u:o1:71".into(), 1, ms(5)),
             ]
         );
         assert_eq!(
             (usage.capacity(), usage.free(), usage.taken()),
-            (Some(10), 4, 6)
+            (Some(10), 3, 7)
         );
         let over = Usage::new(Some(-2), 3, Vec::new());
         assert_eq!((over.capacity(), over.free()), (Some(1), 0));
+        let below = Usage::new(Some(-2), 1, Vec::new());
+        assert_eq!((below.capacity(), below.free()), (Some(0), 0));
         let unset = Usage::new(None, 0, Vec::new());
         assert_eq!((unset.capacity(), unset.free()), (None, 0));
     }

@@ -75,9 +75,10 @@ pub(crate) use texts;
 
 /// The texts that all kinds share.
 const SHARED: Texts = texts!(
-    "shared" "ask" "batch" "capacity" "count_down" "enlist" "enlist_alone" "expel" "fence" "first_copy" "force"
-    "forgotten" "holders" "inspect" "label" "label_of" "latch" "leader" "leased" "members" "open" "pass" "pending"
-    "proclaim" "pruned" "readers" "refused" "remembers" "set_latch" "timeouts" "types" "usage" "vet" "wake" "withdraw"
+    "shared" "ask" "batch" "capacity" "count_down" "enlist" "enlist_alone" "expel" "fence" "first_copy"
+    "force" "forgotten" "free" "holders" "inspect" "label" "label_of" "latch" "leader" "leased" "lifetime" "members"
+    "open" "pass" "pending" "proclaim" "pruned" "readers" "refused" "remembers" "set_latch" "timeouts" "types"
+    "usage" "vet" "wake" "withdraw"
 );
 
 /// Stands before a script whose answer may be a vote.
@@ -203,7 +204,9 @@ mod tests {
             "fence",
             "first_copy",
             FORGOTTEN,
+            "free",
             "leased",
+            "lifetime",
             "members",
             "pending",
             "pruned",

@@ -231,6 +231,10 @@ const PERMITS: &[Row] = &[
             "ZADD RECORDS 1 m",
             "ZREM RECORDS m",
             "ZREMRANGEBYSCORE RECORDS -inf 0",
+            "PTTL LOCK",
+            "PTTL RECORDS",
+            "PEXPIRE RECORDS 1",
+            "PERSIST RECORDS",
         ],
     ),
 ];

@@ -34,9 +34,10 @@ use crate::session::{SharedSession, Views};
 /// # What is promised
 /// - Never more permits are taken than there are, whatever is sent twice, lost or late. A lower
 ///   capacity takes nothing away from holders: it is reached as they release.
-/// - The watchdog renews permits. Those of a holder that crashed come back after its lease, a tenth
-///   of that, and a tenth of the lease that the next caller asks for. A holder whose permits are
-///   lost before it releases them is told, as the holder of a lock is: see [`HeldPermits::lost`].
+/// - The watchdog renews permits. Those of a holder that crashed come back after its lease, and a
+///   tenth of the [`lease`](crate::LockerBuilder::lease) of its locker and of the locker that takes
+///   them next. A holder whose permits are lost before it releases them is told, as the holder of a
+///   lock is: see [`HeldPermits::lost`].
 /// - Callers of one [`Locker`](crate::Locker) are served in the order in which they came: one that
 ///   wants five holds back those behind it. Between lockers there is no order: whoever wants many
 ///   may be passed by others that want few.
@@ -55,8 +56,10 @@ use crate::session::{SharedSession, Views};
 ///   [`replicas`](crate::LockerBuilder::replicas) closes that gap.
 /// - Redisson removes permits by the clock of its machine. One that is ahead by more than a tenth
 ///   of the lease takes permits of holders that live.
-/// - A counter with a lifetime, as a JVM's `trySetPermits` with a time makes it, does not end what
-///   is taken: after it, more permits may be taken than the new one has, or fewer be free.
+/// - A counter with a lifetime, as a JVM's `trySetPermits` with a time makes it, ends what is taken
+///   of it: holders learn of that at their next renewal. If a JVM changes the lifetime of the
+///   counter alone, records get the new one with the next acquire or
+///   [`set_capacity`](Self::set_capacity): until then they may end before it or outlive it.
 /// - Whoever deletes the counter on the server while JVMs use the semaphore has them make a new
 ///   one, from which permits are missing, or of which there are too many after their
 ///   `trySetPermits`: call [`set_capacity`](Self::set_capacity).
@@ -241,9 +244,10 @@ impl Semaphore {
     ///
     /// # Errors
     /// [`Error::Unavailable`]: it may be set or not, and may be set again. [`Error::Config`] for 0,
-    /// for more than 2,147,483,647, and for a semaphore that is shared with `getSemaphore` and has
-    /// a capacity, also if a call without an answer has set it: what JVMs have of it is not known.
-    /// [`Error::Server`]; [`Error::Closed`].
+    /// for more than 2,147,483,647, and for a [`Locker::semaphore`](crate::Locker::semaphore) that
+    /// has a capacity, since what JVMs have of it is not known. Such a one can only be set once: if
+    /// that call had no answer, `Error::Config` of the next one says that it is set, by that call
+    /// or by others. [`Error::Server`]; [`Error::Closed`].
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
@@ -272,13 +276,14 @@ impl Semaphore {
         usage.map_err(|error| error.of(slice::from_ref(self.key())))
     }
 
-    /// Gives back the permits of this holder, which [`usage`](Self::usage) has named, and wakes
+    /// Gives back all permits of this holder, which [`usage`](Self::usage) has named, and wakes
     /// those that wait. Returns whether it had any.
     ///
     /// A [`Permit`] of this [`Locker`](crate::Locker) is lost before, with
     /// [`Loss::ForceUnlocked`](crate::Loss::ForceUnlocked). A holder elsewhere learns of it at its
     /// next renewal, and may act until then: use it for holders that are known to be dead. It is
-    /// the only way to get a permit back that a JVM has taken without a lease.
+    /// the only way to get a permit back that a JVM has taken without a lease. Of more than 1,000
+    /// such permits, the next `usage` names others.
     ///
     /// # Errors
     /// As [`usage`](Self::usage). After [`Error::Unavailable`] they may have been given back or

@@ -104,6 +104,50 @@ async fn each_side_wakes_the_other() {
     }
 }
 
+/// Of both sides: what was taken of a counter that has run out is not taken of the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn permits_end_with_a_counter_that_a_jvm_gave_a_lifetime() {
+    let Some((server, locks, redisson)) = both_sides(LONG).await else {
+        return;
+    };
+    for kind in ["permits", "semaphore"] {
+        let key = key();
+        let there = redisson.object(kind, &key);
+        let (here, records) = match kind {
+            "permits" => (locks.permits(&*key), format!("{{{key}}}:timeout")),
+            _ => (
+                locks.semaphore(&*key),
+                format!("lockhound_permits:{{{key}}}"),
+            ),
+        };
+        assert_eq!(there.said("set 3").await, "true");
+        assert_eq!(there.said("expire 60000").await, "true");
+        let before = here.acquire_many(2).await.unwrap();
+        let lifetimes = [&records, &key].map(|key| server.pttl(key));
+        assert!(lifetimes[0] > 0 && lifetimes[0].abs_diff(lifetimes[1]) < 10_000);
+        for ends in [&key, &records] {
+            server.command::<i64>(&["PEXPIRE", ends, "1"]);
+        }
+        eventually(WOKEN, "both have run out", || {
+            !server.exists(&key) && !server.exists(&records)
+        })
+        .await;
+        assert_eq!(there.said("set 3").await, "true");
+        let all = here.acquire_many(3).await.unwrap();
+        assert!(before.release().await.is_err(), "they are gone");
+        assert_eq!(there.said("free").await, "0");
+        all.release().await.unwrap();
+        assert_eq!(there.said("free").await, "3");
+        // A lifetime that only the records have left.
+        assert_eq!(there.said("expire 60000").await, "true");
+        let one = here.acquire().await.unwrap();
+        server.command::<i64>(&["PERSIST", &key]);
+        here.acquire().await.unwrap().release().await.unwrap();
+        assert_eq!(server.pttl(&records), -1);
+        one.release().await.unwrap();
+    }
+}
+
 /// A JVM that is killed gives nothing back: its permits run out.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_permits_of_a_killed_jvm_come_back() {

@@ -4,19 +4,23 @@
 -- KEYS[1]  the counter of free permits. Below zero if more are taken than the capacity
 -- KEYS[2]  the records of taken permits
 -- ARGV[1]  lease, in milliseconds
--- ARGV[2]  the capacity, if there is no counter yet; empty: none is known
--- ARGV[3]  the channel of messages about free permits
--- ARGV[4]  how many callers
--- ARGV[3+2*i], ARGV[4+2*i]
+-- ARGV[2]  the lease of the locker, in milliseconds. A tenth of it is the slack for clocks of JVMs:
+--          a record ends so much after the lease, and is removed so much after its end. Their error
+--          has nothing to do with how long a caller wants its permits, or those of others, to last
+-- ARGV[3]  the capacity, if there is no counter yet; empty: none is known
+-- ARGV[4]  the channel of messages about free permits
+-- ARGV[5]  how many callers
+-- ARGV[4+2*i], ARGV[5+2*i]
 --          how many permits a caller wants, and its field: uuid:task-id:generation
 -- Returns {callers, due, total}
 --           callers  so many callers have their permits; the others have none
 --           due      milliseconds until the next permit that is taken runs out, if its holder does
 --                    not renew it; -1 if none is taken
---           total    how many permits there are, free or taken; -1 if no capacity was ever set
+--           total    how many permits there are, free or taken, below zero if a JVM has taken more off
+--                    than there were; false if no capacity was ever set
 local counter, records = KEYS[1], KEYS[2]
-local lease_ms, capacity, channel, callers = ARGV[1] + 0, ARGV[2], ARGV[3], ARGV[4] + 0
-local slack_ms = math.floor(lease_ms / 10)
+local lease_ms, slack_ms = ARGV[1] + 0, math.floor(ARGV[2] / 10)
+local capacity, channel, callers = ARGV[3], ARGV[4], ARGV[5] + 0
 -- forgotten.lua
 -- pruned.lua
 -- members.lua
@@ -28,13 +32,16 @@ if not free and capacity ~= '' then
   -- Others may wait for that.
   raised = true
 end
+-- Before anything is taken: a user that may not do this must not have permits that outlive it.
+-- lifetime.lua
 local granted, fits = 0, free ~= nil
 for i = 1, callers do
-  local n = ARGV[3 + 2 * i] + 0
-  local names = members(n, ARGV[4 + 2 * i])
+  local n = ARGV[4 + 2 * i] + 0
+  local names = members(n, ARGV[5 + 2 * i])
   local found = there(names, redis.call('ZMSCORE', records, unpack(names)))
   local missing = n - #found / 2
-  fits = fits and (missing == 0 or free >= missing)
+  -- If the counter ends in this millisecond, no record can be made to end with it.
+  fits = fits and (missing == 0 or life ~= 0 and free >= missing)
   if fits then
     if missing > 0 then
       redis.call('INCRBY', counter, -missing)
@@ -64,6 +71,10 @@ for i = 1, callers do
     end
   end
 end
+if life > 0 and granted > 0 then
+  -- The records may be new.
+  redis.call('PEXPIRE', records, life)
+end
 -- Whether granted or not: what is too few for one may be enough for another.
 if raised and free > 0 then
   redis.pcall('PUBLISH', channel, free)
@@ -72,4 +83,4 @@ local due, first = -1, redis.call('ZRANGE', records, '0', '0', 'WITHSCORES')
 if first[2] then
   due = math.max(first[2] + slack_ms - now, 0)
 end
-return {granted, due, free and free + redis.call('ZCARD', records) or -1}
+return {granted, due, free ~= nil and free + redis.call('ZCARD', records)}

@@ -2,21 +2,25 @@
 -- never answered. Only what was there is given back: never twice.
 -- KEYS[1]  the counter of free permits
 -- KEYS[2]  the records of taken permits
--- ARGV[1]  how many permits; 0: ARGV[2] is the one member of a client of Redisson, in hex
+-- ARGV[1]  how many permits; 0: as many as there are, by force: ARGV[2] is in hex then, since a
+--          member of Redisson may be any bytes
 -- ARGV[2]  field: uuid:task-id:generation
 -- ARGV[3]  the channel of messages about free permits
 -- Returns n   given back, and n clients are subscribed to the channel
---         -1  gone: not all of them were taken under this field. What was is given back
+--         -1  gone: not all of them were taken under this field, or by force none. What was is
+--             given back
 local counter, records = KEYS[1], KEYS[2]
-local channel = ARGV[3]
+local n, field, channel = ARGV[1] + 0, ARGV[2], ARGV[3]
 -- members.lua
 
-local names = members(ARGV[1] + 0, ARGV[2])
-if ARGV[1] == '0' then
-  names[1] = string.gsub(ARGV[2], '..', function(byte)
+local is_forced = n == 0
+if is_forced then
+  -- No call takes more.
+  n, field = 1000, string.gsub(field, '..', function(byte)
     return string.char(tonumber(byte, 16))
   end)
 end
+local names = members(n, field)
 local held = redis.pcall('ZMSCORE', records, unpack(names))
 if held['err'] then
   -- A key of another type has no permits of ours.
@@ -42,7 +46,7 @@ local told = 0
 if free > 0 then
   told = redis.pcall('PUBLISH', channel, free)
 end
-if back < #names then
+if back < n and not is_forced then
   return -1
 end
 return type(told) == 'number' and told or 0

@@ -1,7 +1,7 @@
 -- Raises the leases of many claims. Never creates a member: a permit that ran out and was removed
 -- has been given back. A failing key does not fail the others.
 -- KEYS[i]    the records of taken permits
--- ARGV[1]    their lease, in milliseconds
+-- ARGV[1]    the lease of the locker, in milliseconds. No other lease is renewed
 -- ARGV[2*i]  how many permits the claim has, and behind it its field: uuid:task-id:generation
 -- Returns an array: how many were renewed, and two entries for each one that was not:
 --         i     its index in KEYS

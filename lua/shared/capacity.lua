@@ -3,7 +3,7 @@
 -- KEYS[1]  the counter of free permits
 -- KEYS[2]  the records of taken permits
 -- ARGV[1]  the capacity
--- ARGV[2]  lease, in milliseconds
+-- ARGV[2]  the lease of the locker, in milliseconds
 -- ARGV[3]  the channel of messages about free permits
 -- ARGV[4]  '1': only if there is no counter, since others may have taken permits without a record
 -- Returns 1  set
@@ -21,6 +21,7 @@ if redis.call('EXISTS', counter) == 1 then
 else
   redis.call('SET', counter, free)
 end
+-- lifetime.lua
 if free > 0 then
   redis.pcall('PUBLISH', channel, free)
 end

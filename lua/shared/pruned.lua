@@ -3,11 +3,8 @@
 -- Redisson's clients write scores by their own clocks, so members stay for `slack_ms` longer.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local free, raised = redis.call('GET', counter), false
-if free and not tonumber(free) then
-  return redis.error_reply('ERR the counter of permits is not an integer')
-end
-free = free and tonumber(free) or nil
+local raised = false
+-- free.lua
 local over = redis.call('ZCOUNT', records, '-inf', now - slack_ms)
 if over > 0 then
   -- First: a full server refuses the first write of a script only, and a user without a right to

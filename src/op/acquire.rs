@@ -110,7 +110,13 @@ impl Op for Acquire {
                 keys.chain(queue_keys(&claim.key)),
                 args.chain(in_turn(claim, turn, topology)),
             ),
-            (_, How::Permits { capacity }) => acquire_words(claims, *lease, *capacity),
+            (
+                _,
+                How::Permits {
+                    capacity,
+                    of_locker,
+                },
+            ) => acquire_words(claims, *lease, *of_locker, *capacity),
             _ => WordList::new(keys, args),
         };
         Call::Step(Step {

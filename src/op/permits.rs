@@ -20,8 +20,8 @@ pub(crate) struct Served {
     pub(crate) callers: usize,
     /// When the next permit that is taken runs out, if its holder does not renew it.
     pub(crate) due: Option<Duration>,
-    /// How many permits there are, free or taken, as far as records tell; `None` if no capacity was
-    /// ever set.
+    /// How many permits there are, free or taken, as far as records tell: below zero if a JVM has
+    /// taken off more than there were. `None` if no capacity was ever set.
     pub(crate) total: Option<i64>,
 }
 
@@ -50,10 +50,16 @@ pub(crate) struct ListedPermits {
 }
 
 /// Returns the keys and arguments of an acquire for these callers.
-pub(super) fn acquire_words(claims: &[Claim], lease: Duration, capacity: Option<u32>) -> WordList {
+pub(super) fn acquire_words(
+    claims: &[Claim],
+    lease: Duration,
+    of_locker: Duration,
+    capacity: Option<u32>,
+) -> WordList {
     let key = &claims[0].key;
     let args = [
         millis(lease),
+        millis(of_locker),
         capacity.map_or(NOTHING, number),
         channel(key),
         number(claims.len() as u64),
@@ -74,13 +80,18 @@ pub(super) fn records(key: &Key) -> Word<'_> {
 }
 
 pub(super) fn served(reply: &Reply) -> Option<Served> {
-    let [Reply::Int(callers), Reply::Int(due), Reply::Int(total)] = array(reply)? else {
+    let [Reply::Int(callers), Reply::Int(due), total] = array(reply)? else {
         return None;
+    };
+    let total = match total {
+        Reply::Int(total) => Some(*total),
+        Reply::Nil => None,
+        _ => return None,
     };
     Some(Served {
         callers: usize::try_from(*callers).ok()?,
         due: remaining(*due),
-        total: Some(*total).filter(|total| *total >= 0),
+        total,
     })
 }
 
@@ -147,10 +158,9 @@ mod tests {
 
     #[test]
     fn answers_about_permits_are_read() {
-        let read = |words: &[i64]| {
-            served(&Reply::Array(
-                words.iter().map(|n| Reply::Int(*n)).collect(),
-            ))
+        let read = |words: &[i64], unset| {
+            let words = words.iter().map(|n| Reply::Int(*n));
+            served(&Reply::Array(words.chain(unset).collect()))
         };
         let due = Duration::from_millis(40);
         let expected = |callers, due, total| {
@@ -160,9 +170,10 @@ mod tests {
                 total,
             })
         };
-        assert_eq!(read(&[2, 40, 10]), expected(2, Some(due), Some(10)));
-        assert_eq!(read(&[0, -1, -1]), expected(0, None, None));
-        assert_eq!(read(&[-1]), None, "the memory is another");
-        assert_eq!(read(&[-1, 0, 0]), None);
+        assert_eq!(read(&[2, 40, 10], None), expected(2, Some(due), Some(10)));
+        assert_eq!(read(&[0, -1], Some(Reply::Nil)), expected(0, None, None));
+        assert_eq!(read(&[0, -1, -1], None), expected(0, None, Some(-1)));
+        assert_eq!(read(&[-1], None), None, "the memory is another");
+        assert_eq!(read(&[-1, 0, 0], None), None);
     }
 }

@@ -31,9 +31,10 @@ const CALLERS: usize = 16;
 const MOST_LISTED: u32 = 1_000;
 
 /// Returns how permits are asked for.
-pub(super) fn how(want: Want) -> How {
+pub(super) fn how(session: &Session, want: Want) -> How {
     How::Permits {
         capacity: want.capacity.map(NonZeroU32::get),
+        of_locker: session.settings.lease,
     }
 }
 
@@ -59,8 +60,9 @@ pub(super) async fn ask(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
     // One that waits behind others may be the only one that knows it.
     let capacity = want.capacity.or_else(|| session.lines.capacity(key));
     let want = Want { capacity, ..want };
+    let how = how(session, want);
     let (attempt, served) =
-        attempt::attempt_in_order(session, &requests, want, Order::AllAtOnce, how(want)).await;
+        attempt::attempt_in_order(session, &requests, want, Order::AllAtOnce, how).await;
     let granted = match attempt {
         Attempt::Granted(granted) => granted,
         Attempt::Held { .. } | Attempt::Split | Attempt::Outrun => Vec::new(),
@@ -216,10 +218,6 @@ impl Session {
             {
                 deposed |= hold.lose(Loss::ForceUnlocked);
             }
-            let (field, permits) = match holder.field() {
-                Some(field) => (field.into(), holder.permits),
-                None => (holder.hex().into(), 0),
-            };
             let claim = Claim {
                 kind: if key.is_semaphore() {
                     &SEMAPHORE
@@ -227,8 +225,9 @@ impl Session {
                     &PERMITS
                 },
                 key,
-                field,
-                permits,
+                field: holder.hex().into(),
+                // All that it has: not each of them may be listed.
+                permits: 0,
             };
             Ok(session.quorum.give_back(claim).await? || deposed)
         })

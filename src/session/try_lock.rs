@@ -135,7 +135,7 @@ async fn acquire_all(
             LockRole::Alone => How::Plainly,
             LockRole::InTurn => How::InTurn(InTurn::default()),
             LockRole::Read | LockRole::Write => How::Among(read_write::among(&owned)),
-            LockRole::Permit => permits::how(want),
+            LockRole::Permit => permits::how(&owned, want),
         };
         let request = |key| AcquireRequest {
             key,

@@ -182,6 +182,14 @@ local commands = {
     end
     return 1
   end,
+  PERSIST = function(key)
+    local entry = find(key)
+    if not entry or not entry.expires then
+      return 0
+    end
+    entry.expires = nil
+    return 1
+  end,
   HEXISTS = function(key, field)
     local entry = find(key, 'hash')
     return entry and entry.fields[field] and 1 or 0

@@ -107,9 +107,14 @@ async fn names_and_lockers_that_cannot_have_latches_are_refused() {
 async fn a_name_that_holds_something_else_is_refused() {
     let (server, name) = (Server::start(), key());
     let locks = locker(&server).await;
-    for (write, found) in [("SADD", "holds a set"), ("SET", "is not an integer")] {
+    for (write, text, found) in [
+        ("SADD", "no latch", "holds a set"),
+        ("SET", "no latch", "is not an integer"),
+        ("SET", "0x10", "is not an integer"),
+        ("SET", "nan", "is not an integer"),
+    ] {
         server.command::<()>(&["DEL", &name]);
-        server.command::<()>(&[write, &name, "no latch"]);
+        server.command::<()>(&[write, &name, text]);
         let latch = locks.latch(&*name);
         let refusals = [
             latch.try_set(1).await.err(),

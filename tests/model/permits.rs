@@ -24,6 +24,7 @@
 //!                             Otherwise removes the members that are there, adds `has` to the
 //!                             counter, and answers *refused*, and when the next member runs out.
 //!                             Publishes the counter if it was raised and is above zero.
+//!                             Gives the records the lifetime of the counter, or none.
 //! release, also the undo      Removes the n members.
 //!   n, field                  None was there: answers *gone*.
 //!                             Adds the number of those that were there to the counter, if there
@@ -31,7 +32,7 @@
 //! renew                       All n members are there: raises their scores, and answers *renewed*.
 //!   n, field, lease, slack    Otherwise answers *gone*, and changes nothing.
 //! set_capacity                Prunes. counter = capacity - ZCARD. Publishes it if it is above
-//!   capacity                  zero.
+//!   capacity                  zero. Gives the records the lifetime of the counter, or none.
 //! ```
 //!
 //! Acquire is sent at most once for a field. One without an answer is undone until that is
@@ -61,6 +62,9 @@
 //! - A client that may remove members and not change the counter would destroy the permits of
 //!   others with each prune, though it never held one (`HalfAPrune`).
 //! - An acquire prunes more than it wants: the counter may be below zero (`PrunesWhatIsWanted`).
+//! - A JVM may give the counter a lifetime. Records that outlive it are given back to the next
+//!   counter, which has them already (`RecordsOutlive`); those that end before it are never given
+//!   back (`RecordsEndEarly`).
 //!
 //! # What is not promised
 //!
@@ -69,6 +73,8 @@
 //!   capacity, or after their `trySetPermits`, which takes no account of members.
 //! - The clock of a JVM may be ahead by the slack and the tick that validity is shorter, and behind
 //!   by the slack, which is that of the locker that prunes.
+//! - A JVM that changes the lifetime of the counter alone leaves the records the one that they
+//!   have, until the next acquire or capacity (`Action::Limit`). Before that, neither ends here.
 //! - A failover that forgets an acquire: a renewal finds no members (`ALL_LOST`).
 //! - Without a counter and without a handle that has a capacity, nobody gets a permit.
 
@@ -123,6 +129,8 @@ enum Loss {
     Zadd,
     Zrem,
     Incrby,
+    /// What has a lifetime ends. If it is the counter, a JVM sets it again.
+    Lifetime,
 }
 
 const fn terms(permits: u8, capacity: u8) -> Terms {
@@ -216,6 +224,12 @@ const ALL_LOST: Permits = Permits {
     crashes: true,
     ..MANY
 };
+const LIMITED: Permits = Permits {
+    claims: &[terms(1, 2), terms(2, 2)],
+    loss: Loss::Lifetime,
+    resizes: &[1, 2],
+    ..SINGLE
+};
 const PERMIT_LOST: Permits = Permits {
     claims: &[terms(2, 3), terms(1, 3)],
     loss: Loss::Permit,
@@ -283,6 +297,10 @@ enum Mutant {
     HalfAnAcquire,
     /// The same of a prune.
     HalfAPrune,
+    /// Records get no lifetime from the counter.
+    RecordsOutlive,
+    /// They keep theirs under a counter that has none.
+    RecordsEndEarly,
 }
 
 /// What a claim is for its client.
@@ -332,6 +350,10 @@ struct State {
     claims: [Claim; CLAIMS],
     jvm: Foreign,
     free: Option<i8>,
+    /// Whether the counter has a lifetime, and whether the records do.
+    limited: [bool; 2],
+    /// Whether that of the counter was changed since the records got it.
+    changed: bool,
     lost: bool,
     /// Ghost: the capacity that was set last.
     capacity: Option<u8>,
@@ -347,6 +369,8 @@ struct State {
 enum Action {
     Tick,
     Lose,
+    /// A JVM gives the counter a lifetime, or takes it.
+    Limit,
     Resize(u8),
     Ask(usize),
     /// Whether the answer arrives.
@@ -466,6 +490,19 @@ impl State {
         self.capacity = Some(capacity);
         self.bound = self.taken().max(capacity);
         self.damaged = false;
+    }
+
+    /// Gives the records the lifetime of the counter.
+    fn limit_records(&mut self, permits: &Permits) {
+        let [counter, records] = &mut self.limited;
+        let skips = match *counter {
+            true => Mutant::RecordsOutlive,
+            false => Mutant::RecordsEndEarly,
+        };
+        if !permits.is(skips) {
+            *records = *counter;
+        }
+        self.changed = false;
     }
 
     /// Returns what the script answers; nothing if it ends with an error.
@@ -598,11 +635,19 @@ impl State {
         self.lost = true;
         match permits.loss {
             Loss::Counter => self.free = None,
-            Loss::Records | Loss::All => {
-                for claim in &mut self.claims {
-                    claim.deceived |= claim.members > 0;
-                    claim.members = 0;
+            Loss::Lifetime if self.changed => self.lost = false,
+            Loss::Lifetime => {
+                let [counter, records] = self.limited;
+                if records {
+                    self.lose_records();
                 }
+                if counter {
+                    self.free = self.capacity.map(u8::cast_signed);
+                }
+                self.lost = counter || records;
+            }
+            Loss::Records | Loss::All => {
+                self.lose_records();
                 self.jvm = Foreign::default();
                 self.damaged = self.free.is_some();
                 if permits.loss == Loss::All {
@@ -621,6 +666,13 @@ impl State {
         }
     }
 
+    fn lose_records(&mut self) {
+        for claim in &mut self.claims {
+            claim.deceived |= claim.members > 0;
+            claim.members = 0;
+        }
+    }
+
     fn ends(&mut self, at: usize, phase: Phase) {
         self.claims[at].phase = phase;
         self.claims[at].releases |= phase != Phase::Over;
@@ -631,6 +683,7 @@ impl State {
             Action::Acquire(at, heard) => {
                 self.claims[at].acquires -= 1;
                 let answer = self.acquire(permits, at);
+                self.limit_records(permits);
                 let granted = answer == Some(true);
                 match self.claims[at].phase {
                     Phase::Asked(valid) if heard && answer.is_some() => match (granted, valid) {
@@ -758,6 +811,8 @@ impl Model for Permits {
             claims: Default::default(),
             jvm: Foreign::default(),
             free: None,
+            limited: [false; 2],
+            changed: false,
             lost: false,
             capacity: None,
             bound: 0,
@@ -770,6 +825,9 @@ impl Model for Permits {
         actions.push(Action::Tick);
         if self.loss != Loss::Nothing && !state.lost {
             actions.push(Action::Lose);
+        }
+        if self.loss == Loss::Lifetime && state.free.is_some() {
+            actions.push(Action::Limit);
         }
         actions.extend(
             self.resizes
@@ -820,6 +878,10 @@ impl Model for Permits {
         match action {
             Action::Tick => state.tick(),
             Action::Lose => state.lose(self),
+            Action::Limit => {
+                state.limited[0] ^= true;
+                state.changed = true;
+            }
             Action::Resize(capacity) => {
                 // An operator, who has all rights.
                 state.prune(self, 0);
@@ -827,6 +889,7 @@ impl Model for Permits {
                 if self.is(Mutant::ResizeIgnoresTaken) {
                     state.free = Some(capacity.cast_signed());
                 }
+                state.limit_records(self);
             }
             Action::Ask(at) => {
                 let claim = &mut state.claims[at];
@@ -864,6 +927,8 @@ impl Model for Permits {
                 claim.renews = None;
             }
         }
+        // The set is gone with its last member.
+        state.limited[1] &= state.taken() > 0;
         (state != *last).then_some(state)
     }
 
@@ -922,6 +987,7 @@ fn they_keep_them_though_keys_are_lost() {
     keeps_its_promises(RECORDS_LOST);
     keeps_its_promises(ALL_LOST);
     keeps_its_promises(PERMIT_LOST);
+    keeps_its_promises(LIMITED);
 }
 
 #[test]
@@ -1000,6 +1066,12 @@ fn the_servers_clock_has_to_decide_what_ran_out() {
         SINGLE.with(Mutant::PrunesByClientsClock),
         &[BELIEF, EXCLUSION],
     );
+}
+
+#[test]
+fn records_have_to_end_with_the_counter() {
+    breaks(LIMITED.with(Mutant::RecordsOutlive), &[SUM, EXCLUSION]);
+    breaks(LIMITED.with(Mutant::RecordsEndEarly), &[SUM, FREED]);
 }
 
 /// Others ran out, and nobody else prunes them.

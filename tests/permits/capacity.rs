@@ -1,6 +1,7 @@
 //! How many permits there are, and what cannot be asked for.
 
-use crate::common::{Server, eventually, key, locker, soon};
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::{Server, builder, eventually, key, locker, ms, soon};
 use crate::{LOG, SOON};
 use lockhound::{Error, Format, Locker};
 
@@ -126,6 +127,32 @@ async fn what_nobody_can_get_is_refused() {
     );
 }
 
+/// Fewer than none is a capacity, and a text is not.
+#[tokio::test]
+async fn what_others_have_made_of_the_counter_is_told() {
+    let (server, key) = (Server::start(), key());
+    let semaphore = locker(&server).await.permits(&*key);
+    server.command::<()>(&["SET", &key, "-2"]);
+    let refused = soon(SOON, semaphore.acquire()).await;
+    let text = config(refused.expect("it would wait for ever").unwrap_err());
+    assert!(text.contains("there are -2"), "{text}");
+    assert_eq!(semaphore.usage().await.unwrap().capacity(), Some(0));
+    for value in ["many", "0x10", "1.5", "nan", " 3"] {
+        server.command::<()>(&["SET", &key, value]);
+        for error in [
+            semaphore.usage().await.unwrap_err(),
+            semaphore.try_acquire().await.unwrap_err(),
+            semaphore.set_capacity(3).await.unwrap_err(),
+        ] {
+            let Error::Server { source, .. } = &error else {
+                panic!("{error:?}");
+            };
+            let says = format!("is not an integer: {value}");
+            assert!(source.to_string().contains(&says), "{source}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn plain_lockers_and_independent_servers_are_refused() {
     let servers = [Server::start(), Server::start(), Server::start()];
@@ -180,6 +207,40 @@ async fn a_counter_shared_with_jvms_keeps_its_capacity() {
     assert!(server.exists(&format!("lockhound_permits:{{{key}}}")));
     two.release().await.unwrap();
     assert_eq!(server.command::<i64>(&["GET", &key]), 2);
+}
+
+/// The server carries out what is asked for, and the answer is lost.
+#[tokio::test]
+async fn a_capacity_without_an_answer_is_set_again_unless_jvms_share_the_counter() {
+    let (server, key) = (Server::start(), key());
+    let proxy = Proxy::start(server.port());
+    for is_shared in [false, true] {
+        let locks = builder(&proxy.url(), ms(3_000)).command_timeout(ms(200));
+        let locks = locks.connect().await.unwrap();
+        let name = format!("{key}:{is_shared}");
+        let semaphore = match is_shared {
+            false => locks.permits(&*name),
+            true => locks.semaphore(&*name),
+        };
+        // The server has to know the script.
+        locks.permits("other").set_capacity(1).await.unwrap();
+        // The capacity and the lease.
+        proxy.set(Mode::SwallowReplyTo(b"$1\r\n7\r\n$4\r\n3000\r\n".to_vec()));
+        let answer = semaphore.set_capacity(7).await;
+        assert!(
+            matches!(answer, Err(Error::Unavailable { .. })),
+            "{answer:?}"
+        );
+        assert_eq!(server.command::<i64>(&["GET", &name]), 7, "it is set");
+        proxy.set(Mode::Pass);
+        let locks = locker(&server).await;
+        if is_shared {
+            let again = locks.semaphore(&*name).set_capacity(7).await;
+            assert!(config(again.unwrap_err()).contains("has a capacity"));
+        } else {
+            locks.permits(&*name).set_capacity(7).await.unwrap();
+        }
+    }
 }
 
 /// 148 bytes a record as it was written, and 88 of the counter.

@@ -39,7 +39,14 @@ async fn a_user_with_the_guides_list_of_rights_can_have_permits() {
         }
         drop(one);
     }
-    here.permits(&*name).set_capacity(3).await.unwrap();
+    let limited = here.permits(&*name);
+    limited.set_capacity(3).await.unwrap();
+    server.command::<i64>(&["PEXPIRE", &name, "60000"]);
+    let one = limited.acquire().await.unwrap();
+    server.command::<i64>(&["PERSIST", &name]);
+    drop(limited.acquire().await.unwrap());
+    assert_eq!(server.pttl(&format!("{{{name}}}:timeout")), -1);
+    drop(one);
 }
 
 /// What one step has written is taken back if the next one is refused.
@@ -58,6 +65,12 @@ async fn a_missing_right_is_named_and_leaves_the_number_of_permits() {
         assert_eq!(server.command::<i64>(&["GET", &name]), 2, "{right}");
         server.command::<()>(&["ACL", "SETUSER", "app", &format!("+{right}")]);
     }
+    server.command::<i64>(&["PEXPIRE", &name, "60000"]);
+    server.command::<()>(&["ACL", "SETUSER", "app", "-pexpire"]);
+    let error = semaphore.acquire().await.unwrap_err();
+    assert!(matches!(error, Error::Server { .. }), "{error:?}");
+    assert_eq!(server.command::<i64>(&["GET", &name]), 2);
+    server.command::<i64>(&["PERSIST", &name]);
     let permit = semaphore.acquire().await.unwrap();
     server.command::<()>(&["ACL", "SETUSER", "app", "-incrby"]);
     let error = permit.release().await.unwrap_err();

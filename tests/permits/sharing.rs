@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::SOON;
 use crate::common::polls::poll_times;
 use crate::common::proxy::{Mode, Proxy};
-use crate::common::{Server, builder, eventually, key, locker, ms, soon};
+use crate::common::{Server, builder, eventually, key, locker, locker_with, ms, soon};
 use lockhound::{Error, Semaphore};
 
 async fn nothing_is_taken(semaphore: &Semaphore, what: &str) {
@@ -131,7 +131,10 @@ async fn an_acquire_without_an_answer_is_undone() {
 #[tokio::test]
 async fn the_permits_of_a_dead_holder_come_back_to_those_that_wait() {
     let (server, key) = (Server::start(), key());
-    let [dead, locks] = [locker(&server).await, locker(&server).await];
+    let [dead, locks] = [
+        locker_with(&server, ms(2_000)).await,
+        locker_with(&server, ms(2_000)).await,
+    ];
     let forgotten = dead.permits(&*key).capacity(2).fixed_lease(ms(1_000));
     std::mem::forget(forgotten.acquire_many(2).await.unwrap());
     let waits = locks.permits(&*key);
@@ -142,6 +145,32 @@ async fn the_permits_of_a_dead_holder_come_back_to_those_that_wait() {
     let usage = waits.usage().await.unwrap();
     assert_eq!((usage.free(), usage.taken()), (1, 1), "both came back");
     permit.release().await.unwrap();
+}
+
+/// The clocks of JVMs are as wrong however long a permit is taken for.
+#[tokio::test]
+async fn a_record_outlasts_a_fixed_lease_by_a_tenth_of_the_lockers_lease() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker_with(&server, ms(20_000)).await;
+    let now = || {
+        let time = server.command::<[i64; 2]>(&["TIME"]);
+        time[0] * 1_000 + time[1] / 1_000
+    };
+    let records = format!("{{{key}}}:timeout");
+    for lease in [5_000_i64, 60_000] {
+        let semaphore = locks.permits(&*key).capacity(1);
+        let semaphore = semaphore.fixed_lease(ms(lease.cast_unsigned()));
+        let before = now();
+        let permit = semaphore.acquire().await.unwrap();
+        let last =
+            server.command::<Vec<(String, i64)>>(&["ZRANGE", &records, "-1", "-1", "WITHSCORES"]);
+        let ends = last[0].1 - lease - 2_000;
+        assert!(
+            (before..=now()).contains(&ends),
+            "a lease of {lease}: {ends}"
+        );
+        drop(permit);
+    }
 }
 
 #[tokio::test]

@@ -295,6 +295,8 @@ const MODELS: [(&str, &[(&str, Held)]); 12] = [
             ("HalfARelease", REFUSED_PERMITS),
             ("HalfAnAcquire", REFUSED_PERMITS),
             ("HalfAPrune", REFUSED_PERMITS),
+            ("RecordsOutlive", TRIED_PERMITS),
+            ("RecordsEndEarly", TRIED_PERMITS),
         ],
     ),
     (

@@ -176,6 +176,7 @@ fn command() -> impl Strategy<Value = Vec<String>> {
         2 => call("DEL", of_key(none())),
         3 => call("PTTL", of_key(none())),
         4 => call("PEXPIRE", of_key(one(lifetime()))),
+        2 => call("PERSIST", of_key(none())),
         2 => call("HEXISTS", of_key(one(field()))),
         2 => call("HGET", of_key(one(field()))),
         2 => call("HDEL", of_key(one(field()))),

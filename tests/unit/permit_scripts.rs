@@ -16,15 +16,17 @@ const CHANNEL: &str = "redisson_sc:{s}";
 const ORDERS: u64 = if cfg!(feature = "soak") { 10_000 } else { 60 };
 const STEPS: usize = 60;
 
-/// In milliseconds, with a slack of a tenth on both sides.
+/// In milliseconds.
 const LEASE: i64 = 1_000;
+/// By so much a record ends after its lease, and is removed after its end.
+const SLACK: i64 = LEASE / 10;
 
 static CAPACITY: Script = Script::shared("capacity");
 
 /// A mistake in a script: which one, what a line says, and what the mistake makes of it.
 type Mistake = (&'static str, &'static str, &'static str);
 
-const MISTAKES: [Mistake; 12] = [
+const MISTAKES: [Mistake; 21] = [
     // ReleaseAddsBlindly
     (
         "release",
@@ -57,11 +59,19 @@ const MISTAKES: [Mistake; 12] = [
         "redis.call('INCRBY', counter, over)",
         "redis.call('INCRBY', counter, 0)",
     ),
-    // NoSlack, and PrunesWithoutSlack
+    // NoSlack
+    ("acquire", "now + lease_ms + slack_ms", "now + lease_ms"),
+    // PrunesWithoutSlack
     (
         "acquire",
-        "local slack_ms = math.floor(lease_ms / 10)",
-        "local slack_ms = 0",
+        "math.floor(time[2] / 1000)",
+        "math.floor(time[2] / 1000) + slack_ms",
+    ),
+    // PrunesBySlackOfTheCaller
+    (
+        "acquire",
+        "math.floor(ARGV[2] / 10)",
+        "math.floor(lease_ms / 10)",
     ),
     // TakesAPart
     ("acquire", "free >= missing", "free > 0"),
@@ -85,6 +95,19 @@ const MISTAKES: [Mistake; 12] = [
         "if redis.call('EXISTS', counter) == 1 then",
         "if true then",
     ),
+    // ForcesAPart, and calls one none
+    ("release", "n, field = 1000,", "n, field = 1,"),
+    ("release", " and not is_forced then", " then"),
+    // NewRecordsOutlive, RecordsOutlive and RecordsEndEarly: of what was taken before and stays
+    (
+        "acquire",
+        "if life > 0 and granted > 0 then",
+        "if false then",
+    ),
+    ("acquire", "if life > 0 then", "if false then"),
+    ("acquire", "elseif life == -1 and", "elseif false and"),
+    ("capacity", "if life > 0 then", "if false then"),
+    ("capacity", "elseif life == -1 and", "elseif false and"),
 ];
 
 /// The server, at a time that the test sets.
@@ -98,10 +121,20 @@ struct World {
     mistake: Option<Mistake>,
 }
 
+fn body(name: &str) -> &'static str {
+    let script: &'static Script = match name {
+        "acquire" => &PERMITS.scripts.acquire,
+        "release" => &PERMITS.scripts.release,
+        "renew" => &PERMITS.scripts.renew,
+        _ => &CAPACITY,
+    };
+    bare(script.on(Topology::OneServer).text())
+}
+
 #[derive(Debug, PartialEq)]
 struct Answer {
     callers: i64,
-    total: i64,
+    total: Option<i64>,
 }
 
 impl World {
@@ -134,30 +167,29 @@ impl World {
         self.believed.retain(|_, (_, until)| *until > now);
     }
 
-    fn run(&mut self, name: &str, keys: &[&str], args: &[String]) -> Vec<i64> {
-        let script: &'static Script = match name {
-            "acquire" => &PERMITS.scripts.acquire,
-            "release" => &PERMITS.scripts.release,
-            "renew" => &PERMITS.scripts.renew,
-            _ => &CAPACITY,
-        };
-        let mut body = bare(script.on(Topology::OneServer).text()).to_owned();
+    fn run(&mut self, name: &str, keys: &[&str], args: &[String]) -> Vec<Option<i64>> {
+        let mut body = body(name).to_owned();
         if let Some((of, line, made)) = self.mistake
             && of == name
         {
-            assert_eq!(body.matches(line).count(), 1, "{line}");
             body = body.replace(line, made);
         }
         let mut command = redis::cmd("EVAL");
         command.arg(body).arg(keys.len()).arg(keys).arg(args);
         match command.query(&mut self.redis).expect("no error") {
-            Raw::Int(number) => vec![number],
+            Raw::Int(number) => vec![Some(number)],
             reply => redis::from_redis_value(reply).expect("numbers"),
         }
     }
 
     fn acquire(&mut self, capacity: Option<i64>, wants: &[(&str, i64)]) -> Answer {
+        self.acquire_for(LEASE, capacity, wants)
+    }
+
+    /// With a lease that may be another one than that of the locker.
+    fn acquire_for(&mut self, lease: i64, capacity: Option<i64>, wants: &[(&str, i64)]) -> Answer {
         let mut args = vec![
+            lease.to_string(),
             LEASE.to_string(),
             capacity.map_or_else(String::new, |capacity| capacity.to_string()),
             CHANNEL.to_owned(),
@@ -168,19 +200,26 @@ impl World {
         }
         let reply = self.run("acquire", &[COUNTER, RECORDS], &args);
         Answer {
-            callers: reply[0],
+            callers: reply[0].expect("a number"),
             total: reply[2],
         }
     }
 
     fn release(&mut self, field: &str, n: i64) -> bool {
         let args = [n.to_string(), field.to_owned(), CHANNEL.to_owned()];
-        self.run("release", &[COUNTER, RECORDS], &args) != [-1]
+        self.run("release", &[COUNTER, RECORDS], &args) != [Some(-1)]
+    }
+
+    /// As an operator does.
+    fn force_release(&mut self, member: &str) -> bool {
+        let hex = member.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let args = ["0".to_owned(), hex, CHANNEL.to_owned()];
+        self.run("release", &[COUNTER, RECORDS], &args) != [Some(-1)]
     }
 
     fn renew(&mut self, field: &str, n: i64) -> bool {
         let args = [LEASE.to_string(), n.to_string(), field.to_owned()];
-        self.run("renew", &[RECORDS], &args)[0] == 1
+        self.run("renew", &[RECORDS], &args)[0] == Some(1)
     }
 
     fn set_capacity(&mut self, capacity: i64) {
@@ -190,7 +229,7 @@ impl World {
             CHANNEL.to_owned(),
             String::new(),
         ];
-        assert_eq!(self.run("capacity", &[COUNTER, RECORDS], &args), [1]);
+        assert_eq!(self.run("capacity", &[COUNTER, RECORDS], &args), [Some(1)]);
         self.capacity = capacity;
     }
 
@@ -214,6 +253,13 @@ impl World {
         let _: i64 = self.server.command(&["DECRBY", COUNTER, "1"]);
         let ends = (now + LEASE).to_string();
         let _: i64 = self.server.command(&["ZADD", RECORDS, &ends, id]);
+        let life = self.server.pttl(COUNTER);
+        if life > 0 {
+            let _: i64 = self
+                .server
+                .command(&["PEXPIRE", RECORDS, &life.to_string()]);
+        }
+        // A JVM that is ahead removes the permit of one that is behind.
         self.believed
             .insert(id.to_owned(), (1, self.now + LEASE + ahead.min(0)));
         true
@@ -224,6 +270,26 @@ impl World {
             let _: i64 = self.server.command(&["INCRBY", COUNTER, "1"]);
         }
         self.believed.remove(id);
+    }
+
+    /// A JVM gives the counter another lifetime, or none.
+    fn jvm_limits(&mut self, life: Option<i64>) {
+        let _: i64 = match life {
+            Some(life) => self
+                .server
+                .command(&["PEXPIRE", COUNTER, &life.to_string()]),
+            None => self.server.command(&["PERSIST", COUNTER]),
+        };
+    }
+
+    /// Redisson's `trySetPermits` of a counter that has run out. Its holders learn of that at their
+    /// next renewal.
+    fn jvm_sets_again(&mut self, capacity: i64) {
+        let _: () = self
+            .server
+            .command(&["SET", COUNTER, &capacity.to_string()]);
+        self.capacity = capacity;
+        self.believed.clear();
     }
 
     fn free(&self) -> i64 {
@@ -272,7 +338,7 @@ fn order(world: &mut World, seed: u64) {
     world.set_capacity(4);
     for step in 0..STEPS {
         let known = (!claims.is_empty()).then(|| claims[random.usize(..claims.len())].clone());
-        let said = match (random.u8(..12), known) {
+        let said = match (random.u8(..13), known) {
             (0..=2, _) => {
                 let wants: Vec<(String, i64)> = (0..random.usize(1..4))
                     .map(|n| (format!("u:o{n}:{step}"), random.i64(1..4)))
@@ -286,7 +352,7 @@ fn order(world: &mut World, seed: u64) {
                 {
                     world.believed.insert(field.clone(), (*n, until));
                 }
-                assert_eq!(answer.total, world.capacity);
+                assert_eq!(answer.total, Some(world.capacity));
                 claims.extend(wants);
                 format!("acquires {answer:?}")
             }
@@ -339,6 +405,20 @@ fn order(world: &mut World, seed: u64) {
                 let took = world.jvm_acquires(&id, ahead);
                 format!("a JVM acquires {id}: {took}")
             }
+            (11, _) => {
+                let life = random.bool().then(|| random.i64(1..2 * LEASE));
+                world.jvm_limits(life);
+                // Perhaps somebody who gets none.
+                let n = random.i64(1..9);
+                if random.bool() {
+                    world.set_capacity(world.capacity);
+                } else if world.acquire(None, &[("u:limited:1", n)]).callers == 1 {
+                    assert!(world.release("u:limited:1", n));
+                }
+                let pttls = [COUNTER, RECORDS].map(|key| world.server.pttl(key));
+                assert!(pttls[0] == pttls[1] || world.taken() == 0, "{pttls:?}");
+                format!("a JVM limits it to {life:?}")
+            }
             _ => {
                 let ids: Vec<String> = world
                     .believed
@@ -353,13 +433,17 @@ fn order(world: &mut World, seed: u64) {
                 "a JVM releases".to_owned()
             }
         };
+        if !world.server.exists(COUNTER) {
+            world.jvm_sets_again(4);
+            bound = 0;
+        }
         world.check(bound, &format!("step {step}: {said}"));
         let believed: i64 = world.believed.values().map(|(n, _)| n).sum();
         bound = bound.min(believed.max(world.capacity));
         claims.truncate(40);
     }
     world.later(LEASE * 2);
-    assert_eq!(world.acquire(None, &[("u:last:1", 1)]).callers, 1);
+    assert_eq!(world.acquire(Some(4), &[("u:last:1", 1)]).callers, 1);
     assert_eq!(world.taken(), 1, "all others have run out");
 }
 
@@ -377,6 +461,8 @@ fn permits_are_never_too_many_nor_lost_beside_redissons_steps() {
 #[test]
 fn each_mistake_in_a_script_is_found() {
     for mistake in MISTAKES {
+        let (of, line, _) = mistake;
+        assert_eq!(body(of).matches(line).count(), 1, "{line}");
         let Some(mut world) = World::new(4) else {
             return;
         };
@@ -386,6 +472,7 @@ fn each_mistake_in_a_script_is_found() {
             let run = || match seed {
                 0 => part(&mut world),
                 1 => lost_counter(&mut world),
+                2 => slack(&mut world),
                 seed => order(&mut world, seed),
             };
             catch_unwind(AssertUnwindSafe(run)).is_err()
@@ -399,7 +486,7 @@ fn each_mistake_in_a_script_is_found() {
 fn lost_counter(world: &mut World) {
     let unset = Answer {
         callers: 0,
-        total: -1,
+        total: None,
     };
     assert_eq!(world.acquire(None, &[("u:a:1", 1)]), unset);
     assert_eq!(world.acquire(Some(3), &[("u:a:1", 2)]).callers, 1);
@@ -414,7 +501,7 @@ fn lost_counter(world: &mut World) {
     assert!(world.release("u:a:1", 2));
     let one = Answer {
         callers: 1,
-        total: 1,
+        total: Some(1),
     };
     assert_eq!(world.acquire(None, &[("u:b:2", 1)]), one);
 }
@@ -423,6 +510,45 @@ fn lost_counter(world: &mut World) {
 fn a_counter_that_was_lost_starts_with_what_is_not_taken() {
     if let Some(mut world) = World::new(3) {
         lost_counter(&mut world);
+    }
+}
+
+/// Leases of a tenth of the locker's, and of ten times that: their permits run out, and those of a
+/// JVM are removed, at the same distance from the end of the lease.
+fn slack(world: &mut World) {
+    for lease in [LEASE / 10, LEASE, LEASE * 10] {
+        world.begin();
+        assert_eq!(
+            world.acquire_for(lease, Some(1), &[("u:a:1", 1)]).callers,
+            1
+        );
+        world.later(lease);
+        assert!(
+            !world.jvm_acquires("ahead", SLACK - 1),
+            "a lease of {lease}"
+        );
+        world.later(2 * SLACK - 1);
+        for other in [LEASE / 10, LEASE * 10] {
+            let answer = world.acquire_for(other, None, &[("u:b:2", 1)]);
+            assert_eq!(answer.callers, 0, "a lease of {lease}, and {other}");
+        }
+        world.later(1);
+        let answer = world.acquire_for(LEASE * 10, None, &[("u:b:2", 1)]);
+        assert_eq!(answer.callers, 1, "a lease of {lease}");
+        assert!(world.release("u:b:2", 1));
+        assert!(world.jvm_acquires("behind", 1 - SLACK));
+        world.later(LEASE);
+        let answer = world.acquire_for(lease, None, &[("u:c:3", 1)]);
+        assert_eq!(answer.callers, 0, "a lease of {lease}");
+        world.later(1);
+        assert_eq!(world.acquire_for(lease, None, &[("u:c:3", 1)]).callers, 1);
+    }
+}
+
+#[test]
+fn permits_run_out_by_the_lease_of_their_caller_and_the_slack_of_the_locker() {
+    if let Some(mut world) = World::new(1) {
+        slack(&mut world);
     }
 }
 
@@ -438,6 +564,16 @@ fn part(world: &mut World) {
         (2, 1),
         "it gave back what it had"
     );
+    assert_eq!(world.acquire(None, &[("u:b:2", 2)]).callers, 1);
+    assert!(world.jvm_acquires("other", LEASE * 2));
+    assert!(!world.release("u:b:2", 2), "one is missing");
+    assert_eq!((world.free(), world.taken()), (1, 2));
+    assert!(world.force_release("other"));
+    assert_eq!(world.acquire(None, &[("u:c:3", 2)]).callers, 1);
+    world.jvm_releases("u:c:3");
+    assert!(world.force_release("u:c:3"), "it had another one");
+    assert_eq!((world.free(), world.taken()), (2, 1));
+    assert!(!world.force_release("u:c:3"), "once");
 }
 
 #[test]

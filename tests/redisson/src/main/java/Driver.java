@@ -39,9 +39,10 @@ import org.redisson.config.Config;
  * shutdown CLIENT
  * transaction CLIENT BUCKET                                  begins a transaction, and changes this bucket in it
  * rollback
- * permits CLIENT KEY set N|acquire LEASE|acquiremany N LEASE|try LEASE|release ID|free
+ * permits CLIENT KEY set N|expire LIFETIME|acquire LEASE|acquiremany N LEASE|try LEASE|release ID|free
  *                                                            a semaphore whose permits have leases
- * semaphore CLIENT KEY set N|acquire N|try|release N|free    one whose permits have none
+ * semaphore CLIENT KEY set N|expire LIFETIME|acquire N|try|release N|free
+ *                                                            one whose permits have none
  * latch CLIENT KEY set N|count|left|await|delete             a latch
  * asleep THREAD                                              answers whether this thread waits for an unlock message
  * VERB KIND CLIENT[,CLIENT] KEY ...                          for the lock of this name, or one over several clients:
@@ -178,6 +179,8 @@ public final class Driver {
         switch (verb) {
             case "set":
                 return semaphore.trySetPermits(Integer.parseInt(rest[0]));
+            case "expire":
+                return semaphore.expire(java.time.Duration.ofMillis(Long.parseLong(rest[0])));
             case "acquire":
                 return semaphore.acquire(Long.parseLong(rest[0]), TimeUnit.MILLISECONDS);
             case "acquiremany":
@@ -199,6 +202,8 @@ public final class Driver {
         switch (verb) {
             case "set":
                 return semaphore.trySetPermits(Integer.parseInt(rest[0]));
+            case "expire":
+                return semaphore.expire(java.time.Duration.ofMillis(Long.parseLong(rest[0])));
             case "acquire":
                 semaphore.acquire(Integer.parseInt(rest[0]));
                 return "";
