@@ -167,8 +167,8 @@ fn found(
     }
 }
 
-/// Listens at the channels of the first of these tickets, and at no others of this lock. At none, if
-/// nobody waits any more.
+/// Listens at the channels of the first of these tickets, and at no others of this lock. At none,
+/// if nobody waits any more.
 fn listen(session: &Session, key: &Key, tickets: Option<&[String]>) {
     let first = |tickets: &[String]| {
         let tickets = tickets.iter().take(LISTENED);

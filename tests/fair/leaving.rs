@@ -191,7 +191,7 @@ async fn callers_that_go_together_after_an_outage_leave_no_place() {
     held.unlock().await.unwrap();
 }
 
-/// A bug: what was to take it out of the queue was given up a lease later, and it stands for longer.
+/// A bug: what was to take it out of the queue was given up a lease later, and it stands longer.
 #[tokio::test]
 async fn a_caller_that_goes_in_an_outage_leaves_when_it_is_over() {
     let (server, key) = (Server::start(), key());
