@@ -234,7 +234,9 @@ fn wait_to_be_told() {
 mod forked {
     use super::*;
     use fork::{Fork, fork, waitpid};
-    use lockhound::{Election, HoldState, Leadership, Loss, Observer, Permit, Semaphore};
+    use lockhound::{
+        Election, Guard, HoldState, Latch, Leadership, Loss, Observer, Permit, Semaphore,
+    };
 
     /// Holds a lock while a forked copy of this process checks what it can still do with it.
     pub(crate) fn parent(url: &str, key: &str) {
@@ -276,6 +278,8 @@ mod forked {
         election: Election,
         leadership: Leadership,
         observer: Observer,
+        latch: Latch,
+        fair: Guard,
     }
 
     impl Others {
@@ -286,6 +290,9 @@ mod forked {
             let election = locks.election(format!("{key}:election"));
             let leadership = runtime.block_on(election.campaign("parent")).unwrap();
             let observer = runtime.block_on(election.observe()).unwrap();
+            let latch = locks.latch(format!("{key}:latch"));
+            assert!(runtime.block_on(latch.try_set(2)).unwrap());
+            let fair = locks.fair(format!("{key}:fair")).blocking_lock().unwrap();
             Self {
                 runtime,
                 permits,
@@ -293,6 +300,8 @@ mod forked {
                 election,
                 leadership,
                 observer,
+                latch,
+                fair,
             }
         }
 
@@ -310,6 +319,7 @@ mod forked {
             };
             is_lost(self.permit.check());
             is_lost(self.leadership.check());
+            is_lost(self.fair.check());
             assert!(self.permit.lost().is_cancelled() && self.leadership.lost().is_cancelled());
             let forked = |answer: Result<(), Error>| {
                 assert!(matches!(answer, Err(Error::Forked)), "{answer:?}");
@@ -325,6 +335,9 @@ mod forked {
             forked(runtime.block_on(self.election.observe()).map(drop));
             forked(runtime.block_on(self.leadership.proclaim("child")));
             forked(runtime.block_on(self.observer.changed()).map(drop));
+            forked(runtime.block_on(self.latch.count_down()).map(drop));
+            forked(runtime.block_on(self.latch.wait()));
+            forked(self.fair.blocking_unlock());
             forked(self.permit.blocking_release());
             std::mem::forget(self.runtime);
         }
@@ -340,6 +353,10 @@ mod forked {
             self.permit.blocking_release().unwrap();
             self.runtime.block_on(self.leadership.resign()).unwrap();
             drop(self.observer);
+            let left = self.runtime.block_on(self.latch.count_down()).unwrap();
+            assert_eq!(left, 1, "the child counted nothing");
+            self.fair.check().unwrap();
+            self.fair.blocking_unlock().unwrap();
         }
     }
 

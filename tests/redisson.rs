@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::both_sides::{
-    SLEW, assert_taken_over, both_sides, entered, is_illegal_monitor_state, patient, waits,
+    SLEW, assert_taken_over, both_sides, both_sides_in_a_cluster, entered,
+    is_illegal_monitor_state, patient, waits,
 };
 use common::children::{self, scratch, spawn_child};
 use common::jvm::{Asked, Client, Jvm, Mode, RLock};
@@ -1060,21 +1061,9 @@ async fn the_programs_in_docs_redisson_share_a_lock() {
 /// lease is over.
 #[tokio::test(flavor = "multi_thread")]
 async fn in_a_cluster_each_side_excludes_the_other_and_wakes_it_by_sharded_messages() {
-    let Some(jvm) = Jvm::shared() else { return };
-    let server = Server::start_with(&[
-        "--cluster-enabled",
-        "yes",
-        "--cluster-announce-ip",
-        "127.0.0.1",
-    ]);
-    server.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    eventually(ms(20_000), "the cluster is up", || {
-        server
-            .command::<String>(&["CLUSTER", "INFO"])
-            .contains("cluster_state:ok")
-    })
-    .await;
-    let redisson = jvm.connect(Mode::Cluster, &[server.url()], LONG).await;
+    let Some((server, locks, redisson)) = both_sides_in_a_cluster(LONG).await else {
+        return;
+    };
     let key = key();
     let (holder, waiter) = (redisson.lock(&key), redisson.lock(&key));
     holder.lock().await;
@@ -1088,13 +1077,6 @@ async fn in_a_cluster_each_side_excludes_the_other_and_wakes_it_by_sharded_messa
     );
     holder.unlock().await.unwrap();
     entered(asked, WOKEN).await;
-    let url = format!("redis-cluster://127.0.0.1:{}", server.port());
-    let locks = Locker::builder()
-        .node(url)
-        .lease(LONG)
-        .connect()
-        .await
-        .unwrap();
     assert!(
         locks.get(&key).try_lock().await.unwrap().is_none(),
         "the JVM holds it"

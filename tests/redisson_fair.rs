@@ -6,10 +6,10 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::both_sides::both_sides;
-use common::jvm::{Asked, Jvm};
+use common::both_sides::{both_sides, both_sides_in_a_cluster};
+use common::jvm::{Asked, Client, Jvm};
 use common::{Server, eventually, key, locker_with, ms, soon};
-use lockhound::{Error, Guard, Lock, Owner};
+use lockhound::{Error, Guard, Lock, Locker, Owner};
 use tokio::task::JoinHandle;
 
 /// A lease so long that no waiter looks by itself within ten seconds.
@@ -37,9 +37,12 @@ async fn placed(server: &Server, key: &str, number: usize) {
 async fn listens(server: &Server, key: &str, at: usize) {
     let ticket = queue(server, key)[at].clone();
     let channel = format!("redisson_lock__channel:{{{key}}}:{ticket}");
-    eventually(WOKEN, "it listens", || {
-        let (_, number): (String, i64) = server.command(&["PUBSUB", "NUMSUB", &channel]);
+    let listens = |how| {
+        let (_, number): (String, i64) = server.command(&["PUBSUB", how, &channel]);
         number == 1
+    };
+    eventually(WOKEN, "it listens", || {
+        listens("NUMSUB") || listens("SHARDNUMSUB")
     })
     .await;
     // It asks once more behind its subscription.
@@ -66,26 +69,36 @@ async fn done(asked: Asked) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_sides_are_served_in_one_order() {
-    let Some((server, locks, redisson)) = both_sides(LONG).await else {
-        return;
-    };
+    if let Some((server, locks, redisson)) = both_sides(LONG).await {
+        one_order(&server, &locks, &redisson).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_sides_are_served_in_one_order_in_a_cluster() {
+    if let Some((server, locks, redisson)) = both_sides_in_a_cluster(LONG).await {
+        one_order(&server, &locks, &redisson).await;
+    }
+}
+
+async fn one_order(server: &Server, locks: &Locker, redisson: &Client<'_>) {
     let key = key();
     let here = locks.fair(&*key);
     let threads = [0; 3].map(|_| redisson.lock_of("fair", &key));
     let ask = |at: usize, verb: &str, rest: &str| threads[at].ask(verb, rest);
     let held = here.lock().await.unwrap();
     let first = ask(0, "lock", "");
-    placed(&server, &key, 1).await;
+    placed(server, &key, 1).await;
     let second = wait_for(&here);
-    placed(&server, &key, 2).await;
+    placed(server, &key, 2).await;
     let third = wait_for(&here);
-    placed(&server, &key, 3).await;
+    placed(server, &key, 3).await;
     let fourth = ask(1, "lock", "");
-    placed(&server, &key, 4).await;
+    placed(server, &key, 4).await;
     let fifth = wait_for(&here);
-    placed(&server, &key, 5).await;
+    placed(server, &key, 5).await;
     for at in [0, 1, 2, 3] {
-        listens(&server, &key, at).await;
+        listens(server, &key, at).await;
     }
     // Nobody passes them.
     let other = here.clone().owned_by(Owner::new());
@@ -104,7 +117,7 @@ async fn both_sides_are_served_in_one_order() {
     done(fourth).await;
     done(ask(1, "unlock", "")).await;
     granted(fifth).await.unlock().await.unwrap();
-    assert!(queue(&server, &key).is_empty());
+    assert!(queue(server, &key).is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,7 +13,7 @@ use super::sending::{ClusterRoute, Op};
 use super::word::{Word, alone, channel, lock, millis, number, text, written};
 use crate::key::Key;
 use crate::lua::{Script, Topology};
-use crate::node::{Call, Outcome, Reply, WordList};
+use crate::node::{Call, Lane, Outcome, Reply, WordList};
 
 /// A call of a latch, which may be sent any number of times.
 #[derive(Debug, Clone)]
@@ -39,6 +39,8 @@ pub(crate) struct ReadLatch(pub(crate) Key);
 impl Op for CountDown {
     /// The count that is left.
     type Output = u64;
+
+    const LANE: Lane = Lane::Grants;
 
     fn call(&self, topology: Topology) -> Call {
         static COUNT_DOWN: Script = Script::shared("count_down");
@@ -66,6 +68,8 @@ impl Op for CountDown {
 impl Op for SetLatch {
     /// Whether this call has set it.
     type Output = bool;
+
+    const LANE: Lane = Lane::Grants;
 
     fn call(&self, topology: Topology) -> Call {
         static SET_LATCH: Script = Script::shared("set_latch");

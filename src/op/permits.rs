@@ -11,7 +11,7 @@ use super::word::{
 use crate::claim::Claim;
 use crate::key::Key;
 use crate::lua::{Script, Topology};
-use crate::node::{Call, Outcome, Reply, WordList};
+use crate::node::{Call, Lane, Outcome, Reply, WordList};
 
 /// How far a server came with callers that want permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +98,8 @@ pub(super) fn served(reply: &Reply) -> Option<Served> {
 impl Op for SetCapacity {
     /// Whether it is set. Not if permits may be taken that have no record.
     type Output = bool;
+
+    const LANE: Lane = Lane::Grants;
 
     fn call(&self, topology: Topology) -> Call {
         static CAPACITY: Script = Script::shared("capacity");

@@ -18,6 +18,10 @@ pub(crate) trait Op: Sync + Sized {
     #[cfg(feature = "testing")]
     const IS_OF_LABEL: bool = false;
 
+    /// The connection that a quorum sends it on. Replicas acknowledge nothing on that of the
+    /// commands.
+    const LANE: Lane = Lane::Commands;
+
     /// Returns its script, with keys and arguments.
     fn call(&self, topology: Topology) -> Call;
 

@@ -252,7 +252,7 @@ impl Quorum {
         let ask = |node: &Arc<Node>| {
             let node = Arc::clone(node);
             let op = Arc::clone(&op);
-            async move { op::ask(&node, Lane::Commands, &*op).await }
+            async move { op::ask(&node, O::LANE, &*op).await }
         };
         Calls::new(self.nodes.iter().map(ask).enumerate())
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lockhound::Locker;
 
-use super::jvm::{Asked, Client, Jvm};
+use super::jvm::{Asked, Client, Jvm, Mode};
 use super::machine::within;
 use super::{Server, builder, eventually, ms};
 
@@ -32,6 +32,28 @@ pub async fn both_sides(lease: Duration) -> Option<(Server, Locker, Client<'stat
         jvm.client(&server, lease).await,
     );
     Some((server, locks, redisson))
+}
+
+/// Returns the same of a cluster, which is one server.
+pub async fn both_sides_in_a_cluster(lease: Duration) -> Option<(Server, Locker, Client<'static>)> {
+    let jvm = Jvm::shared()?;
+    let args = [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-announce-ip",
+        "127.0.0.1",
+    ];
+    let server = Server::start_with(&args);
+    server.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    let state = || server.command::<String>(&["CLUSTER", "INFO"]);
+    eventually(ms(20_000), "the cluster is up", || {
+        state().contains("cluster_state:ok")
+    })
+    .await;
+    let redisson = jvm.connect(Mode::Cluster, &[server.url()], lease).await;
+    let url = format!("redis-cluster://127.0.0.1:{}", server.port());
+    let locks = Locker::builder().node(url).lease(lease).connect().await;
+    Some((server, locks.unwrap(), redisson))
 }
 
 /// Starts a waiter of either side, and returns when only a message or its next re-check can wake

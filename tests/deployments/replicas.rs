@@ -99,6 +99,8 @@ async fn permits_that_too_few_replicas_have_are_given_back() {
     );
     let free = || server.command::<i64>(&["GET", &key]);
     eventually(ms(5_000), "given back", || free() == 2).await;
+    let set = semaphore.set_capacity(3).await;
+    assert!(matches!(set, Err(Error::Unavailable { .. })), "{set:?}");
     one.check().unwrap();
     replicas[0].go_on();
     let two = semaphore.acquire_many(2).await.unwrap();
@@ -106,6 +108,62 @@ async fn permits_that_too_few_replicas_have_are_given_back() {
     two.release().await.unwrap();
     one.release().await.unwrap();
     assert_eq!(free(), 3);
+}
+
+/// It takes its place, since nobody knows whether it has the lock.
+#[tokio::test]
+async fn a_caller_of_a_fair_lock_waits_for_replicas_that_are_away() {
+    let ((server, replicas), key) = (with_replicas(1).await, key());
+    let locks = locker(&server, 1, ms(200)).await;
+    let lock = locks.fair(&*key);
+    let held = lock.lock().await.unwrap();
+    let queue = format!("redisson_lock_queue:{{{key}}}");
+    let waiting = {
+        let lock = lock.clone();
+        tokio::spawn(async move { lock.lock().await })
+    };
+    eventually(ms(5_000), "its place is on the replica", || {
+        replicas[0].exists(&queue)
+    })
+    .await;
+    replicas[0].stop();
+    held.unlock().await.unwrap();
+    let error = lock.try_lock().await;
+    assert!(!matches!(error, Ok(Some(_))), "nobody acknowledges");
+    assert!(!waiting.is_finished());
+    replicas[0].go_on();
+    let guard = crate::common::soon(ms(10_000), waiting).await;
+    let guard = guard.expect("it gets in").unwrap().unwrap();
+    assert!(replicas[0].exists(&key));
+    guard.unlock().await.unwrap();
+    eventually(ms(5_000), "nothing is left", || {
+        !server.exists(&key) && !server.exists(&queue)
+    })
+    .await;
+}
+
+/// A count that the replica does not have is sent again, and counts once.
+#[tokio::test]
+async fn a_latch_counts_once_whatever_replicas_acknowledge() {
+    let ((server, replicas), key) = (with_replicas(1).await, key());
+    let latch = locker(&server, 1, ms(200)).await.latch(&*key);
+    assert!(latch.try_set(2).await.unwrap());
+    assert!(replicas[0].exists(&key));
+    replicas[0].stop();
+    let counts = {
+        let latch = latch.clone();
+        tokio::spawn(async move { latch.count_down().await })
+    };
+    let scripts = server.calls("evalsha");
+    eventually(ms(5_000), "it is sent again", || {
+        server.calls("evalsha") >= scripts + 2
+    })
+    .await;
+    assert!(!counts.is_finished(), "nobody acknowledges");
+    replicas[0].go_on();
+    let left = crate::common::soon(ms(10_000), counts).await;
+    assert_eq!(left.expect("it counts").unwrap().unwrap(), 1);
+    assert_eq!(replicas[0].command::<String>(&["GET", &key]), "1");
 }
 
 #[tokio::test]

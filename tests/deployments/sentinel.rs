@@ -1,6 +1,8 @@
 //! Locks on a master that Sentinels name: failovers under load, what they lose, and deposed masters
 //! that come back.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crate::common::failovers::{Failover, judge, under_load};
@@ -152,6 +154,43 @@ async fn an_unreplicated_lock_may_have_two_holders_until_the_next_renewal_and_an
     drop(unreplicated);
     second.unlock().await.unwrap();
     acknowledged.unlock().await.unwrap();
+}
+
+/// Lockers put their callers into the queue of the new master when they look.
+#[tokio::test]
+async fn callers_of_a_fair_lock_follow_the_new_master() {
+    let group = Sentinels::start();
+    let lockers = [
+        group.builder(ms(6_000)).connect().await.unwrap(),
+        group.builder(ms(6_000)).connect().await.unwrap(),
+    ];
+    let (key, inside) = (key(), Arc::new(AtomicUsize::new(0)));
+    let queue = format!("redisson_lock_queue:{{{key}}}");
+    let held = lockers[0].fair(&*key).lock().await.unwrap();
+    let callers: Vec<_> = (0..6)
+        .map(|n| {
+            let (lock, inside) = (lockers[n % 2].fair(&*key), Arc::clone(&inside));
+            tokio::spawn(async move {
+                let guard = lock.lock().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.unlock().await
+            })
+        })
+        .collect();
+    let places = || group.replica.command::<usize>(&["LLEN", &queue]);
+    eventually(ms(10_000), "the replica has the queue", || places() == 6).await;
+    group.master.stop();
+    group.failed_over().await;
+    held.check().unwrap();
+    held.unlock().await.unwrap();
+    for caller in callers {
+        let left = crate::common::soon(ms(30_000), caller).await;
+        left.expect("it is served").unwrap().unwrap();
+    }
+    assert_eq!(places(), 0);
+    group.master.go_on();
 }
 
 /// A deposed master grants every lock until the Sentinels turn it into a replica, which takes
