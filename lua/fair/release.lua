@@ -28,9 +28,13 @@ end
 if held ~= 1 and redis.call('EXISTS', lock) == 1 then
   return 0
 end
--- What is released is so, whatever the keys of the queue are.
-local is_read, told = pcall(function()
+local function call_next()
   local all = redis.call('LRANGE', queue, 0, -1)
   return call(all[1 + prune(all)])
-end)
+end
+if field == '' then
+  return call_next()
+end
+-- What is released is so, whatever the keys of the queue are.
+local is_read, told = pcall(call_next)
 return is_read and told or tell(channel)

@@ -1200,7 +1200,7 @@ async fn a_missing_right_on_semaphores_is_the_only_one_reported() {
         let (permits, semaphore) = (locks.permits("app:42"), locks.semaphore("app:42"));
         vec![permits.key().clone(), semaphore.key().clone()]
     };
-    each_right_is_missed("Semaphores", 14, "~{app:42}:timeout", keys).await;
+    each_right_is_missed("Semaphores", 15, "~{app:42}:timeout", keys).await;
 }
 
 #[tokio::test]
@@ -1218,5 +1218,5 @@ async fn a_missing_right_on_latches_is_the_only_one_reported() {
 #[tokio::test]
 async fn a_missing_right_on_fair_locks_is_the_only_one_reported() {
     let keys = |locks: &Locker| vec![locks.fair("app:42").key().clone()];
-    each_right_is_missed("Fair locks", 13, "", keys).await;
+    each_right_is_missed("Fair locks", 12, "", keys).await;
 }
