@@ -192,8 +192,9 @@ impl Locker {
     }
 
     /// Returns the semaphore of this name that is shared with Redisson's `getSemaphore`. That a
-    /// crashed holder's permits come back is promised of this crate's permits only: what a JVM
-    /// takes is a number on the server that belongs to nobody, and stays taken if the JVM dies.
+    /// crashed holder's permits come back is promised of this crate's permits only, when a caller
+    /// of this crate asks next: what a JVM takes is a number on the server that belongs to nobody,
+    /// and stays taken if the JVM dies.
     ///
     /// Without JVMs, [`permits`](Self::permits) promises more. Asks no server. Use a name for one
     /// kind only.

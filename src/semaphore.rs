@@ -140,9 +140,9 @@ impl Semaphore {
     /// Takes this many permits at once, or none. Waits until so many are free.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and [`Error::Config`] for none, for more than there are, and
-    /// for more than 1,000. Of a kind that is shared with `getSemaphore`, only the capacity of this
-    /// handle is known.
+    /// As [`acquire`](Self::acquire), and [`Error::Config`] for none, for more than 1,000, and for
+    /// more than there are or than this handle says. Of a kind that is shared with `getSemaphore`,
+    /// only the capacity of this handle is known.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -243,11 +243,12 @@ impl Semaphore {
     /// free until enough of them have released.
     ///
     /// # Errors
-    /// [`Error::Unavailable`]: it may be set or not, and may be set again. [`Error::Config`] for 0,
-    /// for more than 2,147,483,647, and for a [`Locker::semaphore`](crate::Locker::semaphore) that
-    /// has a capacity, since what JVMs have of it is not known. Such a one can only be set once: if
-    /// that call had no answer, `Error::Config` of the next one says that it is set, by that call
-    /// or by others. [`Error::Server`]; [`Error::Closed`].
+    /// [`Error::Unavailable`]: it may be set or not, or later, and may be set again.
+    /// [`Error::Config`] for 0, for more than 2,147,483,647, and for a
+    /// [`Locker::semaphore`](crate::Locker::semaphore) that has a capacity, since what JVMs have of
+    /// it is not known. Such a one can only be set once: if that call had no answer,
+    /// `Error::Config` of the next one says that it is set, by that call or by others.
+    /// [`Error::Server`]; [`Error::Closed`].
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.

@@ -25,14 +25,19 @@ local capacity, channel, callers = ARGV[3], ARGV[4], ARGV[5] + 0
 -- pruned.lua
 -- members.lua
 
+-- All that is read is read before anything is taken: nobody would undo that for a user that may not
+-- read.
+local taken = redis.call('ZCARD', records)
+local due, first = -1, redis.call('ZRANGE', records, '0', '0', 'WITHSCORES')
+local ends = now + lease_ms + slack_ms
 if not free and capacity ~= '' then
   -- What is taken stays taken, though the counter was lost.
-  free = capacity - redis.call('ZCARD', records)
+  free = capacity - taken
   redis.call('SET', counter, free)
   -- Others may wait for that.
   raised = true
 end
--- Before anything is taken: a user that may not do this must not have permits that outlive it.
+-- Before anything is taken, too: such permits would outlive the counter.
 -- lifetime.lua
 local granted, fits = 0, free ~= nil
 for i = 1, callers do
@@ -48,7 +53,7 @@ for i = 1, callers do
     end
     local scored = {}
     for at, name in ipairs(names) do
-      scored[2 * at - 1], scored[2 * at] = now + lease_ms + slack_ms, name
+      scored[2 * at - 1], scored[2 * at] = ends, name
     end
     local added = redis.pcall('ZADD', records, unpack(scored))
     if type(added) == 'table' then
@@ -56,15 +61,19 @@ for i = 1, callers do
         redis.call('INCRBY', counter, missing)
       end
       if granted == 0 then
+        if raised and free > 0 then
+          redis.pcall('PUBLISH', channel, free)
+        end
         return added
       end
       fits = false
     else
-      free, granted = free - missing, granted + 1
+      free, taken, granted = free - missing, taken + missing, granted + 1
     end
-  elseif #found > 0 then
+  elseif #found > 0 and missing > 0 then
     -- A part of a copy that was granted and pruned since: it is a claim no more.
     local back = redis.call('ZREM', records, unpack(names))
+    taken = taken - back
     if free then
       redis.call('INCRBY', counter, back)
       free, raised = free + back, true
@@ -79,8 +88,7 @@ end
 if raised and free > 0 then
   redis.pcall('PUBLISH', channel, free)
 end
-local due, first = -1, redis.call('ZRANGE', records, '0', '0', 'WITHSCORES')
-if first[2] then
-  due = math.max(first[2] + slack_ms - now, 0)
+if taken > 0 then
+  due = math.max(math.min(first[2] or ends, granted > 0 and ends or math.huge) + slack_ms - now, 0)
 end
-return {granted, due, free ~= nil and free + redis.call('ZCARD', records)}
+return {granted, due, free ~= nil and free + taken}

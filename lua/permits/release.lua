@@ -38,6 +38,7 @@ if redis.call('EXISTS', counter) == 1 then
   free = redis.pcall('INCRBY', counter, back)
   if type(free) == 'table' then
     redis.call('ZADD', records, unpack(found))
+    -- lifetime.lua
     return free
   end
 end

@@ -16,12 +16,14 @@ if ARGV[4] == '1' and redis.call('EXISTS', counter) == 1 then
 end
 -- pruned.lua
 free = capacity - redis.call('ZCARD', records)
-if redis.call('EXISTS', counter) == 1 then
-  redis.call('SET', counter, free, 'KEEPTTL')
-else
-  redis.call('SET', counter, free)
-end
+-- Before the counter is written, by users that may do it. A new counter has no end.
 -- lifetime.lua
+if life == -2 then
+  redis.call('PERSIST', records)
+  redis.call('SET', counter, free)
+else
+  redis.call('SET', counter, free, 'KEEPTTL')
+end
 if free > 0 then
   redis.pcall('PUBLISH', channel, free)
 end

@@ -152,6 +152,10 @@ impl Op for ListPermits {
             members: members.chunks(2).map(member).collect::<Option<_>>()?,
         })
     }
+
+    async fn on_cluster(&self, route: &ClusterRoute<'_>) -> Outcome<ListedPermits> {
+        route.ask_at(&self.key, self).await
+    }
 }
 
 #[cfg(test)]

@@ -137,7 +137,15 @@ async fn what_others_have_made_of_the_counter_is_told() {
     let text = config(refused.expect("it would wait for ever").unwrap_err());
     assert!(text.contains("there are -2"), "{text}");
     assert_eq!(semaphore.usage().await.unwrap().capacity(), Some(0));
-    for value in ["many", "0x10", "1.5", "nan", " 3"] {
+    for value in [
+        "many",
+        "0x10",
+        "1.5",
+        "nan",
+        " 3",
+        "007",
+        "9223372036854775807",
+    ] {
         server.command::<()>(&["SET", &key, value]);
         for error in [
             semaphore.usage().await.unwrap_err(),

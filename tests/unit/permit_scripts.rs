@@ -26,7 +26,7 @@ static CAPACITY: Script = Script::shared("capacity");
 /// A mistake in a script: which one, what a line says, and what the mistake makes of it.
 type Mistake = (&'static str, &'static str, &'static str);
 
-const MISTAKES: [Mistake; 21] = [
+const MISTAKES: [Mistake; 22] = [
     // ReleaseAddsBlindly
     (
         "release",
@@ -73,21 +73,19 @@ const MISTAKES: [Mistake; 21] = [
         "math.floor(ARGV[2] / 10)",
         "math.floor(lease_ms / 10)",
     ),
+    // A copy of what was granted together with others takes it away from its holder.
+    ("acquire", "#found > 0 and missing > 0", "#found > 0"),
     // TakesAPart
     ("acquire", "free >= missing", "free > 0"),
     // RenewalOfAPart
     ("renew", "all = all and answer[k]", "all = all or answer[k]"),
     // LostCounterStartsFull
-    (
-        "acquire",
-        "free = capacity - redis.call('ZCARD', records)",
-        "free = capacity + 0",
-    ),
+    ("acquire", "free = capacity - taken", "free = capacity + 0"),
     // LostCounterNotBelowZero
     (
         "acquire",
-        "free = capacity - redis.call('ZCARD', records)",
-        "free = math.max(capacity - redis.call('ZCARD', records), 0)",
+        "free = capacity - taken",
+        "free = math.max(capacity - taken, 0)",
     ),
     // ReleaseCreatesCounter
     (
@@ -473,6 +471,7 @@ fn each_mistake_in_a_script_is_found() {
                 0 => part(&mut world),
                 1 => lost_counter(&mut world),
                 2 => slack(&mut world),
+                3 => copied(&mut world),
                 seed => order(&mut world, seed),
             };
             catch_unwind(AssertUnwindSafe(run)).is_err()
@@ -549,6 +548,24 @@ fn slack(world: &mut World) {
 fn permits_run_out_by_the_lease_of_their_caller_and_the_slack_of_the_locker() {
     if let Some(mut world) = World::new(1) {
         slack(&mut world);
+    }
+}
+
+/// The first of two is over when a copy of what both got comes, and somebody else has its permits.
+fn copied(world: &mut World) {
+    let both = [("u:a:1", 2), ("u:b:2", 1)];
+    assert_eq!(world.acquire(Some(3), &both).callers, 2);
+    assert!(world.release("u:a:1", 2));
+    assert_eq!(world.acquire(None, &[("u:c:3", 1)]).callers, 1);
+    assert_eq!(world.acquire(None, &both).callers, 0);
+    assert_eq!((world.free(), world.taken()), (1, 2));
+    assert!(world.release("u:b:2", 1), "it has it");
+}
+
+#[test]
+fn a_copy_takes_nothing_from_those_that_have_their_permits() {
+    if let Some(mut world) = World::new(3) {
+        copied(&mut world);
     }
 }
 
