@@ -1,7 +1,8 @@
 //! The exit codes, after `sysexits.h` and the shell, and the failures that end a subcommand.
 
 use std::fmt;
-use std::process::ExitCode;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitCode, ExitStatus};
 
 use lockhound::Error;
 
@@ -24,7 +25,7 @@ pub(crate) const CANNOT_RUN: u8 = 126;
 /// The command was not found, as in a shell.
 pub(crate) const NOT_FOUND: u8 = 127;
 /// What is added to the number of the signal that ended something, as in a shell.
-pub(crate) const SIGNALLED: u8 = 128;
+const SIGNALLED: i32 = 128;
 
 /// Why a subcommand ends before it has done its work.
 #[derive(Debug)]
@@ -59,6 +60,21 @@ impl From<Error> for Failure {
             _ => SOFTWARE,
         };
         Self::new(code, error)
+    }
+}
+
+/// Returns the exit code for something that a signal ended.
+pub(crate) fn of_signal(signal: i32) -> u8 {
+    // Signals end at 64, so the sum is in range.
+    u8::try_from(SIGNALLED + signal).unwrap_or(u8::MAX)
+}
+
+/// Returns a command's own exit code, as a shell does.
+pub(crate) fn of_status(status: ExitStatus) -> u8 {
+    match status.code() {
+        // The system keeps eight bits of it.
+        Some(code) => u8::try_from(code).unwrap_or(u8::MAX),
+        None => of_signal(status.signal().unwrap_or_default()),
     }
 }
 

@@ -4,10 +4,18 @@
 //! What subcommands share is below them: where the servers are (`place`), and the exit codes
 //! (`exit`).
 
+mod child;
 mod exit;
+mod leash;
+mod log;
 mod place;
+mod raw;
 mod run;
 mod say;
+mod signals;
+mod supervise;
+mod terminal;
+mod wait;
 
 use std::process::ExitCode;
 
@@ -34,7 +42,7 @@ async fn main() -> ExitCode {
         Err(refusal) => return exit::of_parsing(&refusal),
     };
     let ended = match cli.command {
-        Command::Run(args) => run::run(args).await,
+        Command::Run(args) => run::run(&args).await,
     };
     ended.unwrap_or_else(|failure| failure.tell()).into()
 }

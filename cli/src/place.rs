@@ -66,7 +66,7 @@ impl Place {
     ///
     /// # Errors
     /// Says which option cannot be used. [`LockerBuilder::connect`] checks the addresses.
-    pub(crate) fn builder(self) -> Result<LockerBuilder, Failure> {
+    pub(crate) fn builder(&self) -> Result<LockerBuilder, Failure> {
         let urls: Vec<&String> = self.urls.iter().filter(|url| !url.is_empty()).collect();
         if urls.is_empty() {
             let advice = "no server is named: use --url redis://host, or set LOCKHOUND_URL";
@@ -81,7 +81,7 @@ impl Place {
                 )));
             }
             builder = builder.credentials(Login {
-                user: self.user,
+                user: self.user.clone(),
                 password,
             });
         } else if self.user.is_some() {
@@ -92,8 +92,8 @@ impl Place {
         if self.ca_files.is_empty() && self.cert.is_none() {
             return Ok(builder);
         }
-        let mut tls = self.ca_files.into_iter().fold(Tls::new(), Tls::ca_file);
-        if let Some((cert, key)) = self.cert.zip(self.key) {
+        let mut tls = self.ca_files.iter().fold(Tls::new(), Tls::ca_file);
+        if let Some((cert, key)) = self.cert.as_ref().zip(self.key.as_ref()) {
             tls = tls.client_files(cert, key);
         }
         Ok(builder.tls(tls))
