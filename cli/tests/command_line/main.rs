@@ -1,0 +1,7 @@
+//! The command `lockhound`, as people and scripts use it, with real servers.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+mod run;
+mod signals;
+mod terminal;
