@@ -117,8 +117,9 @@ const LAYERS: [Layer; 6] = [
 ];
 
 /// The modules of cli/src/, from top to bottom: each may use those behind it.
-const CLI: [&str; 13] = [
+const CLI: [&str; 14] = [
     "main",
+    "generate",
     "run",
     "wait",
     "supervise",

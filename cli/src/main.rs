@@ -6,6 +6,7 @@
 
 mod child;
 mod exit;
+mod generate;
 mod leash;
 mod log;
 mod place;
@@ -19,7 +20,7 @@ mod wait;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// Distributed locks on Redis and Valkey, for shells, cron jobs and deployments.
 #[derive(Debug, Parser)]
@@ -30,8 +31,11 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "a process has one")]
 enum Command {
     Run(run::Args),
+    #[command(hide = true)]
+    Generate(generate::Args),
 }
 
 /// Runs on one thread: the kernel kills the command of `run` when the thread that started it ends.
@@ -43,6 +47,7 @@ async fn main() -> ExitCode {
     };
     let ended = match cli.command {
         Command::Run(args) => run::run(&args).await,
+        Command::Generate(args) => generate::run(&args, Cli::command()),
     };
     ended.unwrap_or_else(|failure| failure.tell()).into()
 }

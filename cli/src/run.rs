@@ -35,6 +35,15 @@ Exit codes:
   127  the command was not found";
 
 /// Waits for a lock, runs a command while it is held, and releases it
+///
+/// lockhound run [OPTIONS] KEY.. -- CMD [ARG]..
+///
+/// The lock is renewed while the command runs. If it is lost, the command and what it started in
+/// its process group are ended. Signals are passed on to this group, Ctrl-Z stops both, and a
+/// second INT kills it.
+///
+/// The command finds the names of the locks in LOCKHOUND_KEY, their fencing tokens in
+/// LOCKHOUND_FENCE (each on a line of its own), and in LOCKHOUND_OWNER who holds them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Args {
