@@ -446,6 +446,13 @@ impl LockerBuilder {
         self
     }
 
+    /// Sets the servers to those at these addresses, in place of those that were given before, for
+    /// example by [`from_env`](Self::from_env). Addresses are written as for [`node`](Self::node).
+    pub fn nodes<U: AsRef<str>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
+        self.nodes.clear();
+        urls.into_iter().fold(self, Self::node)
+    }
+
     /// Sets a text that is put before the name of each lock, such as `app:`, so that programs that
     /// share a server do not share locks by accident. ACL patterns of the server can name it.
     ///

@@ -24,7 +24,8 @@ impl LockerBuilder {
     ///
     /// A time is a number and a unit: `500ms`, `30s`, `5m` or `2h`. A variable that is missing or
     /// empty leaves the default; other variables are not read. Options that are set on the builder
-    /// afterwards take precedence, and [`node`](Self::node) adds a server.
+    /// afterwards take precedence; [`node`](Self::node) adds a server, and [`nodes`](Self::nodes)
+    /// replaces them all.
     ///
     /// # Errors
     /// [`Error::Config`] names a variable that cannot be used. It never shows `LOCKHOUND_URL`,
@@ -164,6 +165,8 @@ mod tests {
         assert_eq!(options.outage_tolerance, Some(Duration::from_secs(3_600)));
         assert_eq!(options.restart_quarantine, Some(Duration::from_secs(5)));
         assert!(!format!("{builder:?}").contains("secret"));
+        let shown = format!("{:?}", builder.nodes(["redis://c"]));
+        assert!(shown.contains("nodes: [\"redis://c\"]"), "{shown}");
     }
 
     #[test]

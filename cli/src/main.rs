@@ -1,0 +1,48 @@
+//! The command `lockhound`: distributed locks for shells and scripts.
+//!
+//! A subcommand is one file: its options, and a function that runs it and returns an exit code.
+//! What subcommands share is below them: where the servers are (`place`), and the exit codes
+//! (`exit`).
+
+mod child;
+mod exit;
+mod leash;
+mod log;
+mod place;
+mod raw;
+mod run;
+mod say;
+mod signals;
+mod supervise;
+mod terminal;
+mod wait;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Distributed locks on Redis and Valkey, for shells, cron jobs and deployments.
+#[derive(Debug, Parser)]
+#[command(name = "lockhound", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Args),
+}
+
+/// Runs on one thread: the kernel kills the command of `run` when the thread that started it ends.
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(refusal) => return exit::of_parsing(&refusal),
+    };
+    let ended = match cli.command {
+        Command::Run(args) => run::run(&args).await,
+    };
+    ended.unwrap_or_else(|failure| failure.tell()).into()
+}
