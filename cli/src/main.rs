@@ -2,20 +2,28 @@
 //!
 //! A subcommand is one file: its options, and a function that runs it and returns an exit code.
 //! What subcommands share is below them: where the servers are (`place`), and the exit codes
-//! (`exit`).
+//! (`exit`). Those that tell of locks share `look`: what is on the servers.
 
 mod child;
+mod doctor;
 mod exit;
+mod force;
+mod json;
 mod leash;
 mod log;
+mod look;
+mod ls;
+mod out;
 mod place;
 mod raw;
 mod run;
 mod say;
+mod show;
 mod signals;
 mod supervise;
 mod terminal;
 mod wait;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -32,6 +40,11 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Args),
+    Ls(ls::Args),
+    Show(show::Args),
+    Watch(watch::Args),
+    Break(force::Args),
+    Doctor(doctor::Args),
 }
 
 /// Runs on one thread: the kernel kills the command of `run` when the thread that started it ends.
@@ -43,6 +56,11 @@ async fn main() -> ExitCode {
     };
     let ended = match cli.command {
         Command::Run(args) => run::run(&args).await,
+        Command::Ls(args) => ls::run(&args).await,
+        Command::Show(args) => show::run(&args).await,
+        Command::Watch(args) => watch::run(&args).await,
+        Command::Break(args) => force::run(&args).await,
+        Command::Doctor(args) => doctor::run(&args).await,
     };
     ended.unwrap_or_else(|failure| failure.tell()).into()
 }
