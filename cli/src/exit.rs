@@ -10,6 +10,8 @@ use crate::say::say;
 
 /// The lock is held, and the call was not to wait, as flock(1).
 pub(crate) const HELD: u8 = 1;
+/// The lock that was asked about is free.
+pub(crate) const FREE: u8 = 1;
 /// An option, an address or a name cannot be used.
 pub(crate) const USAGE: u8 = 64;
 /// No server, or no majority of several, gave a usable answer.
@@ -44,6 +46,15 @@ impl Failure {
 
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
         Self::new(USAGE, message)
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Returns whether servers that come back may end it.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        self.code == UNAVAILABLE
     }
 
     /// Tells people why it ends, and returns the exit code for programs.

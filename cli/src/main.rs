@@ -2,21 +2,30 @@
 //!
 //! A subcommand is one file: its options, and a function that runs it and returns an exit code.
 //! What subcommands share is below them: where the servers are (`place`), and the exit codes
-//! (`exit`).
+//! (`exit`). Those that tell of locks share `look`: what is on the servers.
 
 mod child;
+mod doctor;
 mod exit;
+mod force;
 mod generate;
+mod json;
 mod leash;
 mod log;
+mod look;
+mod ls;
+mod out;
 mod place;
 mod raw;
 mod run;
 mod say;
+mod show;
 mod signals;
 mod supervise;
 mod terminal;
+mod top;
 mod wait;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -36,6 +45,12 @@ enum Command {
     Run(run::Args),
     #[command(hide = true)]
     Generate(generate::Args),
+    Ls(ls::Args),
+    Show(show::Args),
+    Top(top::Args),
+    Watch(watch::Args),
+    Break(force::Args),
+    Doctor(doctor::Args),
 }
 
 /// Runs on one thread: the kernel kills the command of `run` when the thread that started it ends.
@@ -48,6 +63,12 @@ async fn main() -> ExitCode {
     let ended = match cli.command {
         Command::Run(args) => run::run(&args).await,
         Command::Generate(args) => generate::run(&args, Cli::command()),
+        Command::Ls(args) => ls::run(&args).await,
+        Command::Show(args) => show::run(&args).await,
+        Command::Top(args) => top::run(&args).await,
+        Command::Watch(args) => watch::run(&args).await,
+        Command::Break(args) => force::run(&args).await,
+        Command::Doctor(args) => doctor::run(&args).await,
     };
     ended.unwrap_or_else(|failure| failure.tell()).into()
 }

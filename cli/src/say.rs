@@ -10,3 +10,10 @@ pub(crate) fn say(message: impl fmt::Display) {
     // If nobody can be told, the command still has to be supervised. The exit code tells.
     drop(std::io::stderr().write_all(line.as_bytes()));
 }
+
+/// Asks on standard error; the answer follows on the same line.
+pub(crate) fn ask(question: impl fmt::Display) {
+    let text = format!("lockhound: {question} [y/N] ");
+    // Without it, the answer is still the person's.
+    drop(std::io::stderr().write_all(text.as_bytes()));
+}
