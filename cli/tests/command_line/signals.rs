@@ -218,8 +218,9 @@ fn what_a_command_started_ends_before_another_holder_is_told() {
     let server = Server::start();
     let directory = Directory::new();
     let options = ["--lease", "1s", "--kill-after", "300ms"];
-    let script =
-        r#"sh -c 'trap "" TERM; echo $$ >"$0/below"; while :; do sleep 0.05; done' "$0" & wait"#;
+    // Without the output, which this test would read until it ends.
+    let script = r#"sh -c 'trap "" TERM; echo $$ >"$0/below"; while :; do sleep 0.05; done' "$0" \
+        >&- 2>&- & wait"#;
     let running = start(&server, &directory, &options, script);
     let below = directory.number("below");
     server.command::<()>(&["DEL", "k"]);
