@@ -46,6 +46,10 @@ impl Failure {
         Self::new(USAGE, message)
     }
 
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Returns whether servers that come back may end it.
     pub(crate) fn is_unavailable(&self) -> bool {
         self.code == UNAVAILABLE

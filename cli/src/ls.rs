@@ -2,9 +2,10 @@
 
 use crate::exit::Failure;
 use crate::json;
-use crate::look::{Looking, Seen, lease, shown};
+use crate::look::{Looking, Progress, Seen, lease, shown};
 use crate::out;
 use crate::place::Place;
+use crate::say::say;
 
 /// The exit codes, for the help.
 const CODES: &str = "\
@@ -41,9 +42,10 @@ pub(crate) struct Args {
 /// Runs the subcommand, and returns its exit code.
 pub(crate) async fn run(args: &Args) -> Result<u8, Failure> {
     let mut looking = Looking::at(&args.place).await?;
-    let locks = looking.list(&args.pattern).await;
+    let locks = looking.list(&args.pattern, Progress::shown()).await;
     looking.close().await;
-    let locks = locks?;
+    let (locks, notes) = locks?;
+    notes.iter().for_each(say);
     if args.json {
         let locks: Vec<_> = locks.iter().map(json::of).collect();
         out::line(format_args!("{:#}", serde_json::Value::from(locks)))?;
@@ -70,7 +72,8 @@ fn print(locks: &[Seen]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn row(seen: &Seen) -> [String; 5] {
+/// Returns the columns of the table: key, kind, lease, waiters and who has it.
+pub(crate) fn row(seen: &Seen) -> [String; 5] {
     let mut kind = seen.kind.map(|kind| kind.to_string()).unwrap_or_default();
     if let Some(mode) = seen.mode {
         kind = format!("{kind} ({mode})");

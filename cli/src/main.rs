@@ -22,6 +22,7 @@ mod show;
 mod signals;
 mod supervise;
 mod terminal;
+mod top;
 mod wait;
 mod watch;
 
@@ -42,6 +43,7 @@ enum Command {
     Run(run::Args),
     Ls(ls::Args),
     Show(show::Args),
+    Top(top::Args),
     Watch(watch::Args),
     Break(force::Args),
     Doctor(doctor::Args),
@@ -58,6 +60,7 @@ async fn main() -> ExitCode {
         Command::Run(args) => run::run(&args).await,
         Command::Ls(args) => ls::run(&args).await,
         Command::Show(args) => show::run(&args).await,
+        Command::Top(args) => top::run(&args).await,
         Command::Watch(args) => watch::run(&args).await,
         Command::Break(args) => force::run(&args).await,
         Command::Doctor(args) => doctor::run(&args).await,

@@ -52,7 +52,7 @@ pub(crate) async fn run(args: &Args) -> Result<u8, Failure> {
 }
 
 /// Returns all that is known, a line for each fact.
-fn text(seen: &Seen) -> String {
+pub(crate) fn text(seen: &Seen) -> String {
     let mut lines = vec![format!("key      {}", shown(&seen.key))];
     let mut fact = |name: &str, value: String| lines.push(format!("{name:8} {value}"));
     match (seen.kind, seen.mode) {

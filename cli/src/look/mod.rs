@@ -17,10 +17,10 @@ use lockhound::{Error, Locker};
 pub(crate) use self::kind::Kind;
 use self::kind::{At, Shape};
 use self::post::Post;
+pub(crate) use self::scan::Progress;
 pub(crate) use self::seen::{Holding, Seen, Waiting, lease, shown};
 use crate::exit::{self, Failure};
 use crate::place::Place;
-use crate::say::say;
 
 /// A locker that locks nothing, and a connection to each of its servers.
 pub(crate) struct Looking {
@@ -153,13 +153,19 @@ impl Looking {
         }
     }
 
-    /// Lists the locks whose names match a pattern, sorted by name.
+    /// Lists the locks whose names match a pattern, sorted by name, and what people should know
+    /// about the list.
     ///
     /// # Errors
     /// [`exit::UNAVAILABLE`] if a master of the cluster, or a majority of several servers, does not
     /// answer.
-    pub(crate) async fn list(&mut self, pattern: &str) -> Result<Vec<Seen>, Failure> {
-        let found = scan::scan(&mut self.posts, &self.prefix, pattern).await?;
+    pub(crate) async fn list(
+        &mut self,
+        pattern: &str,
+        progress: Progress,
+    ) -> Result<(Vec<Seen>, Vec<String>), Failure> {
+        let found = scan::scan(&mut self.posts, &self.prefix, pattern, progress).await?;
+        let (found, mut notes) = found;
         let mut locks = Vec::with_capacity(found.len());
         let mut left_out = Vec::new();
         let found: Vec<_> = found.into_iter().collect();
@@ -179,9 +185,9 @@ impl Looking {
         }
         if let [(name, error), ..] = &left_out[..] {
             let (count, name) = (left_out.len(), shown(name));
-            say(format_args!("left out {count}, such as {name}: {error}"));
+            notes.push(format!("left out {count}, such as {name}: {error}"));
         }
         self.label(&mut locks).await;
-        Ok(locks)
+        Ok((locks, notes))
     }
 }

@@ -10,7 +10,6 @@ use lockhound::servers::{ServerReply, Unanswered, Visit};
 use super::kind::{At, Shape, sure_shape};
 use super::post::{self, Post, ask, text, texts};
 use crate::exit::{Failure, UNAVAILABLE};
-use crate::say::say;
 
 /// How many keys a server looks at for one SCAN: it serves nobody else meanwhile.
 const COUNT: &str = "200";
@@ -19,12 +18,16 @@ pub(super) const AT_ONCE: usize = 50;
 /// Progress is shown from then on, and so often.
 const PROGRESS: Duration = Duration::from_secs(1);
 
-/// Asks all servers for keys that are locks, by their names without the prefix.
+/// What a scan tells: the locks by their names without the prefix, and notes for people.
+type Told = (BTreeMap<String, Shape>, Vec<String>);
+
+/// Asks all servers for keys that are locks.
 pub(super) async fn scan(
     posts: &mut [Post],
     prefix: &str,
     pattern: &str,
-) -> Result<BTreeMap<String, Shape>, Failure> {
+    progress: Progress,
+) -> Result<Told, Failure> {
     let all = posts.len();
     let in_cluster = posts.iter().any(Post::is_in_cluster);
     let needed = if in_cluster { all } else { all / 2 + 1 };
@@ -34,17 +37,15 @@ pub(super) async fn scan(
         in_cluster,
         found: BTreeMap::new(),
         unreadable: 0,
-        progress: Progress::new(),
+        progress,
     };
-    let mut answered = 0;
+    let (mut answered, mut notes) = (0, Vec::new());
     for post in posts {
         match scan.server(post).await {
             Ok(()) => answered += 1,
             // No other server has its locks.
             Err(why) if needed == all => return Err(post.failure(why)),
-            Err(why) => {
-                post.failure(why).tell();
-            }
+            Err(why) => notes.push(post.failure(why).message().to_owned()),
         }
     }
     scan.progress.end();
@@ -54,11 +55,11 @@ pub(super) async fn scan(
     }
     if scan.unreadable > 0 {
         let unreadable = scan.unreadable;
-        say(format_args!(
+        notes.push(format!(
             "this user may not read {unreadable} keys: they may be locks"
         ));
     }
-    Ok(scan.found)
+    Ok((scan.found, notes))
 }
 
 struct Scan<'a> {
@@ -160,24 +161,35 @@ fn escaped(text: &str) -> String {
 }
 
 /// A line on a terminal that says how far it is.
-struct Progress {
-    next: Instant,
+pub(crate) struct Progress {
+    /// `None` if nothing is shown.
+    next: Option<Instant>,
     is_shown: bool,
 }
 
 impl Progress {
-    fn new() -> Self {
+    /// Is shown on standard error if that is a terminal.
+    pub(crate) fn shown() -> Self {
+        let next = stderr().is_terminal().then(|| Instant::now() + PROGRESS);
         Self {
-            next: Instant::now() + PROGRESS,
+            next,
+            is_shown: false,
+        }
+    }
+
+    pub(crate) const fn hidden() -> Self {
+        Self {
+            next: None,
             is_shown: false,
         }
     }
 
     fn tell(&mut self, found: usize) {
-        if Instant::now() < self.next || !stderr().is_terminal() {
+        let now = Instant::now();
+        if self.next.is_none_or(|next| now < next) {
             return;
         }
-        self.next = Instant::now() + PROGRESS;
+        self.next = Some(now + PROGRESS);
         self.is_shown = true;
         // Nothing depends on it.
         drop(stderr().write_all(format!("\rlocks so far: {found}").as_bytes()));

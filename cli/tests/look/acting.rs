@@ -240,9 +240,9 @@ fn without_a_server_nothing_is_done() {
         );
         assert!(!ended.err.contains("secret"), "{ended:?}");
     }
-    for help in ["ls", "show", "watch", "break", "doctor"] {
+    for help in ["ls", "show", "top", "watch", "break", "doctor"] {
         let said = said(&mut lockhound("", [help, "--help"]));
         assert_eq!(said.code, Some(0), "{said:?}");
-        assert!(said.out.contains("Exit codes:\n  0  "), "{said:?}");
+        assert!(said.out.contains("\nExit codes:\n  0  "), "{said:?}");
     }
 }

@@ -5,3 +5,4 @@ mod acting;
 mod common;
 mod doctor;
 mod listing;
+mod terminal;

@@ -1,0 +1,162 @@
+//! `lockhound top`: all locks on a screen that is refreshed.
+
+mod view;
+
+use std::io::{self, IsTerminal as _};
+use std::pin::pin;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use humantime::parse_duration;
+use nix::sys::signal::Signal;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::sleep;
+
+use self::view::{Next, View};
+use crate::exit::{self, Failure};
+use crate::look::{Looking, Progress};
+use crate::place::Place;
+
+/// The exit codes, for the help.
+const CODES: &str = "\
+Keys:
+  q, Ctrl-C   ends it
+  up, down    choose a lock (also k, j, PageUp, PageDown, Home and End)
+  Enter       all about this lock; Esc goes back
+  /           shows only names with a text in them; Enter ends the text, Esc removes it
+  n a w l     sort by name, age, waiters, and what is left of the lease
+
+Exit codes:
+  0    it was ended
+  64   wrong usage: an option or an address, or there is no terminal
+  69   no server, or no majority of several, gave a usable answer at the start
+  70   a fault of lockhound itself";
+
+/// Shows the locks, and goes on showing them
+///
+/// It lists what `lockhound ls` does. The age of a lock is how long this has seen one holder have
+/// it: servers do not tell since when.
+#[derive(Debug, clap::Args)]
+#[command(after_help = CODES)]
+pub(crate) struct Args {
+    /// Only names that match this pattern: * ? and [a-z], as in Redis
+    #[arg(default_value = "*")]
+    pattern: String,
+
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    interval: Duration,
+
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Runs the subcommand, and returns its exit code.
+pub(crate) async fn run(args: &Args) -> Result<u8, Failure> {
+    if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+        let advice = "there is no terminal to show locks on: use lockhound ls";
+        return Err(Failure::usage(advice));
+    }
+    let mut looking = Looking::at(&args.place).await?;
+    let code = match ratatui::try_init() {
+        Ok(mut terminal) => {
+            let code = args.show(&mut looking, &mut terminal).await;
+            ratatui::restore();
+            code
+        }
+        Err(error) => Err(fault(&error)),
+    };
+    looking.close().await;
+    code
+}
+
+fn fault(error: &io::Error) -> Failure {
+    Failure::new(exit::SOFTWARE, format!("the terminal: {error}"))
+}
+
+/// Reads keys in a thread of its own, which ends with the process.
+fn keys() -> UnboundedReceiver<io::Result<Event>> {
+    let (tell, keys) = unbounded_channel();
+    thread::spawn(move || {
+        loop {
+            let read = event::read();
+            let is_over = read.is_err();
+            if tell.send(read).is_err() || is_over {
+                return;
+            }
+        }
+    });
+    keys
+}
+
+impl Args {
+    async fn show(
+        &self,
+        looking: &mut Looking,
+        terminal: &mut DefaultTerminal,
+    ) -> Result<u8, Failure> {
+        let ended = |kind| signal(kind).map_err(|e| fault(&e));
+        let mut terminated = ended(SignalKind::terminate())?;
+        let mut hung_up = ended(SignalKind::hangup())?;
+        tokio::select! {
+            code = self.refresh(looking, terminal) => code,
+            _ = terminated.recv() => Ok(exit::of_signal(Signal::SIGTERM as i32)),
+            _ = hung_up.recv() => Ok(exit::of_signal(Signal::SIGHUP as i32)),
+        }
+    }
+
+    /// Looks again and again. Keys work also while the servers do not answer.
+    async fn refresh(
+        &self,
+        looking: &mut Looking,
+        terminal: &mut DefaultTerminal,
+    ) -> Result<u8, Failure> {
+        let mut keys = keys();
+        let mut view = View::new();
+        loop {
+            {
+                let mut listing = pin!(looking.list(&self.pattern, Progress::hidden()));
+                loop {
+                    draw(terminal, &mut view)?;
+                    tokio::select! {
+                        listed = &mut listing => {
+                            view.update(listed, Instant::now())?;
+                            break;
+                        }
+                        key = keys.recv() => if ends(key, &mut view)? { return Ok(0) },
+                    }
+                }
+            }
+            let mut pause = pin!(sleep(self.interval));
+            loop {
+                draw(terminal, &mut view)?;
+                tokio::select! {
+                    () = &mut pause => break,
+                    key = keys.recv() => if ends(key, &mut view)? { return Ok(0) },
+                }
+            }
+        }
+    }
+}
+
+fn draw(terminal: &mut DefaultTerminal, view: &mut View) -> Result<(), Failure> {
+    let drawn = terminal.draw(|frame| view.draw(frame, Instant::now()));
+    drawn.map(|_| ()).map_err(|e| fault(&e))
+}
+
+/// Returns whether this key ends it.
+fn ends(key: Option<io::Result<Event>>, view: &mut View) -> Result<bool, Failure> {
+    let event = match key {
+        Some(Ok(event)) => event,
+        Some(Err(error)) => return Err(fault(&error)),
+        None => return Ok(true),
+    };
+    // Other events, such as another size, have it drawn again.
+    Ok(match event {
+        Event::Key(key) if key.is_press() => view.press(key) == Next::End,
+        _ => false,
+    })
+}
