@@ -16,6 +16,7 @@
 //! | [`other_languages`] | What do programs in Go, JavaScript, Python and others share? |
 //! | [`testing`] | How is code tested that takes locks? |
 //! | [`operating`] | Which rights, settings and alerts are needed, and what does each warning and error mean? |
+//! | [`from_the_shell`] | How does a script, a cron job or a deployment run under a lock? |
 //! | [`shutting_down`] | What happens to locks when a thread, `main` or a process ends? |
 //!
 //! Words of these pages:
@@ -86,3 +87,6 @@ pub mod operating {}
 
 #[doc = include_str!("../docs/guide/shutting_down.md")]
 pub mod shutting_down {}
+
+#[doc = include_str!("../docs/guide/from_the_shell.md")]
+pub mod from_the_shell {}

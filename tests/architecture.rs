@@ -116,6 +116,24 @@ const LAYERS: [Layer; 6] = [
     },
 ];
 
+/// The modules of cli/src/, from top to bottom: each may use those behind it.
+const CLI: [&str; 14] = [
+    "main",
+    "generate",
+    "run",
+    "wait",
+    "supervise",
+    "child",
+    "leash",
+    "signals",
+    "raw",
+    "terminal",
+    "place",
+    "log",
+    "exit",
+    "say",
+];
+
 /// The modules of doctor/src/, from top to bottom: each may use those behind it.
 const DOCTOR: [&str; 13] = [
     "examine",
@@ -208,29 +226,33 @@ fn the_source_keeps_its_architecture() {
 }
 
 #[test]
-fn the_doctor_keeps_the_same_rules() {
-    // A published package does not have it.
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("doctor/src");
-    if !directory.exists() {
-        return;
+fn the_doctor_and_the_command_line_keep_the_same_rules() {
+    for (package, known) in [("doctor", &DOCTOR[..]), ("cli", &CLI)] {
+        // A published package does not have them.
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join(package)
+            .join("src");
+        if !directory.exists() {
+            continue;
+        }
+        let sources = read(&directory, "");
+        let mut modules: Vec<&str> = sources.iter().filter_map(Source::module).collect();
+        modules.sort_by_key(|module| known.iter().position(|it| it == module));
+        assert_eq!(
+            modules, known,
+            "left the modules of {package}/src/, right those in the table of this test"
+        );
+        let complaints: Vec<String> = sources
+            .iter()
+            .flat_map(|source| [style(source), upwards(source, known)].concat())
+            .collect();
+        assert!(
+            complaints.is_empty(),
+            "{} complaints about {package}/:\n{}",
+            complaints.len(),
+            complaints.join("\n")
+        );
     }
-    let sources = read(&directory, "");
-    let mut modules: Vec<&str> = sources.iter().filter_map(Source::module).collect();
-    modules.sort_by_key(|module| DOCTOR.iter().position(|known| known == module));
-    assert_eq!(
-        modules, DOCTOR,
-        "left the modules of doctor/src/, right those in the table of this test"
-    );
-    let complaints: Vec<String> = sources
-        .iter()
-        .flat_map(|source| [style(source), upwards(source, &DOCTOR)].concat())
-        .collect();
-    assert!(
-        complaints.is_empty(),
-        "{} complaints about doctor/:\n{}",
-        complaints.len(),
-        complaints.join("\n")
-    );
 }
 
 #[test]
@@ -323,7 +345,7 @@ fn written() -> Vec<PathBuf> {
     files.retain(|path| path.is_file());
     // A published package does not have all of them.
     for directory in [
-        "src", "tests", "lua", "examples", "docs", "bench", "recipes", "doctor", ".cargo",
+        "src", "tests", "lua", "examples", "docs", "bench", "recipes", "doctor", "cli", ".cargo",
     ] {
         files_below(&root.join(directory), &mut files);
     }

@@ -18,6 +18,8 @@ pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// The library reported a fault of its own.
 pub(crate) const SOFTWARE: u8 = 70;
+/// A file cannot be written.
+pub(crate) const CANNOT_WRITE: u8 = 73;
 /// The lock was lost while it was needed.
 pub(crate) const LOST: u8 = 74;
 /// The lock is held, and the time to wait is over.

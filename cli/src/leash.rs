@@ -20,7 +20,8 @@ pub(crate) struct Leash {
 }
 
 impl Leash {
-    /// Starts the process. It is in a group of its own, so that signals to this one's do not end it.
+    /// Starts the process. It is in a group of its own, so that signals to this one's do not end
+    /// it.
     pub(crate) fn start() -> io::Result<Self> {
         let shell = Command::new("/bin/sh")
             .args(["-c", WATCH])

@@ -8,6 +8,7 @@ mod child;
 mod doctor;
 mod exit;
 mod force;
+mod generate;
 mod json;
 mod leash;
 mod log;
@@ -28,7 +29,7 @@ mod watch;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// Distributed locks on Redis and Valkey, for shells, cron jobs and deployments.
 #[derive(Debug, Parser)]
@@ -39,6 +40,7 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "a process has one")]
 enum Command {
     Run(run::Args),
     Ls(ls::Args),
@@ -47,6 +49,8 @@ enum Command {
     Watch(watch::Args),
     Break(force::Args),
     Doctor(doctor::Args),
+    #[command(hide = true)]
+    Generate(generate::Args),
 }
 
 /// Runs on one thread: the kernel kills the command of `run` when the thread that started it ends.
@@ -64,6 +68,7 @@ async fn main() -> ExitCode {
         Command::Watch(args) => watch::run(&args).await,
         Command::Break(args) => force::run(&args).await,
         Command::Doctor(args) => doctor::run(&args).await,
+        Command::Generate(args) => generate::run(&args, Cli::command()),
     };
     ended.unwrap_or_else(|failure| failure.tell()).into()
 }

@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus};
 use std::ptr;
 
 use nix::libc;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, killpg, sigaction};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, killpg, raise, sigaction};
 use nix::unistd::{Pid, getpgrp, getpid};
 
 use crate::terminal;
@@ -25,8 +25,9 @@ pub(crate) fn is_ignored(signal: Signal) -> bool {
 
 /// Stops the process group of this process, as Ctrl-Z would if the signal were not handled here.
 ///
-/// Returns when the group is continued, and at once if nobody could continue it (an orphaned process
-/// group). The kernel chooses the main thread to act on the signal, and that thread calls this.
+/// Returns when the group is continued, and at once if nobody could continue it (an orphaned
+/// process group). The kernel chooses the main thread to act on the signal, and that thread calls
+/// this.
 pub(crate) fn stop_own_group() -> nix::Result<()> {
     let usual = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default action runs no code of this process.
@@ -35,6 +36,14 @@ pub(crate) fn stop_own_group() -> nix::Result<()> {
     // SAFETY: it is the handler that was in place before.
     unsafe { sigaction(Signal::SIGTSTP, &handler) }?;
     stopped
+}
+
+/// Ends this process by a signal, as if it had not been handled here.
+pub(crate) fn end_by(signal: Signal) -> nix::Result<()> {
+    let usual = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: the default action runs no code of this process.
+    unsafe { sigaction(signal, &usual) }?;
+    raise(signal)
 }
 
 /// Returns how the state of a child has changed since the last call: it stopped or ended.
@@ -73,7 +82,7 @@ fn die_with(parent: Pid) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
     // It may have ended before the call: then no signal comes.
     if nix::unistd::getppid() != parent {
-        nix::sys::signal::raise(Signal::SIGKILL)?;
+        raise(Signal::SIGKILL)?;
     }
     Ok(())
 }

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 use clap::{ArgAction, ValueEnum};
 use humantime::parse_duration;
 use lockhound::{Error, Locker, MultiGuard, MultiLock, Owner};
+use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::child::Child;
 use crate::exit::{self, Failure};
 use crate::log;
 use crate::place::Place;
+use crate::raw;
 use crate::say::say;
 use crate::signals::Signals;
 use crate::supervise::{Ended, Supervisor};
@@ -33,6 +35,15 @@ Exit codes:
   127  the command was not found";
 
 /// Waits for a lock, runs a command while it is held, and releases it
+///
+/// lockhound run [OPTIONS] KEY.. -- CMD [ARG]..
+///
+/// The lock is renewed while the command runs. If it is lost, the command and what it started in
+/// its process group are ended. Signals are passed on to this group, Ctrl-Z stops both, and a
+/// second INT kills it.
+///
+/// The command finds the names of the locks in LOCKHOUND_KEY, their fencing tokens in
+/// LOCKHOUND_FENCE (each on a line of its own), and in LOCKHOUND_OWNER who holds them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Args {
@@ -97,6 +108,23 @@ enum OnLost {
     Warn,
 }
 
+/// How the subcommand ends.
+#[derive(Debug)]
+struct End {
+    code: u8,
+    /// Whether Ctrl-C ended the command.
+    interrupted: bool,
+}
+
+impl End {
+    fn with(code: u8) -> Self {
+        Self {
+            code,
+            interrupted: false,
+        }
+    }
+}
+
 /// Runs the subcommand, and returns its exit code.
 pub(crate) async fn run(args: &Args) -> Result<u8, Failure> {
     let keys = names(&args.keys)?;
@@ -110,9 +138,15 @@ pub(crate) async fn run(args: &Args) -> Result<u8, Failure> {
         Ok(connected) => connected?,
         Err(signal) => return Ok(exit::of_signal(signal as i32)),
     };
-    let code = args.run(&keys, &locker, &mut signals).await;
+    let ended = args.run(&keys, &locker, &mut signals).await;
     locker.close().await;
-    code
+    let End { code, interrupted } = ended?;
+    if interrupted {
+        // A shell ends its script only if Ctrl-C has ended this process, too. Otherwise the exit
+        // code says the same.
+        let _: nix::Result<()> = raw::end_by(Signal::SIGINT);
+    }
+    Ok(code)
 }
 
 impl Args {
@@ -121,7 +155,7 @@ impl Args {
         keys: &[&str],
         locker: &Locker,
         signals: &mut Signals,
-    ) -> Result<u8, Failure> {
+    ) -> Result<End, Failure> {
         let owner = Owner::new();
         let locks = self.locks(keys, locker).owned_by(owner.clone());
         let taken = if self.verbose > 0 {
@@ -132,15 +166,19 @@ impl Args {
         };
         let guard = match taken {
             Ok(Ok(Some(guard))) => guard,
-            Ok(Ok(None)) => return Ok(self.conflict()),
+            Ok(Ok(None)) => return Ok(End::with(self.conflict())),
             Ok(Err(error)) => return Err(error.into()),
-            Err(signal) => return Ok(exit::of_signal(signal as i32)),
+            Err(signal) => return Ok(End::with(exit::of_signal(signal as i32))),
         };
         let owner = format!("{}:{owner}", locker.id());
         let variables = variables(keys, locker, &guard, owner);
         let ended = self.supervise(&guard, &variables, signals).await;
         let released = guard.unlock().await;
-        self.code(ended?, released)
+        let ended = ended?;
+        Ok(End {
+            code: self.code(ended, released),
+            interrupted: ended.interrupted,
+        })
     }
 
     /// Runs the command until it ends.
@@ -170,7 +208,7 @@ impl Args {
     }
 
     /// Returns the exit code of a command that has ended.
-    fn code(&self, ended: Ended, released: Result<(), Error>) -> Result<u8, Failure> {
+    fn code(&self, ended: Ended, released: Result<(), Error>) -> u8 {
         let lost = match released {
             Ok(()) => ended.lost,
             Err(lost @ Error::Lost { .. }) => {
@@ -186,9 +224,9 @@ impl Args {
             }
         };
         if lost && self.on_lost == OnLost::Kill {
-            return Ok(exit::LOST);
+            return exit::LOST;
         }
-        Ok(exit::of_status(ended.status))
+        exit::of_status(ended.status)
     }
 
     fn locks(&self, keys: &[&str], locker: &Locker) -> MultiLock {

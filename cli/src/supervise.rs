@@ -36,6 +36,8 @@ pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     /// Whether the lock was lost before, and that was said.
     pub(crate) lost: bool,
+    /// Whether Ctrl-C ended it.
+    pub(crate) interrupted: bool,
 }
 
 /// What has happened so far.
@@ -67,13 +69,16 @@ impl Supervisor<'_> {
                 () = until(state.deadline) => self.kill(&mut state),
             }
         };
-        self.end_terminal(status);
+        let interrupted = self.end_terminal(status);
         if state.lost && self.kill_after.is_some() {
             self.end_group(&mut state).await;
         }
         self.child.let_off();
-        let lost = state.lost;
-        Ok(Ended { status, lost })
+        Ok(Ended {
+            status,
+            lost: state.lost,
+            interrupted,
+        })
     }
 
     /// Returns how the command ended, if it did.
@@ -165,24 +170,22 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Takes the terminal back from a command that has ended.
+    /// Takes the terminal back from a command that has ended, and returns whether Ctrl-C ended it.
     ///
-    /// If a key ended it, the others of this group are told, who would have got the same signal from
-    /// the terminal: without it a script would go on after Ctrl-C.
-    fn end_terminal(&self, status: ExitStatus) {
-        let Some(terminal) = self.terminal else {
-            return;
+    /// The others of this process group, such as the shell of a script, are told of a key that
+    /// ended it: they would have got the same signal from the terminal.
+    fn end_terminal(&self, status: ExitStatus) -> bool {
+        let group = self.child.group();
+        let Some(terminal) = self.terminal.filter(|it| it.is_of(group)) else {
+            return false;
         };
-        if !terminal.is_of(self.child.group()) {
-            return;
-        }
         terminal.take_back();
-        for key in [Signal::SIGINT, Signal::SIGQUIT] {
-            if status.signal() == Some(key as i32) {
-                // This process is in the group, so it exists.
-                let _: nix::Result<()> = killpg(getpgrp(), key);
-            }
+        let ended_by = |key: &Signal| status.signal() == Some(*key as i32);
+        if let Some(key) = [Signal::SIGINT, Signal::SIGQUIT].into_iter().find(ended_by) {
+            // This process is in the group, so it exists.
+            let _: nix::Result<()> = killpg(getpgrp(), key);
         }
+        ended_by(&Signal::SIGINT)
     }
 }
 

@@ -1,0 +1,174 @@
+//! What the tests of the command share: servers, and the command with its output.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test target uses a part of it"
+)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../../../../tests/common/clock.rs"]
+pub mod clock;
+#[path = "../../../../tests/common/server.rs"]
+pub mod server;
+#[path = "../../../../tests/common/tls.rs"]
+pub mod tls;
+
+use std::ffi::OsStr;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+pub use server::Server;
+
+/// How long something may take that happens at once on an idle machine.
+const SOON: Duration = Duration::from_secs(20);
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_lockhound");
+
+/// Returns `lockhound` with these arguments and this server, and nothing else from the environment
+/// of the test.
+pub fn lockhound<S: AsRef<OsStr>>(server: &Server, args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = without_server(args);
+    command.env("LOCKHOUND_URL", server.url());
+    command
+}
+
+pub fn without_server<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(PROGRAM);
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"LOCKHOUND_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// What a command said, and how it ended.
+#[derive(Debug)]
+pub struct Said {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+/// Runs a command to its end.
+pub fn said(command: &mut Command) -> Said {
+    Said::of(&command.output().unwrap())
+}
+
+impl Said {
+    fn of(output: &Output) -> Self {
+        assert_eq!(output.status.signal(), None, "{output:?}");
+        Self {
+            code: output.status.code(),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// A command that runs. It is killed when it is dropped.
+pub struct Running(Option<Child>);
+
+impl Running {
+    pub fn start(command: &mut Command) -> Self {
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(Some(command.spawn().unwrap()))
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.as_ref().unwrap().id()
+    }
+
+    pub fn send(&self, signal: Signal) {
+        send(self.id(), signal);
+    }
+
+    /// Waits for its end.
+    pub fn end(mut self) -> Said {
+        Said::of(&self.0.take().unwrap().wait_with_output().unwrap())
+    }
+
+    /// Kills it, as `kill -9` does.
+    pub fn kill(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+pub fn send(process: u32, signal: Signal) {
+    kill_process(Pid::from_raw(process.cast_signed()).unwrap(), signal).unwrap();
+}
+
+/// Waits until a condition holds.
+pub fn eventually(what: &str, so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < SOON, "{what}: not within {SOON:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Returns whether a process runs: it is there, and no zombie.
+pub fn runs(process: u32) -> bool {
+    state(process).is_some_and(|state| state != 'Z')
+}
+
+/// Returns the state of a process, as ps(1) shows it.
+pub fn state(process: u32) -> Option<char> {
+    let output = Command::new("ps")
+        .args(["-o", "state=", "-p", &process.to_string()])
+        .output();
+    String::from_utf8(output.unwrap().stdout)
+        .unwrap()
+        .trim()
+        .chars()
+        .next()
+}
+
+/// A directory of its own, which is deleted when it is dropped.
+pub struct Directory(PathBuf);
+
+impl Directory {
+    pub fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("lockhound-cli-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Returns what a file has; nothing if there is none.
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.file(name)).unwrap_or_default()
+    }
+
+    /// Waits until a file has a whole line with a number, and returns it.
+    pub fn number(&self, name: &str) -> u32 {
+        eventually(name, || self.read(name).ends_with('\n'));
+        self.read(name).trim().parse().unwrap()
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}

@@ -1,0 +1,281 @@
+//! What ends a command that runs: signals, `kill -9` of each process, and the loss of the lock.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::common::{Directory, PROGRAM, Running, Server, eventually, lockhound, runs, send};
+
+/// Runs a script with a directory as `$0`, once it has written its process id into `pid` there.
+fn start(server: &Server, directory: &Directory, options: &[&str], script: &str) -> Running {
+    let script = format!("echo $$ >\"$0/new\"; {script}");
+    let args = [&["run"], options, &["k", "--", "sh", "-c", &script]].concat();
+    let running = Running::start(lockhound(server, args).arg(directory.path()));
+    directory.number("new");
+    running
+}
+
+/// A script that tells when it is ready for signals, and then waits for them.
+fn ready(traps: &str) -> String {
+    format!(r#"{traps}; echo 1 >"$0/ready"; while :; do sleep 0.05; done"#)
+}
+
+/// A script with a process below it, both of which ignore TERM.
+const STUBBORN: &str = r#"trap "" TERM
+    sh -c 'echo $$ >"$0/below"; while :; do sleep 0.05; done' "$0" &
+    wait; sleep 1000"#;
+
+#[test]
+fn signals_reach_the_command_and_its_status_returns() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let script = ready(
+        r#"for s in INT HUP QUIT USR1 USR2 WINCH; do trap "echo $s >>\"$0/got\"" $s; done; trap "exit 5" TERM"#,
+    );
+    let running = start(&server, &directory, &[], &script);
+    directory.number("ready");
+    for (signal, name) in [
+        (Signal::INT, "INT"),
+        (Signal::HUP, "HUP"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+        (Signal::WINCH, "WINCH"),
+    ] {
+        running.send(signal);
+        eventually(name, || {
+            directory.read("got").ends_with(&format!("{name}\n"))
+        });
+    }
+    running.send(Signal::TERM);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(5));
+    assert!(!ended.err.contains("lockhound:"), "{ended:?}");
+    assert!(!server.exists("k"));
+}
+
+#[test]
+fn a_signal_reaches_the_whole_group() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let below = r#"sh -c 'echo $$ >"$0/below"; exec sleep 1000' "$0" & wait"#;
+    let running = start(&server, &directory, &[], below);
+    let below = directory.number("below");
+    running.send(Signal::TERM);
+    assert_eq!(running.end().code, Some(143));
+    eventually("the process below has ended", || !runs(below));
+}
+
+#[test]
+fn a_second_interrupt_ends_a_command_that_ignores_the_first() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let script = ready(r#"trap "echo 1 >\"$0/got\"" INT"#);
+    let running = start(&server, &directory, &[], &script);
+    directory.number("ready");
+    running.send(Signal::INT);
+    directory.number("got");
+    assert!(runs(directory.number("new")));
+    running.send(Signal::INT);
+    assert_eq!(running.end().code, Some(137));
+    assert!(!server.exists("k"));
+}
+
+#[test]
+fn a_signal_ends_the_wait() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let holder = start(&server, &directory, &[], "sleep 1000");
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::USR1, 138)] {
+        let args = ["run", "-v", "k", "--", "echo", "inside"];
+        let mut command = lockhound(&server, args);
+        let path = directory.file("waits");
+        command.stderr(std::fs::File::create(&path).unwrap());
+        let mut waiting = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+        eventually("it waits", || directory.read("waits").contains("waiting"));
+        send(waiting.id(), signal);
+        assert_eq!(waiting.wait().unwrap().code(), Some(code));
+    }
+    drop(holder);
+    server.command::<()>(&["DEL", "k"]);
+    // None of them has left anything behind.
+    let next = lockhound(&server, ["run", "-n", "k", "--", "true"]).status();
+    assert!(next.unwrap().success());
+}
+
+#[test]
+fn a_signal_that_the_caller_ignores_stays_ignored() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let script = format!(
+        r#"trap "" HUP; exec {PROGRAM} run k -- sh -c 'echo $$ >"$0/new"; sleep 1000' "$0""#
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).arg(directory.path());
+    let running = Running::start(command.env("LOCKHOUND_URL", server.url()));
+    let inside = directory.number("new");
+    running.send(Signal::HUP);
+    send(inside, Signal::HUP);
+    // Signals are delivered in order: this one would come second.
+    running.send(Signal::USR1);
+    assert_eq!(running.end().code, Some(138));
+}
+
+#[test]
+fn the_command_and_what_it_started_die_with_a_wrapper_that_is_killed() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let running = start(&server, &directory, &["--lease", "1s"], STUBBORN);
+    let processes = [directory.number("new"), directory.number("below")];
+    let killed = Instant::now();
+    running.kill();
+    for process in processes {
+        eventually("it has ended", || !runs(process));
+    }
+    let next = lockhound(&server, ["run", "--lease", "1s", "k", "--", "true"]).status();
+    assert!(next.unwrap().success());
+    assert!(killed.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn nothing_is_left_when_a_command_ends() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let running = start(&server, &directory, &[], "exec sleep 1000");
+    let command = directory.number("new");
+    let children = || {
+        let id = running.id().to_string();
+        let output = Command::new("ps")
+            .args(["-o", "pid=", "--ppid", &id])
+            .output();
+        let text = String::from_utf8(output.unwrap().stdout).unwrap();
+        text.split_whitespace()
+            .map(|id| id.parse().unwrap())
+            .collect::<Vec<u32>>()
+    };
+    let children = children();
+    assert_eq!(children.len(), 2, "the command, and the leash");
+    send(command, Signal::KILL);
+    assert_eq!(running.end().code, Some(137));
+    assert!(!server.exists("k"), "it is free at once");
+    assert!(children.into_iter().all(|child| !runs(child)));
+}
+
+#[test]
+fn what_a_command_leaves_behind_lives_on() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let script = r#"sh -c 'echo $$ >"$0/below"; exec sleep 1000' "$0" >&- 2>&- &
+        while ! [ -s "$0/below" ]; do sleep 0.01; done"#;
+    assert_eq!(start(&server, &directory, &[], script).end().code, Some(0));
+    let below = directory.number("below");
+    assert!(runs(below));
+    send(below, Signal::KILL);
+}
+
+#[test]
+fn a_server_that_dies_ends_the_command() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let script = ready(r#"trap "echo 1 >\"$0/got\"; exit 0" TERM"#);
+    let running = start(&server, &directory, &["--lease", "1s"], &script);
+    directory.number("ready");
+    server.kill();
+    let ended = running.end();
+    assert_eq!(ended.code, Some(74), "{ended:?}");
+    assert_eq!(directory.read("got"), "1\n");
+    // The shell may have a line of its own.
+    assert_eq!(ended.err.matches("lockhound:").count(), 1, "{ended:?}");
+    assert!(
+        ended.err.contains("\"k\" is lost: its renewals failed"),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn a_stubborn_command_is_killed_after_its_time() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let options = ["--lease", "1s", "--kill-after", "500ms"];
+    let running = start(&server, &directory, &options, STUBBORN);
+    let processes = [directory.number("new"), directory.number("below")];
+    let deleted = Instant::now();
+    server.command::<()>(&["DEL", "k"]);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(74), "{ended:?}");
+    assert!(
+        ended.err.contains("is lost: the server no longer has it"),
+        "{ended:?}"
+    );
+    assert!(deleted.elapsed() > Duration::from_millis(500));
+    assert!(processes.into_iter().all(|process| !runs(process)));
+}
+
+/// The command itself ends at TERM, and what it started does not.
+#[test]
+fn what_a_command_started_ends_before_another_holder_is_told() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let options = ["--lease", "1s", "--kill-after", "300ms"];
+    let script =
+        r#"sh -c 'trap "" TERM; echo $$ >"$0/below"; while :; do sleep 0.05; done' "$0" & wait"#;
+    let running = start(&server, &directory, &options, script);
+    let below = directory.number("below");
+    server.command::<()>(&["DEL", "k"]);
+    assert_eq!(running.end().code, Some(74));
+    assert!(!runs(below));
+}
+
+#[test]
+fn a_stopped_command_is_ended_as_well() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let running = start(&server, &directory, &["--lease", "1s"], "sleep 1000");
+    send(directory.number("new"), Signal::STOP);
+    server.command::<()>(&["DEL", "k"]);
+    assert_eq!(running.end().code, Some(74));
+}
+
+#[test]
+fn a_loss_may_be_a_warning_only() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let options = ["--lease", "1s", "--on-lost", "warn"];
+    let script = r#"until [ -e "$0/go" ]; do sleep 0.02; done; exit 6"#;
+    let running = start(&server, &directory, &options, script);
+    server.command::<()>(&["DEL", "k"]);
+    // Somebody else is inside by now.
+    let other = lockhound(&server, ["run", "k", "--", "true"]).status();
+    assert!(other.unwrap().success());
+    // At least one renewal has found it.
+    let third = Duration::from_millis(334);
+    std::thread::sleep(3 * third);
+    std::fs::write(directory.file("go"), "").unwrap();
+    let ended = running.end();
+    assert_eq!(ended.code, Some(6), "{ended:?}");
+    assert_eq!(ended.err.matches("is lost: ").count(), 1, "{ended:?}");
+}
+
+#[test]
+fn a_loss_that_only_the_release_finds_is_reported() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let script = r#"until [ -e "$0/go" ]; do sleep 0.02; done"#;
+    let running = start(&server, &directory, &[], script);
+    server.command::<()>(&["DEL", "k"]);
+    std::fs::write(directory.file("go"), "").unwrap();
+    let ended = running.end();
+    assert_eq!(ended.code, Some(74), "{ended:?}");
+    assert!(ended.err.contains("the command has ended"), "{ended:?}");
+}
+
+#[test]
+fn a_maximum_ends_the_command() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let running = start(&server, &directory, &["--max-hold", "300ms"], "sleep 1000");
+    let ended = running.end();
+    assert_eq!(ended.code, Some(74), "{ended:?}");
+    assert!(ended.err.contains("max_hold"), "{ended:?}");
+}
