@@ -117,7 +117,7 @@ const LAYERS: [Layer; 6] = [
 ];
 
 /// The modules of cli/src/, from top to bottom: each may use those behind it.
-const CLI: [&str; 14] = [
+const CLI: [&str; 23] = [
     "main",
     "generate",
     "run",
@@ -128,6 +128,15 @@ const CLI: [&str; 14] = [
     "signals",
     "raw",
     "terminal",
+    "top",
+    "ls",
+    "show",
+    "watch",
+    "force",
+    "doctor",
+    "json",
+    "look",
+    "out",
     "place",
     "log",
     "exit",
@@ -238,6 +247,8 @@ fn the_doctor_and_the_command_line_keep_the_same_rules() {
         let sources = read(&directory, "");
         let mut modules: Vec<&str> = sources.iter().filter_map(Source::module).collect();
         modules.sort_by_key(|module| known.iter().position(|it| it == module));
+        // One that is a directory has several files.
+        modules.dedup();
         assert_eq!(
             modules, known,
             "left the modules of {package}/src/, right those in the table of this test"

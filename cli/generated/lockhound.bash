@@ -77,7 +77,7 @@ _lockhound() {
 
     case "${cmd}" in
         lockhound)
-            opts="-h -V --help --version run generate ls show top watch break doctor help"
+            opts="-h -V --help --version run ls show top watch break doctor generate help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -185,7 +185,7 @@ _lockhound() {
             return 0
             ;;
         lockhound__subcmd__help)
-            opts="run generate ls show top watch break doctor help"
+            opts="run ls show top watch break doctor generate help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -43,14 +43,14 @@ struct Cli {
 #[allow(clippy::large_enum_variant, reason = "a process has one")]
 enum Command {
     Run(run::Args),
-    #[command(hide = true)]
-    Generate(generate::Args),
     Ls(ls::Args),
     Show(show::Args),
     Top(top::Args),
     Watch(watch::Args),
     Break(force::Args),
     Doctor(doctor::Args),
+    #[command(hide = true)]
+    Generate(generate::Args),
 }
 
 /// Runs on one thread: the kernel kills the command of `run` when the thread that started it ends.
@@ -62,13 +62,13 @@ async fn main() -> ExitCode {
     };
     let ended = match cli.command {
         Command::Run(args) => run::run(&args).await,
-        Command::Generate(args) => generate::run(&args, Cli::command()),
         Command::Ls(args) => ls::run(&args).await,
         Command::Show(args) => show::run(&args).await,
         Command::Top(args) => top::run(&args).await,
         Command::Watch(args) => watch::run(&args).await,
         Command::Break(args) => force::run(&args).await,
         Command::Doctor(args) => doctor::run(&args).await,
+        Command::Generate(args) => generate::run(&args, Cli::command()),
     };
     ended.unwrap_or_else(|failure| failure.tell()).into()
 }

@@ -186,16 +186,15 @@ async fn each_kind_is_told_by_its_key() {
     plainly.close().await;
 }
 
-/// The README has the rights of a user that may look.
+/// The guide has the rights of a user that may look.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_that_may_only_look_sees_all() {
     let server = Server::start();
-    let readme = include_str!("../../README.md");
-    let line = readme
-        .lines()
-        .find(|line| line.starts_with("ACL SETUSER looker "))
-        .unwrap();
-    server.command::<()>(&line.split(' ').collect::<Vec<_>>());
+    let guide = include_str!("../../../docs/guide/from_the_shell.md");
+    let (_, line) = guide.split_once("redis-cli ACL SETUSER looker ").unwrap();
+    let line = line.split("```").next().unwrap().replace(['\\', '\''], "");
+    let rules: Vec<_> = line.split_whitespace().collect();
+    server.command::<()>(&[&["ACL", "SETUSER", "looker"][..], &rules].concat());
     let locks = locker(&server, "tester").await;
     let held = (
         locks.get("a").lock().await.unwrap(),

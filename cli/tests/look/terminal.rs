@@ -21,7 +21,8 @@ impl Terminal {
         let size = ["-x", "80", "-y", "24"];
         let start = ["-f", "/dev/null", "new-session", "-d"];
         terminal.tmux(&[&start[..], &size, &[&shell]].concat());
-        terminal.types(&format!("lockhound() {{ {PROGRAM} \"$@\"; }}; clear"));
+        terminal.shows("the shell", |screen| screen.starts_with('$'));
+        terminal.types(&format!("lockhound() {{ {PROGRAM} \"$@\"; }}"));
         terminal
     }
 
@@ -33,6 +34,13 @@ impl Terminal {
         let output = output.expect("tmux is needed: `apt-get install tmux`");
         assert!(output.status.success(), "tmux {args:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Types a line on an empty screen.
+    fn runs(&self, line: &str) {
+        self.types("clear");
+        self.shows("an empty screen", |screen| screen.trim() == "$");
+        self.types(line);
     }
 
     fn types(&self, line: &str) {
@@ -90,7 +98,7 @@ fn a_person_is_asked_before_a_lock_is_broken() {
         ("", 1, "nothing is broken", true),
         ("y", 0, "broken: \"k\", lock", false),
     ] {
-        terminal.types("clear; lockhound break k; echo code $?");
+        terminal.runs("lockhound break k; echo code $?");
         terminal.shows("the question", asks);
         assert!(server.exists("k"));
         terminal.types(answer);
@@ -101,7 +109,7 @@ fn a_person_is_asked_before_a_lock_is_broken() {
     }
     // Somebody else has it by the time of the answer.
     hold(&server, "k");
-    terminal.types("clear; lockhound break k; echo code $?");
+    terminal.runs("lockhound break k; echo code $?");
     terminal.shows("the question", |screen| screen.contains("Break it?"));
     server.command::<()>(&["DEL", "k"]);
     let other = hold(&server, "k");
@@ -121,7 +129,7 @@ fn the_screen_follows_locks_keys_and_its_size() {
     let server = Server::start();
     let owner = hold(&server, "orders:1");
     let terminal = Terminal::new(&server);
-    terminal.types("lockhound top --interval 50ms; echo code $?");
+    terminal.runs("lockhound top --interval 50ms; echo code $?");
     terminal.shows("the lock", |screen| {
         screen.starts_with("locks: 1, by name\n")
             && screen.contains("\norders:1 ")
@@ -149,8 +157,9 @@ fn the_screen_follows_locks_keys_and_its_size() {
     terminal.shows("it is free", |screen| screen.contains("\nkind     free\n"));
     // The screen is as it was before.
     terminal.presses("q");
-    let screen = terminal.shows("the end", |screen| screen.contains("code 0\n"));
-    assert!(!screen.contains("kind     free"), "{screen}");
+    terminal.shows("the end", |screen| {
+        screen.contains("code 0\n") && !screen.contains("kind     free")
+    });
     let piped = said(&mut lockhound(&server.url(), ["top"]));
     assert_eq!((piped.code, &*piped.out), (Some(64), ""), "{piped:?}");
 }
