@@ -168,7 +168,7 @@ fn a_mutant_that_does_not_follow_the_source_is_found() {
 }
 
 /// What the simulation is built from.
-const SOURCE: [&str; 9] = [
+const SOURCE: [&str; 10] = [
     "Cargo.toml",
     "Cargo.lock",
     "README.md",
@@ -178,6 +178,7 @@ const SOURCE: [&str; 9] = [
     "tests",
     "examples",
     "doctor",
+    "cli",
 ];
 
 /// Otherwise no mutant can be built.
