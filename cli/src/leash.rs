@@ -10,8 +10,10 @@ use std::process::{Child, Command, Stdio};
 
 use nix::unistd::Pid;
 
-/// The first line is the group, the second that it may live.
-const WATCH: &str = r#"read -r group || exit; read -r _ || kill -s KILL -- "-$group""#;
+/// The first line is the group, the second that it may live. A signal that ends all processes of a
+/// service, as its stop does, must not end this one first.
+const WATCH: &str = r#"trap '' HUP INT QUIT TERM
+read -r group || exit; read -r _ || kill -s KILL -- "-$group""#;
 
 /// Dropping it kills the command, if it is tied and not yet let off.
 #[derive(Debug)]

@@ -170,6 +170,8 @@ impl Args {
             Ok(Err(error)) => return Err(error.into()),
             Err(signal) => return Ok(End::with(exit::of_signal(signal as i32))),
         };
+        // The machine may have been suspended since.
+        guard.check()?;
         let owner = format!("{}:{owner}", locker.id());
         let variables = variables(keys, locker, &guard, owner);
         let ended = self.supervise(&guard, &variables, signals).await;

@@ -10,7 +10,7 @@ use tokio::signal::unix::{self, SignalKind};
 use crate::raw;
 
 /// The signals that are meant for the command.
-const HANDLED: [Signal; 8] = [
+const HANDLED: [Signal; 9] = [
     Signal::SIGINT,
     Signal::SIGTERM,
     Signal::SIGHUP,
@@ -19,6 +19,7 @@ const HANDLED: [Signal; 8] = [
     Signal::SIGUSR2,
     Signal::SIGWINCH,
     Signal::SIGTSTP,
+    Signal::SIGCONT,
 ];
 
 /// The signals that this process receives, from now on.
@@ -65,7 +66,7 @@ impl Signals {
                 output = &mut future => return Ok(output),
             };
             match signal {
-                Signal::SIGWINCH => {}
+                Signal::SIGWINCH | Signal::SIGCONT => {}
                 // It fails only for a signal or a group that does not exist.
                 Signal::SIGTSTP => drop(raw::stop_own_group()),
                 _ => return Err(signal),

@@ -20,6 +20,9 @@ use crate::terminal::Terminal;
 /// How often the rest of a group is looked for. Nothing says when it is gone.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// How long processes may take to be gone that were killed.
+const GONE: Duration = Duration::from_secs(1);
+
 /// A command that runs while a lock is held.
 #[derive(Debug)]
 pub(crate) struct Supervisor<'a> {
@@ -71,7 +74,7 @@ impl Supervisor<'_> {
         };
         let interrupted = self.end_terminal(status);
         if state.lost && self.kill_after.is_some() {
-            self.end_group(&mut state).await;
+            self.end_group(signals, &mut state).await;
         }
         self.child.let_off();
         Ok(Ended {
@@ -144,11 +147,12 @@ impl Supervisor<'_> {
             say(format_args!("{how}; the command goes on"));
             return;
         };
-        say(format_args!("{how}; the command is ended"));
         self.child.send(Signal::SIGTERM);
         // If it was stopped, TERM is the first that it sees.
         self.child.send(Signal::SIGCONT);
         state.deadline = Some(Instant::now() + kill_after);
+        // Behind that: it may take a while.
+        say(format_args!("{how}; the command is ended"));
     }
 
     fn kill(&self, state: &mut State) {
@@ -158,14 +162,20 @@ impl Supervisor<'_> {
 
     /// Waits until the group of a command that has ended is gone, and kills it when its time is
     /// over.
-    async fn end_group(&self, state: &mut State) {
-        while let Some(deadline) = state.deadline
-            && self.child.group_lives()
-        {
-            if Instant::now() < deadline {
-                sleep(LOOK).await;
-            } else {
-                self.kill(state);
+    async fn end_group(&self, signals: &mut Signals, state: &mut State) {
+        let mut looks_until = Instant::now() + GONE;
+        while self.child.group_lives() {
+            match state.deadline {
+                Some(deadline) if Instant::now() >= deadline => {
+                    self.kill(state);
+                    looks_until = Instant::now() + GONE;
+                }
+                None if Instant::now() >= looks_until => return,
+                _ => {}
+            }
+            tokio::select! {
+                signal = signals.next() => self.pass_on(signal, state),
+                () = sleep(LOOK) => {}
             }
         }
     }

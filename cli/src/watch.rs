@@ -3,13 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use clap::builder::NonEmptyStringValueParser;
-use humantime::{format_rfc3339_millis, parse_duration};
+use humantime::format_rfc3339_millis;
 use tokio::signal::ctrl_c;
 use tokio::time::sleep;
 
 use crate::exit::{self, Failure};
 use crate::json;
-use crate::look::{Looking, Seen};
+use crate::look::{Looking, Seen, interval};
 use crate::out;
 use crate::place::Place;
 use crate::say::say;
@@ -44,16 +44,6 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     place: Place,
-}
-
-/// # Errors
-/// Refuses times that would keep a server busy.
-fn interval(text: &str) -> Result<Duration, String> {
-    let time = parse_duration(text).map_err(|e| e.to_string())?;
-    if time < Duration::from_millis(10) {
-        return Err("it is less than 10ms".to_owned());
-    }
-    Ok(time)
 }
 
 /// Runs the subcommand, and returns its exit code.

@@ -10,7 +10,10 @@ mod post;
 mod scan;
 mod seen;
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
+use humantime::parse_duration;
 use lockhound::servers::{ServerHandle, Unanswered};
 use lockhound::{Error, Locker};
 
@@ -21,6 +24,18 @@ pub(crate) use self::scan::Progress;
 pub(crate) use self::seen::{Holding, Seen, Waiting, lease, shown};
 use crate::exit::{self, Failure};
 use crate::place::Place;
+
+/// Reads the time between two looks.
+///
+/// # Errors
+/// Refuses times that would keep a server busy.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).map_err(|e| e.to_string())?;
+    if time < Duration::from_millis(10) {
+        return Err("it is less than 10ms".to_owned());
+    }
+    Ok(time)
+}
 
 /// A locker that locks nothing, and a connection to each of its servers.
 pub(crate) struct Looking {

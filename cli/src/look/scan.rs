@@ -85,8 +85,8 @@ impl Scan<'_> {
             };
             for keys in texts(keys).chunks(AT_ONCE) {
                 self.keys(post, keys).await?;
-                self.progress.tell(self.found.len());
             }
+            self.progress.tell(self.found.len());
             if next == "0" {
                 return Ok(());
             }

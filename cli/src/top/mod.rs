@@ -7,7 +7,6 @@ use std::pin::pin;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use humantime::parse_duration;
 use nix::sys::signal::Signal;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
@@ -17,7 +16,7 @@ use tokio::time::sleep;
 
 use self::view::{Next, View};
 use crate::exit::{self, Failure};
-use crate::look::{Looking, Progress};
+use crate::look::{Looking, Progress, interval};
 use crate::place::Place;
 
 /// The exit codes, for the help.
@@ -30,7 +29,7 @@ Keys:
   n a w l     sort by name, age, waiters, and what is left of the lease
 
 Exit codes:
-  0    it was ended
+  0    it was ended; 128 + N if signal N ended it
   64   wrong usage: an option or an address, or there is no terminal
   69   no server, or no majority of several, gave a usable answer at the start
   70   a fault of lockhound itself";
@@ -47,7 +46,7 @@ pub(crate) struct Args {
     pattern: String,
 
     /// Time between two looks
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     interval: Duration,
 
     #[command(flatten)]
@@ -67,7 +66,11 @@ pub(crate) async fn run(args: &Args) -> Result<u8, Failure> {
             ratatui::restore();
             code
         }
-        Err(error) => Err(fault(&error)),
+        Err(error) => {
+            // It may have begun.
+            ratatui::restore();
+            Err(fault(&error))
+        }
     };
     looking.close().await;
     code
@@ -101,10 +104,14 @@ impl Args {
         let ended = |kind| signal(kind).map_err(|e| fault(&e));
         let mut terminated = ended(SignalKind::terminate())?;
         let mut hung_up = ended(SignalKind::hangup())?;
+        let mut interrupted = ended(SignalKind::interrupt())?;
+        let mut quit = ended(SignalKind::quit())?;
         tokio::select! {
             code = self.refresh(looking, terminal) => code,
             _ = terminated.recv() => Ok(exit::of_signal(Signal::SIGTERM as i32)),
             _ = hung_up.recv() => Ok(exit::of_signal(Signal::SIGHUP as i32)),
+            _ = interrupted.recv() => Ok(exit::of_signal(Signal::SIGINT as i32)),
+            _ = quit.recv() => Ok(exit::of_signal(Signal::SIGQUIT as i32)),
         }
     }
 

@@ -1,6 +1,9 @@
 //! What ends a command that runs: signals, `kill -9` of each process, and the loss of the lock.
 
+use std::io::Write as _;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -210,6 +213,43 @@ fn a_stubborn_command_is_killed_after_its_time() {
     );
     assert!(deleted.elapsed() > Duration::from_millis(500));
     assert!(processes.into_iter().all(|process| !runs(process)));
+}
+
+/// A bug: it wrote to a reader that had stopped, before it ended the command.
+#[test]
+fn a_command_is_ended_though_nobody_reads_what_is_said() {
+    let (server, directory) = (Server::start(), Directory::new());
+    let (reader, writer) = std::io::pipe().unwrap();
+    let written = Arc::new(AtomicUsize::new(0));
+    let mut full = writer.try_clone().unwrap();
+    let counts = Arc::clone(&written);
+    let filler = std::thread::spawn(move || {
+        while full.write_all(b"x").is_ok() {
+            counts.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let mut last = 0;
+    while last == 0 || last != written.load(Ordering::Relaxed) {
+        last = written.load(Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let script = format!("echo $$ >\"$0/new\"; {STUBBORN}");
+    let options = ["run", "-vv", "--lease", "1s", "--kill-after", "500ms"];
+    let words = [&options[..], &["k", "--", "sh", "-c", &script]].concat();
+    let mut command = lockhound(&server, words);
+    let running = command.arg(directory.path()).stderr(writer).spawn();
+    let running = Mutex::new(running.unwrap());
+    // The command has another end of the pipe.
+    drop(command);
+    let process = directory.number("new");
+    server.command::<()>(&["DEL", "k"]);
+    eventually("it ends", || {
+        let ended = running.lock().unwrap().try_wait().unwrap();
+        ended.is_some_and(|status| status.code() == Some(74))
+    });
+    assert!(!runs(process));
+    drop(reader);
+    filler.join().unwrap();
 }
 
 /// The command itself ends at TERM, and what it started does not.
