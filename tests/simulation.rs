@@ -63,8 +63,6 @@ const SEEDS: u64 = 200;
 /// The names of the locks. Fences of the first two are counted in one mark, as those of many locks
 /// are.
 const KEYS: [&str; 3] = ["key 0", "key 585", "key 1"];
-/// The name of the fair lock.
-const FAIR: [&str; 1] = ["printer"];
 /// The names of the read-write locks.
 const READ_WRITE: [&str; 2] = ["prices", "stocks"];
 /// In virtual time: whoever has not returned by then never will.
@@ -111,7 +109,7 @@ impl Program {
         let keys = named(&KEYS[..plan.keys]);
         let read_write = named(&READ_WRITE[..plan.read_write]);
         let semaphores = named(&permits::SEMAPHORES[..plan.semaphores]);
-        let fair = named(&FAIR[..plan.fair]);
+        let fair = named(&worker::FAIR[..plan.fair]);
         let mut observers = Vec::new();
         if plan.elects {
             for locks in &lockers {
@@ -244,18 +242,13 @@ impl Program {
             .for_each(|server| server.delay(Duration::ZERO..=most));
         let forgets = fastrand::choice(victims)
             .filter(|_| plan.remember && plan.servers > 1 && fastrand::bool());
-        let fair = self.fair.iter().map(|key| (key, true));
-        let both = keys.iter().map(|key| (key, false)).chain(fair);
-        for (locks, (key, is_fair)) in self
+        let all = || keys.iter().chain(&*self.fair);
+        for (locks, key) in self
             .lockers
             .iter()
-            .flat_map(|locks| both.clone().map(move |key| (locks, key)))
+            .flat_map(|locks| all().map(move |key| (locks, key)))
         {
-            let lock = match is_fair {
-                true => locks.fair(key.as_str()),
-                false => locks.get(key.as_str()),
-            };
-            let lock = lock.owned_by(Owner::new());
+            let lock = worker::lock(locks, key).owned_by(Owner::new());
             let patience = plan::up_to(most);
             if forgets.is_none() || fastrand::bool() {
                 tasks.spawn(async move { _ = timeout(patience, lock.lock()).await });

@@ -15,6 +15,9 @@ use crate::common::ms;
 use crate::plan::{Plan, one_in, up_to};
 use crate::world::{Entry, Inside, Leaving, Left, Role, World};
 
+/// The names of the fair locks.
+pub const FAIR: [&str; 1] = ["printer"];
+
 /// How deep sections lie in each other.
 pub const DEEPEST: u32 = 3;
 
@@ -48,6 +51,14 @@ pub struct Worker {
     pub depth: u32,
     /// How many runs had an owner of their own.
     pub runs: Arc<AtomicU64>,
+}
+
+/// Returns the lock of this name.
+pub fn lock(locks: &Locker, key: &str) -> Lock {
+    match FAIR.contains(&key) {
+        true => locks.fair(key),
+        false => locks.get(key),
+    }
 }
 
 pub type Boxed<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
@@ -135,11 +146,7 @@ impl Worker {
     }
 
     fn lock(&self, key: &str) -> Lock {
-        let is_fair = self.fair.iter().any(|fair| fair == key);
-        let lock = match is_fair {
-            true => self.locks.fair(key),
-            false => self.locks.get(key),
-        };
+        let lock = lock(&self.locks, key);
         match &self.name {
             Name::Owner(owner) => lock.owned_by(owner.clone()),
             Name::Scope | Name::Task => lock,
