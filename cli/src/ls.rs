@@ -78,12 +78,10 @@ pub(crate) fn row(seen: &Seen) -> [String; 5] {
     if let Some(mode) = seen.mode {
         kind = format!("{kind} ({mode})");
     }
-    // The first that runs out.
-    let shortest = seen.holders.iter().filter_map(|it| it.remaining).min();
     let left = if seen.holders.is_empty() {
         String::new()
     } else {
-        lease(shortest)
+        lease(seen.shortest())
     };
     let who = seen.holders.iter().map(|holder| {
         let name = holder.label.as_ref().unwrap_or(&holder.owner);

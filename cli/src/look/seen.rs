@@ -122,6 +122,11 @@ impl Seen {
         !self.holders.is_empty() && self.holders.iter().all(|it| had(&it.owner))
     }
 
+    /// Returns what is left of the lease that ends first; `None` if there is none.
+    pub(crate) fn shortest(&self) -> Option<Duration> {
+        self.holders.iter().filter_map(|it| it.remaining).min()
+    }
+
     /// Returns what a number of permits or of a latch says.
     pub(crate) fn counted(&self) -> Option<String> {
         let left = self.left?;

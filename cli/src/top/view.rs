@@ -115,13 +115,12 @@ impl View {
         let has = |seen: &&Seen| seen.key.contains(&self.filter);
         let mut rows: Vec<&Seen> = self.locks.iter().filter(has).collect();
         let since = |seen: &Seen| self.ages.get(&seen.key).map(|age| age.since);
-        let left = |seen: &Seen| seen.holders.iter().filter_map(|it| it.remaining).min();
         // They come sorted by name, and stay so where they are equal.
         match self.sort {
             Sort::Name => {}
             Sort::Age => rows.sort_by_key(|seen| since(seen)),
             Sort::Waiters => rows.sort_by_key(|seen| std::cmp::Reverse(seen.waiters.len())),
-            Sort::Lease => rows.sort_by_key(|seen| left(seen).unwrap_or(Duration::MAX)),
+            Sort::Lease => rows.sort_by_key(|seen| seen.shortest().unwrap_or(Duration::MAX)),
         }
         rows
     }
