@@ -2,12 +2,13 @@
 //! place that knows fred.
 //!
 //! A Redis, and each master of a cluster, has three connections: commands, subscriber, renewals.
-//! With `replicas` there is a fourth for what puts a lock on the server: acquires, retakes, the
-//! raise of a fence (`Lane::Grants`, otherwise the connection for commands). One connection would
-//! be enough for a server, but not for fred: it gives an error reply to SUBSCRIBE to the next
-//! command, which on a shared connection is a lock's. Renewals must not wait behind a burst of
-//! acquires, nor end with a connection that is given up because of one. The subscriber speaks
-//! RESP3, since a subscribed connection refuses other commands in RESP2; the others speak RESP2.
+//! With `replicas` there is a fourth for what replicas have to acknowledge: acquires, retakes, the
+//! raise of a fence, counts of latches (`Lane::Grants`, otherwise the connection for commands). One
+//! connection would be enough for a server, but not for fred: it gives an error reply to SUBSCRIBE
+//! to the next command, which on a shared connection is a lock's. Renewals must not wait behind a
+//! burst of acquires, nor end with a connection that is given up because of one. The subscriber
+//! speaks RESP3, since a subscribed connection refuses other commands in RESP2; the others speak
+//! RESP2.
 //!
 //! A node is made and used inside the engine's runtime.
 
@@ -78,9 +79,9 @@ use crate::testing;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
     Commands,
-    /// For scripts that put a lock on the server, and for those that have to come behind them. With
-    /// `replicas` it is a connection of its own, which the WAIT under way may hold up; otherwise it
-    /// is that of the commands.
+    /// For scripts whose writes replicas have to acknowledge, and for those that have to come
+    /// behind them. With `replicas` it is a connection of its own, which the WAIT under way may
+    /// hold up; otherwise it is that of the commands.
     Grants,
     Renewals,
 }
