@@ -6,14 +6,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::tls::{Authority, HOSTS};
-use crate::common::{
-    Directory, PROGRAM, Running, Server, eventually, lockhound, said, without_server,
-};
+use crate::common::{Directory, PROGRAM, Running, Server, lockhound, said, soon, without_server};
 
 /// Starts a command that holds this lock until it is dropped.
 fn hold(server: &Server, key: &str) -> Running {
     let holder = Running::start(&mut lockhound(server, ["run", key, "--", "sleep", "1000"]));
-    eventually("it is held", || server.exists(key));
+    soon("it is held", || server.exists(key));
     holder
 }
 
@@ -163,7 +161,7 @@ fn verbose_names_the_holder() {
     let server = Server::start();
     let mut holder = lockhound(&server, ["run", "a b", "--", "sleep", "1000"]);
     let holder = Running::start(holder.env("LOCKHOUND_LABEL", "web 7"));
-    eventually("the label is there", || {
+    soon("the label is there", || {
         server.exists("a b")
             && server
                 .command::<Vec<String>>(&["KEYS", "lockhound_label:*"])
@@ -262,7 +260,7 @@ fn input_and_output_pass_through() {
         .env("LOCKHOUND_URL", server.url());
     let ended = said(&mut shell);
     assert_eq!((&*ended.out, &*ended.err), ("200000\ny\n", ""));
-    eventually("it is free", || !server.exists("k"));
+    soon("it is free", || !server.exists("k"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::common::{Directory, PROGRAM, Running, Server, eventually, lockhound, runs, send};
+use crate::common::{Directory, PROGRAM, Running, Server, lockhound, runs, send, soon};
 
 /// Runs a script with a directory as `$0`, once it has written its process id into `pid` there.
 fn start(server: &Server, directory: &Directory, options: &[&str], script: &str) -> Running {
@@ -47,7 +47,7 @@ fn signals_reach_the_command_and_its_status_returns() {
         (Signal::WINCH, "WINCH"),
     ] {
         running.send(signal);
-        eventually(name, || {
+        soon(name, || {
             directory.read("got").ends_with(&format!("{name}\n"))
         });
     }
@@ -67,7 +67,7 @@ fn a_signal_reaches_the_whole_group() {
     let below = directory.number("below");
     running.send(Signal::TERM);
     assert_eq!(running.end().code, Some(143));
-    eventually("the process below has ended", || !runs(below));
+    soon("the process below has ended", || !runs(below));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_signal_ends_the_wait() {
         let path = directory.file("waits");
         command.stderr(std::fs::File::create(&path).unwrap());
         let mut waiting = command.stdout(std::process::Stdio::null()).spawn().unwrap();
-        eventually("it waits", || directory.read("waits").contains("waiting"));
+        soon("it waits", || directory.read("waits").contains("waiting"));
         send(waiting.id(), signal);
         assert_eq!(waiting.wait().unwrap().code(), Some(code));
     }
@@ -134,7 +134,7 @@ fn the_command_and_what_it_started_die_with_a_wrapper_that_is_killed() {
     let killed = Instant::now();
     running.kill();
     for process in processes {
-        eventually("it has ended", || !runs(process));
+        soon("it has ended", || !runs(process));
     }
     let next = lockhound(&server, ["run", "--lease", "1s", "k", "--", "true"]).status();
     assert!(next.unwrap().success());
@@ -243,7 +243,7 @@ fn a_command_is_ended_though_nobody_reads_what_is_said() {
     drop(command);
     let process = directory.number("new");
     server.command::<()>(&["DEL", "k"]);
-    eventually("it ends", || {
+    soon("it ends", || {
         let ended = running.lock().unwrap().try_wait().unwrap();
         ended.is_some_and(|status| status.code() == Some(74))
     });

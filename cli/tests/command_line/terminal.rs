@@ -1,73 +1,45 @@
 //! `lockhound run` in a terminal, by tmux: keys, and who may read.
 
+use std::ops::Deref;
 use std::process::Command;
 
-use crate::common::{Directory, PROGRAM, Running, Server, eventually, lockhound, runs, state};
+use crate::common::tmux::Tmux;
+use crate::common::{Directory, PROGRAM, Running, Server, lockhound, runs, soon, state};
 
-/// A terminal with a shell in it, which `L` leads to `lockhound run`. It ends when it is dropped.
+/// A terminal with a shell in it, which `L` leads to `lockhound run`.
 struct Terminal {
-    name: String,
+    tmux: Tmux,
     directory: Directory,
+}
+
+impl Deref for Terminal {
+    type Target = Tmux;
+
+    fn deref(&self) -> &Tmux {
+        &self.tmux
+    }
 }
 
 impl Terminal {
     fn new(server: &Server) -> Self {
-        let terminal = Self {
-            name: format!("lockhound-{}", uuid::Uuid::new_v4()),
-            directory: Directory::new(),
-        };
+        let directory = Directory::new();
         let setup = format!(
             "PS1='$ '; export LOCKHOUND_URL={} D={}; L='{PROGRAM} run --lease 2s k --'\n",
             server.url(),
-            terminal.directory.path().display()
+            directory.path().display()
         );
-        std::fs::write(terminal.directory.file("setup"), setup).unwrap();
-        let setup = terminal.directory.file("setup");
-        let shell = format!("bash --noprofile --rcfile {} -i", setup.display());
-        terminal.tmux(&[
-            "-f",
-            "/dev/null",
-            "new-session",
-            "-d",
-            "-x",
-            "80",
-            "-y",
-            "24",
-            &shell,
-        ]);
+        let file = directory.file("setup");
+        std::fs::write(&file, setup).unwrap();
+        let shell = format!("bash --noprofile --rcfile {} -i", file.display());
+        let tmux = Tmux::start(&shell);
+        let terminal = Self { tmux, directory };
         terminal.shows("$");
         terminal
     }
 
-    fn tmux(&self, args: &[&str]) -> String {
-        let output = Command::new("tmux")
-            .args(["-L", &self.name])
-            .args(args)
-            .output();
-        let output =
-            output.expect("tmux is needed: ./dev test installs it, or `apt-get install tmux`");
-        assert!(output.status.success(), "tmux {args:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// Types a line.
-    fn types(&self, line: &str) {
-        self.tmux(&["send-keys", "-l", line]);
-        self.presses("Enter");
-    }
-
-    /// Presses a key, by tmux's name.
-    fn presses(&self, key: &str) {
-        self.tmux(&["send-keys", key]);
-    }
-
-    fn screen(&self) -> String {
-        self.tmux(&["capture-pane", "-p"])
-    }
-
     /// Waits until the screen has this text.
     fn shows(&self, text: &str) {
-        eventually(text, || self.screen().contains(text));
+        soon(text, || self.screen().contains(text));
     }
 
     /// Writes a script that begins with telling its process id, for [`inside`](Self::inside).
@@ -87,21 +59,6 @@ impl Terminal {
     /// Waits until the script inside has told its process id, and returns it.
     fn inside(&self) -> u32 {
         self.directory.number("inside")
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let screen = Command::new("tmux")
-                .args(["-L", &self.name, "capture-pane", "-p"])
-                .output();
-            eprintln!("{screen:?}");
-        }
-        let end = Command::new("tmux")
-            .args(["-L", &self.name, "kill-server"])
-            .output();
-        drop(end);
     }
 }
 
@@ -160,13 +117,13 @@ fn ctrl_z_stops_both_and_fg_resumes_both() {
     let wrapper = terminal.wrapper();
     terminal.presses("C-z");
     terminal.shows("Stopped");
-    eventually("both are stopped", || {
+    soon("both are stopped", || {
         [inside, wrapper].iter().all(|it| state(*it) == Some('T'))
     });
     // The shell goes on with the line after a stop.
     terminal.types("clear");
     terminal.types("fg; echo ended=$?");
-    eventually("both go on", || {
+    soon("both go on", || {
         [inside, wrapper].iter().all(|it| state(*it) == Some('S'))
     });
     terminal.types("hello");
@@ -186,7 +143,7 @@ fn a_lock_that_was_lost_while_it_was_stopped_ends_the_command_before_it_goes_on(
     terminal.inside();
     terminal.presses("C-z");
     terminal.shows("Stopped");
-    eventually("its lease is over", || !server.exists("k"));
+    soon("its lease is over", || !server.exists("k"));
     terminal.types("clear");
     terminal.types("fg; echo ended=$?");
     terminal.shows("ended=74");
@@ -200,7 +157,7 @@ fn ctrl_z_also_stops_a_wait() {
     let terminal = Terminal::new(&server);
     let hold = ["run", "k", "--", "sleep", "1000"];
     let holder = Running::start(&mut lockhound(&server, hold));
-    eventually("it is held", || server.exists("k"));
+    soon("it is held", || server.exists("k"));
     terminal.types("${L/run/run -v} echo inside; echo ended=$?");
     terminal.shows("is held by");
     terminal.presses("C-z");
@@ -237,13 +194,13 @@ fn a_command_in_the_background_gets_the_terminal_by_fg() {
     terminal.script("inner", "read -r x </dev/tty; echo got=$x");
     terminal.types("$L sh $D/inner &");
     let inside = terminal.inside();
-    eventually("it wants to read, and is stopped", || {
+    soon("it wants to read, and is stopped", || {
         state(inside) == Some('T')
     });
     terminal.types("jobs");
     terminal.shows("Stopped");
     terminal.types("fg; echo ended=$?");
-    eventually("it reads", || state(inside) == Some('S'));
+    soon("it reads", || state(inside) == Some('S'));
     terminal.types("hello");
     terminal.shows("got=hello");
     terminal.shows("ended=0");
@@ -272,7 +229,7 @@ fn ctrl_c_ends_a_command_in_a_pipeline() {
     terminal.types("$L sh $D/inner | cat");
     let inside = terminal.inside();
     terminal.presses("C-c");
-    eventually("it has ended", || !runs(inside) && !server.exists("k"));
+    soon("it has ended", || !runs(inside) && !server.exists("k"));
 }
 
 #[test]
@@ -282,7 +239,7 @@ fn a_terminal_that_closes_ends_the_command() {
     terminal.script("inner", "exec sleep 1000");
     terminal.types("$L sh $D/inner");
     let inside = terminal.inside();
-    terminal.tmux(&["kill-session"]);
-    eventually("it has ended", || !runs(inside));
-    eventually("it is free", || !server.exists("k"));
+    terminal.tells(&["kill-session"]);
+    soon("it has ended", || !runs(inside));
+    soon("it is free", || !server.exists("k"));
 }

@@ -2,12 +2,18 @@
 #![allow(
     dead_code,
     unreachable_pub,
-    reason = "each test target uses a part of it"
+    reason = "the repository's keepers of servers have more than these tests use"
 )]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub mod tmux;
+
 #[path = "../../../../tests/common/clock.rs"]
 pub mod clock;
+#[path = "../../../../tests/common/cluster.rs"]
+pub mod cluster;
+#[path = "../../../../tests/common/labels.rs"]
+pub mod labels;
 #[path = "../../../../tests/common/server.rs"]
 pub mod server;
 #[path = "../../../../tests/common/tls.rs"]
@@ -19,19 +25,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use lockhound::{Locker, LockerBuilder};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 pub use server::Server;
 
 /// How long something may take that happens at once on an idle machine.
-const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(20);
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_lockhound");
 
 /// Returns `lockhound` with these arguments and this server, and nothing else from the environment
 /// of the test.
 pub fn lockhound<S: AsRef<OsStr>>(server: &Server, args: impl IntoIterator<Item = S>) -> Command {
+    at(&server.url(), args)
+}
+
+/// The same with this address, or several.
+pub fn at<S: AsRef<OsStr>>(url: &str, args: impl IntoIterator<Item = S>) -> Command {
     let mut command = without_server(args);
-    command.env("LOCKHOUND_URL", server.url());
+    command.env("LOCKHOUND_URL", url);
     command
 }
 
@@ -64,9 +77,27 @@ impl Said {
         assert_eq!(output.status.signal(), None, "{output:?}");
         Self {
             code: output.status.code(),
-            out: String::from_utf8_lossy(&output.stdout).into_owned(),
-            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+            out: String::from_utf8(output.stdout.clone()).unwrap(),
+            err: String::from_utf8(output.stderr.clone()).unwrap(),
         }
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+
+    /// Returns the row of a table that begins with this, its columns separated by one space.
+    pub fn row(&self, beginning: &str) -> String {
+        let mut lines = self.out.lines();
+        let line = lines.find(|line| line.starts_with(beginning));
+        let line = line.unwrap_or_else(|| panic!("no {beginning}: {}", self.out));
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Returns the first column of a table, without its head.
+    pub fn keys(&self) -> Vec<&str> {
+        let rows = self.out.lines().skip(1);
+        rows.filter_map(|line| line.split(' ').next()).collect()
     }
 }
 
@@ -111,8 +142,33 @@ pub fn send(process: u32, signal: Signal) {
     kill_process(Pid::from_raw(process.cast_signed()).unwrap(), signal).unwrap();
 }
 
-/// Waits until a condition holds.
-pub fn eventually(what: &str, so: impl Fn() -> bool) {
+/// Returns a locker that calls itself so.
+pub async fn locker(server: &Server, label: &str) -> Locker {
+    builder(server, label).connect().await.unwrap()
+}
+
+pub fn builder(server: &Server, label: &str) -> LockerBuilder {
+    Locker::builder().node(server.url()).label(label)
+}
+
+pub const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Waits until a condition holds, for this long and as long again on a busy machine.
+pub async fn eventually(within: Duration, what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(
+            start.elapsed() < 2 * within,
+            "{what}: not within {within:?}"
+        );
+        tokio::time::sleep(ms(2)).await;
+    }
+}
+
+/// Waits until a condition holds, where no future runs.
+pub fn soon(what: &str, so: impl Fn() -> bool) {
     let start = Instant::now();
     while !so() {
         assert!(start.elapsed() < SOON, "{what}: not within {SOON:?}");
@@ -158,7 +214,7 @@ impl Directory {
 
     /// Waits until a file has a whole line with a number, and returns it.
     pub fn number(&self, name: &str) -> u32 {
-        eventually(name, || self.read(name).ends_with('\n'));
+        soon(name, || self.read(name).ends_with('\n'));
         self.read(name).trim().parse().unwrap()
     }
 

@@ -2,23 +2,36 @@
 
 use std::io::Write as _;
 use std::process::Stdio;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::common::{Server, eventually, lockhound, said};
+use crate::common::{SOON, Server, at, eventually, lockhound, said};
 
-const SOON: Duration = Duration::from_secs(20);
+/// Makes a user with all rights, and then these rules. Returns the address with its password.
+fn user(server: &Server, rules: &[&str]) -> String {
+    let all = [
+        "ACL",
+        "SETUSER",
+        "app",
+        "on",
+        ">secret-word",
+        "~*",
+        "&*",
+        "+@all",
+    ];
+    server.command::<()>(&[&all[..], rules].concat());
+    server.url().replace("//", "//app:secret-word@")
+}
 
 #[test]
 fn the_code_of_the_doctor_is_the_state_of_the_servers() {
     let safe = Server::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
-    let kept = said(&mut lockhound(&safe.url(), ["doctor"]));
+    let kept = said(&mut lockhound(&safe, ["doctor"]));
     assert_eq!((kept.code, &*kept.err), (Some(0), ""), "{kept:?}");
     assert!(kept.out.ends_with("\nstate: kept\n"), "{kept:?}");
 
     let forgetful = Server::start();
-    let risk = said(&mut lockhound(&forgetful.url(), ["doctor", "--json"]));
+    let risk = said(&mut lockhound(&forgetful, ["doctor", "--json"]));
     assert_eq!((risk.code, &*risk.err), (Some(1), ""), "{risk:?}");
     let object = risk.json();
     assert_eq!(
@@ -38,20 +51,8 @@ fn the_code_of_the_doctor_is_the_state_of_the_servers() {
             .is_empty()
     );
 
-    forgetful.command::<()>(&[
-        "ACL",
-        "SETUSER",
-        "app",
-        "on",
-        ">secret-word",
-        "~*",
-        "&*",
-        "+@all",
-        "-hsetnx",
-        "-pexpire",
-    ]);
-    let url = forgetful.url().replace("//", "//app:secret-word@");
-    let broken = said(&mut lockhound(&url, ["doctor"]));
+    let url = user(&forgetful, &["-hsetnx", "-pexpire"]);
+    let broken = said(&mut at(&url, ["doctor"]));
     assert_eq!((broken.code, &*broken.err), (Some(2), ""), "{broken:?}");
     assert!(
         broken.out.contains("\nACL SETUSER app +hsetnx +pexpire\n"),
@@ -59,7 +60,7 @@ fn the_code_of_the_doctor_is_the_state_of_the_servers() {
     );
     assert!(broken.out.ends_with("\nstate: broken\n"), "{broken:?}");
     assert!(!broken.out.contains("secret-word"), "{broken:?}");
-    let object = said(&mut lockhound(&url, ["doctor", "--json"])).json();
+    let object = said(&mut at(&url, ["doctor", "--json"])).json();
     assert_eq!(object["acl"], json!(["ACL SETUSER app +hsetnx +pexpire"]));
     assert_eq!(
         object["servers"][0]["missing"],
@@ -71,20 +72,8 @@ fn the_code_of_the_doctor_is_the_state_of_the_servers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_doctor_asks_for_the_rights_of_some_locks() {
     let server = Server::start();
-    server.command::<()>(&[
-        "ACL",
-        "SETUSER",
-        "app",
-        "on",
-        ">secret-word",
-        "~*",
-        "&*",
-        "+@all",
-        "resetkeys",
-        "~other:*",
-    ]);
-    let url = server.url().replace("//", "//app:secret-word@");
-    let lacking = said(&mut lockhound(
+    let url = user(&server, &["resetkeys", "~other:*"]);
+    let lacking = said(&mut at(
         &url,
         ["doctor", "--json", "--for", "app:4 2", "other:1"],
     ));

@@ -8,20 +8,18 @@ use uuid::Uuid;
 
 use crate::common::cluster::Cluster;
 use crate::common::labels::labelled;
-use crate::common::{Server, builder, eventually, locker, lockhound, ms, said};
-
-const SOON: Duration = Duration::from_secs(20);
+use crate::common::{SOON, Server, at, builder, eventually, locker, lockhound, ms, said};
 
 /// Returns the lock with this name in the output of `ls --json`, or of `show --json`.
 fn listed(server: &Server, name: &str) -> Value {
-    let ls = said(&mut lockhound(&server.url(), ["ls", "--json"]));
+    let ls = said(&mut lockhound(server, ["ls", "--json"]));
     assert_eq!((ls.code, &*ls.err), (Some(0), ""), "{ls:?}");
     let all = ls.json();
     let mut locks = all.as_array().unwrap().iter();
     let listed = locks
         .find(|lock| lock["key"] == name)
         .unwrap_or_else(|| panic!("no {name}: {all:#}"));
-    let show = said(&mut lockhound(&server.url(), ["show", "--json", name]));
+    let show = said(&mut lockhound(server, ["show", "--json", name]));
     assert_eq!((show.code, &*show.err), (Some(0), ""), "{show:?}");
     assert_eq!(without_leases(show.json()), without_leases(listed.clone()));
     listed.clone()
@@ -155,7 +153,7 @@ async fn each_kind_is_told_by_its_key() {
         held("plain", "plain", &owner, None, Some(plain.fence()))
     );
 
-    let table = said(&mut lockhound(&server.url(), ["ls"]));
+    let table = said(&mut lockhound(&server, ["ls"]));
     assert_eq!(table.row("KEY"), "KEY KIND LEASE WAITERS HELD BY");
     let shown = |key: &str| {
         let row = table.row(key);
@@ -168,14 +166,8 @@ async fn each_kind_is_told_by_its_key() {
     assert_eq!(shown("book"), "book read-write (read) LEFT tester");
     assert_eq!(shown("desks"), "desks permits LEFT tester x2, 3 free");
     assert_eq!(shown("gate"), "gate latch waits for 2");
-    let keys: Vec<_> = table
-        .out
-        .lines()
-        .skip(1)
-        .filter_map(|line| line.split(' ').next())
-        .collect();
     assert_eq!(
-        keys,
+        table.keys(),
         [
             "book", "boss", "desks", "gate", "k", "ledger", "plain", "seats"
         ]
@@ -207,8 +199,7 @@ async fn a_user_that_may_only_look_sees_all() {
     assert!(locks.latch("g").try_set(3).await.unwrap());
     labelled(&locks, std::slice::from_ref(&server)).await;
     let url = server.url().replace("//", "//looker:PASSWORD@");
-    let [all, own] =
-        [server.url(), url.clone()].map(|url| said(&mut lockhound(&url, ["ls", "--json"])));
+    let [all, own] = [server.url(), url.clone()].map(|url| said(&mut at(&url, ["ls", "--json"])));
     assert_eq!((own.code, &*own.err), (Some(0), ""), "{own:?}");
     let locks_of = |json: Value| -> Vec<Value> {
         json.as_array()
@@ -220,7 +211,7 @@ async fn a_user_that_may_only_look_sees_all() {
     };
     assert_eq!(locks_of(own.json()), locks_of(all.json()));
     assert_eq!(locks_of(own.json()).len(), 7);
-    let broken = said(&mut lockhound(&url, ["break", "--yes", "a"]));
+    let broken = said(&mut at(&url, ["break", "--yes", "a"]));
     assert_eq!(broken.code, Some(69), "{broken:?}");
     assert!(held.0.check().is_ok() && server.exists("a"));
     drop(held);
@@ -229,7 +220,7 @@ async fn a_user_that_may_only_look_sees_all() {
     // One that may not read a key says so.
     server.command::<()>(&["ACL", "SETUSER", "looker", "resetkeys", "~x*"]);
     server.command::<()>(&["SET", "y", "1"]);
-    let some = said(&mut lockhound(&url, ["ls"]));
+    let some = said(&mut at(&url, ["ls"]));
     assert_eq!(some.code, Some(0), "{some:?}");
     assert!(some.err.contains("may not read"), "{some:?}");
 }
@@ -281,7 +272,7 @@ async fn those_who_wait_are_in_their_order() {
                 "{shown:#}"
             );
         }
-        let text = said(&mut lockhound(&server.url(), ["show", name]));
+        let text = said(&mut lockhound(&server, ["show", name]));
         assert_eq!(text.row("key"), format!("key {name}"));
         assert_eq!(text.row("kind"), format!("kind {kind}"));
         assert!(
@@ -327,7 +318,7 @@ fn a_lock_of_redisson_is_told_from_other_keys() {
     ] {
         server.command::<()>(words);
     }
-    let ls = said(&mut lockhound(&server.url(), ["ls", "--json"])).json();
+    let ls = said(&mut lockhound(&server, ["ls", "--json"])).json();
     assert_eq!(
         Value::from(
             ls.as_array()
@@ -349,12 +340,12 @@ fn a_lock_of_redisson_is_told_from_other_keys() {
         ("number", 0, "kind     counter"),
         ("nothing", 1, "kind     free"),
     ] {
-        let show = said(&mut lockhound(&server.url(), ["show", name]));
+        let show = said(&mut lockhound(&server, ["show", name]));
         assert_eq!(show.code, Some(code), "{show:?}");
         assert!(show.out.contains(told), "{show:?}");
     }
     for name in ["user:1", "mixed", "named", "list", "scores"] {
-        let show = said(&mut lockhound(&server.url(), ["show", name]));
+        let show = said(&mut lockhound(&server, ["show", name]));
         assert_eq!((show.code, &*show.out), (Some(64), ""), "{show:?}");
         assert!(show.err.contains(&format!("{name} is no lock")), "{show:?}");
     }
@@ -368,7 +359,7 @@ async fn a_name_cannot_forge_a_line() {
     let guard = locks.get(name).lock().await.unwrap();
     let shown = listed(&server, name);
     owner_of(&shown, &locks);
-    let table = said(&mut lockhound(&server.url(), ["ls", "two *"]));
+    let table = said(&mut lockhound(&server, ["ls", "two *"]));
     assert_eq!(table.out.lines().count(), 2, "{table:?}");
     assert!(
         table
@@ -376,7 +367,7 @@ async fn a_name_cannot_forge_a_line() {
             .contains("two words\\nand a line\\u{1b}[31m  lock"),
         "{table:?}"
     );
-    let show = said(&mut lockhound(&server.url(), ["show", name]));
+    let show = said(&mut lockhound(&server, ["show", name]));
     assert!(
         show.out
             .starts_with("key      two words\\nand a line\\u{1b}[31m\nkind"),
@@ -410,7 +401,7 @@ async fn a_pattern_and_the_prefix_choose_names() {
             .collect()
     };
     let with_prefix = |args: &[&str]| {
-        let mut command = lockhound(&server.url(), args);
+        let mut command = lockhound(&server, args);
         command.env("LOCKHOUND_PREFIX", "app[1]:");
         command
     };
@@ -419,11 +410,11 @@ async fn a_pattern_and_the_prefix_choose_names() {
         ["a1", "a2"]
     );
     assert_eq!(
-        keys(&mut lockhound(&server.url(), ["ls", "--json", "a?"])),
+        keys(&mut lockhound(&server, ["ls", "--json", "a?"])),
         ["a3"]
     );
     assert_eq!(
-        keys(&mut lockhound(&server.url(), ["ls", "--json", "none*"])),
+        keys(&mut lockhound(&server, ["ls", "--json", "none*"])),
         [""; 0]
     );
     let show = said(&mut with_prefix(&["show", "b1"]));
@@ -454,16 +445,10 @@ fn a_scan_finds_a_lock_among_many_keys() {
             .ignore();
     }
     fill.query::<()>(&mut server.connection().unwrap()).unwrap();
-    let ls = said(&mut lockhound(&server.url(), ["ls"]));
+    let ls = said(&mut lockhound(&server, ["ls"]));
     assert_eq!((ls.code, &*ls.err), (Some(0), ""), "{ls:?}");
-    let keys: Vec<_> = ls
-        .out
-        .lines()
-        .skip(1)
-        .filter_map(|line| line.split(' ').next())
-        .collect();
     assert_eq!(
-        keys,
+        ls.keys(),
         (0..300).map(|n| format!("jvm:{n:03}")).collect::<Vec<_>>()
     );
     assert!(ls.row("jvm:000").contains("lock none"), "{}", ls.out);
@@ -489,9 +474,9 @@ async fn each_master_of_a_cluster_is_asked() {
         guards.push(locks.get(name).lock().await.unwrap());
     }
     let label = format!("lockhound_label:{}", locks.id());
-    let at = &cluster.masters()[cluster.first_master_of(&label)];
-    eventually(ms(10_000), "it has a label", || at.exists(&label)).await;
-    let ls = said(&mut lockhound(&cluster.url(), ["ls", "--json"]));
+    let there = &cluster.masters()[cluster.first_master_of(&label)];
+    eventually(ms(10_000), "it has a label", || there.exists(&label)).await;
+    let ls = said(&mut at(&cluster.url(), ["ls", "--json"]));
     assert_eq!((ls.code, &*ls.err), (Some(0), ""), "{ls:?}");
     let all = ls.json();
     assert_eq!(all.as_array().unwrap().len(), 3, "{all:#}");
@@ -499,14 +484,14 @@ async fn each_master_of_a_cluster_is_asked() {
         assert_eq!(lock["key"], guard.key().as_str());
         assert_eq!(lock["fence"].to_string(), guard.fence().to_string());
         assert_eq!(lock["holders"][0]["label"], "tester");
-        let show = said(&mut lockhound(
+        let show = said(&mut at(
             &cluster.url(),
             ["show", "--json", guard.key().as_str()],
         ));
         assert_eq!(show.code, Some(0), "{show:?}");
         assert_eq!(without_leases(show.json()), without_leases(lock.clone()));
     }
-    let free = said(&mut lockhound(&cluster.url(), ["show", "free"]));
+    let free = said(&mut at(&cluster.url(), ["show", "free"]));
     assert_eq!(
         (free.code, &*free.out),
         (Some(1), "key      free\nkind     free\n"),
@@ -532,7 +517,7 @@ async fn several_servers_tell_of_one_lock() {
     labelled(&locks, &servers).await;
     let all = urls.join(" ");
     servers[2].kill();
-    let ls = said(&mut lockhound(&all, ["ls", "--json"]));
+    let ls = said(&mut at(&all, ["ls", "--json"]));
     assert_eq!(ls.code, Some(0), "{ls:?}");
     assert!(ls.err.contains(&urls[2]), "{ls:?}");
     let lock = &ls.json()[0];
@@ -540,7 +525,7 @@ async fn several_servers_tell_of_one_lock() {
         (&lock["kind"], &lock["holders"][0]["label"]),
         (&json!("lock"), &json!("tester"))
     );
-    let show = said(&mut lockhound(&all, ["show", "k"]));
+    let show = said(&mut at(&all, ["show", "k"]));
     assert_eq!(show.code, Some(0), "{show:?}");
     assert!(
         show.row("holder").starts_with("holder tester ("),
@@ -560,7 +545,7 @@ fn without_a_server_nothing_is_told() {
         (&["show", ""], "redis://127.0.0.1:1", 64),
         (&["show"], "redis://127.0.0.1:1", 64),
     ] {
-        let mut command = lockhound(url, args);
+        let mut command = at(url, args);
         command.env("LOCKHOUND_CONNECT_TIMEOUT", "300ms");
         let ended = said(&mut command);
         assert_eq!(

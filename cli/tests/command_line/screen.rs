@@ -1,39 +1,32 @@
 //! `break` and `top` in a terminal, by tmux.
 
-use std::process::Command;
+use std::ops::Deref;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use uuid::Uuid;
 
-use crate::common::{PROGRAM, Server, lockhound, ms, said};
+use crate::common::tmux::Tmux;
+use crate::common::{PROGRAM, SOON, Server, lockhound, ms, said};
 
-const SOON: Duration = Duration::from_secs(20);
+/// A terminal with a shell in it, which knows the program as `lockhound`.
+struct Terminal(Tmux);
 
-/// A terminal with a shell in it, which knows the program as `lockhound`. It ends when it is
-/// dropped.
-struct Terminal(String);
+impl Deref for Terminal {
+    type Target = Tmux;
+
+    fn deref(&self) -> &Tmux {
+        &self.0
+    }
+}
 
 impl Terminal {
     fn new(server: &Server) -> Self {
-        let terminal = Self(format!("lockhound-{}", Uuid::new_v4()));
         let shell = format!("env LOCKHOUND_URL={} PS1='$ ' sh", server.url());
-        let size = ["-x", "80", "-y", "24"];
-        let start = ["-f", "/dev/null", "new-session", "-d"];
-        terminal.tmux(&[&start[..], &size, &[&shell]].concat());
+        let terminal = Self(Tmux::start(&shell));
         terminal.shows("the shell", |screen| screen.starts_with('$'));
         terminal.types(&format!("lockhound() {{ {PROGRAM} \"$@\"; }}"));
         terminal
-    }
-
-    fn tmux(&self, args: &[&str]) -> String {
-        let output = Command::new("tmux")
-            .args(["-L", &self.0])
-            .args(args)
-            .output();
-        let output = output.expect("tmux is needed: `apt-get install tmux`");
-        assert!(output.status.success(), "tmux {args:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
     }
 
     /// Types a line on an empty screen.
@@ -43,20 +36,11 @@ impl Terminal {
         self.types(line);
     }
 
-    fn types(&self, line: &str) {
-        self.tmux(&["send-keys", "-l", line]);
-        self.presses("Enter");
-    }
-
-    fn presses(&self, key: &str) {
-        self.tmux(&["send-keys", key]);
-    }
-
     /// Waits until the screen is so, and returns it.
     fn shows(&self, what: &str, so: impl Fn(&str) -> bool) -> String {
         let start = Instant::now();
         loop {
-            let screen = self.tmux(&["capture-pane", "-p", "-J"]);
+            let screen = self.screen();
             let lines = screen.lines().map(|line| format!("{}\n", line.trim_end()));
             let screen: String = lines.collect();
             if so(&screen) {
@@ -68,16 +52,6 @@ impl Terminal {
             );
             sleep(ms(20));
         }
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        drop(
-            Command::new("tmux")
-                .args(["-L", &self.0, "kill-server"])
-                .output(),
-        );
     }
 }
 
@@ -139,7 +113,7 @@ fn the_screen_follows_locks_keys_and_its_size() {
     terminal.shows("both", |screen| {
         screen.starts_with("locks: 2,") && screen.contains("\njobs:1 ")
     });
-    terminal.tmux(&["resize-window", "-x", "200", "-y", "50"]);
+    terminal.tells(&["resize-window", "-x", "200", "-y", "50"]);
     let whole = |screen: &str| {
         screen
             .lines()
@@ -160,6 +134,6 @@ fn the_screen_follows_locks_keys_and_its_size() {
     terminal.shows("the end", |screen| {
         screen.contains("code 0\n") && !screen.contains("kind     free")
     });
-    let piped = said(&mut lockhound(&server.url(), ["top"]));
+    let piped = said(&mut lockhound(&server, ["top"]));
     assert_eq!((piped.code, &*piped.out), (Some(64), ""), "{piped:?}");
 }

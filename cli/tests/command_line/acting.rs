@@ -8,9 +8,7 @@ use lockhound::{Error, Loss};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::common::{Server, locker, lockhound, said};
-
-const SOON: Duration = Duration::from_secs(20);
+use crate::common::{SOON, Server, at, locker, lockhound, said};
 
 /// A `watch` that runs. It is killed when it is dropped.
 struct Watch {
@@ -20,7 +18,7 @@ struct Watch {
 
 impl Watch {
     fn start(server: &Server, args: &[&str]) -> Self {
-        let mut command = lockhound(&server.url(), ["watch", "--interval", "20ms"]);
+        let mut command = lockhound(server, ["watch", "--interval", "20ms"]);
         let command = command
             .args(args)
             .stdout(Stdio::piped())
@@ -160,16 +158,13 @@ async fn a_lock_is_broken_and_its_holder_learns_of_it() {
         locks.get("k").lock().await.unwrap(),
         locks.fair("queue").lock().await.unwrap(),
     ];
-    let refused = said(&mut lockhound(&server.url(), ["break", "k"]));
+    let refused = said(&mut lockhound(&server, ["break", "k"]));
     assert_eq!((refused.code, &*refused.out), (Some(64), ""), "{refused:?}");
     assert!(refused.err.contains("--yes"), "{refused:?}");
     assert!(server.exists("k") && guards[0].check().is_ok());
     for guard in guards {
         let name = guard.key().as_str();
-        let broken = said(&mut lockhound(
-            &server.url(),
-            ["break", "--yes", "--json", name],
-        ));
+        let broken = said(&mut lockhound(&server, ["break", "--yes", "--json", name]));
         assert_eq!((broken.code, &*broken.err), (Some(0), ""), "{broken:?}");
         let owner = broken.json()["holders"][0]["owner"]
             .as_str()
@@ -181,7 +176,7 @@ async fn a_lock_is_broken_and_its_holder_learns_of_it() {
         tokio::time::timeout(SOON, lost.cancelled()).await.unwrap();
         assert!(matches!(guard.check(), Err(Error::Lost { .. })));
         assert_ne!(guard.loss(), None::<Loss>);
-        let free = said(&mut lockhound(&server.url(), ["break", "--yes", name]));
+        let free = said(&mut lockhound(&server, ["break", "--yes", name]));
         assert_eq!((free.code, &*free.out), (Some(1), ""), "{free:?}");
     }
     locks.close().await;
@@ -211,7 +206,7 @@ async fn readers_permits_and_jvms_are_broken_and_latches_are_not() {
         ("seats", "broken: \"seats\", semaphore, 0 free, held by "),
         ("jvm", "broken: \"jvm\", lock, held by "),
     ] {
-        let broken = said(&mut lockhound(&server.url(), ["break", "-y", name]));
+        let broken = said(&mut lockhound(&server, ["break", "-y", name]));
         assert_eq!((broken.code, &*broken.err), (Some(0), ""), "{broken:?}");
         assert!(broken.out.starts_with(beginning), "{broken:?}");
     }
@@ -220,7 +215,7 @@ async fn readers_permits_and_jvms_are_broken_and_latches_are_not() {
         server.command::<(u32, u32)>(&["MGET", "desks", "seats"]),
         (5, 1)
     );
-    let latch = said(&mut lockhound(&server.url(), ["break", "-y", "gate"]));
+    let latch = said(&mut lockhound(&server, ["break", "-y", "gate"]));
     assert_eq!(latch.code, Some(64), "{latch:?}");
     assert!(server.exists("gate"));
     drop((reader, taken, seat));
@@ -230,7 +225,7 @@ async fn readers_permits_and_jvms_are_broken_and_latches_are_not() {
 #[test]
 fn without_a_server_nothing_is_done() {
     for args in [&["watch", "k"][..], &["break", "-y", "k"], &["doctor"]] {
-        let mut command = lockhound("redis://:secret@127.0.0.1:1", args);
+        let mut command = at("redis://:secret@127.0.0.1:1", args);
         command.env("LOCKHOUND_CONNECT_TIMEOUT", "300ms");
         let ended = said(&mut command);
         assert_eq!(
@@ -241,7 +236,7 @@ fn without_a_server_nothing_is_done() {
         assert!(!ended.err.contains("secret"), "{ended:?}");
     }
     for help in ["ls", "show", "top", "watch", "break", "doctor"] {
-        let said = said(&mut lockhound("", [help, "--help"]));
+        let said = said(&mut at("", [help, "--help"]));
         assert_eq!(said.code, Some(0), "{said:?}");
         assert!(said.out.contains("\nExit codes:\n  0  "), "{said:?}");
     }
