@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use humantime::parse_duration;
-use lockhound::servers::{ServerHandle, Unanswered};
+use lockhound::servers::Unanswered;
 use lockhound::{Error, Locker};
 
 pub(crate) use self::kind::Kind;
@@ -40,6 +40,7 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
 /// A locker that locks nothing, and a connection to each of its servers.
 pub(crate) struct Looking {
     locker: Locker,
+    /// Of a cluster, the masters at the last question: see [`Self::find_servers`].
     posts: Vec<Post>,
     /// What the locker puts before each name.
     prefix: String,
@@ -49,14 +50,29 @@ impl Looking {
     /// Connects to the servers.
     pub(crate) async fn at(place: &Place) -> Result<Self, Failure> {
         let locker = place.builder()?.connect().await?;
-        let servers: Vec<ServerHandle> = locker.servers().await?;
         let named = locker.get("k");
         let prefix = named.key().as_str().strip_suffix('k');
         Ok(Self {
-            posts: servers.into_iter().map(Post::new).collect(),
+            posts: Vec::new(),
             prefix: prefix.unwrap_or_default().to_owned(),
             locker,
         })
+    }
+
+    /// Learns which servers there are now: a failover replaces the masters of a cluster.
+    /// Connections to servers that are still there stay open.
+    async fn find_servers(&mut self) -> Result<(), Failure> {
+        let mut before = std::mem::take(&mut self.posts);
+        let servers = self.locker.servers().await?;
+        let posts = servers.into_iter().map(|server| {
+            let known = before.iter().position(|post| post.name() == server.name());
+            match known {
+                Some(at) => before.swap_remove(at).at(server),
+                None => Post::new(server),
+            }
+        });
+        self.posts = posts.collect();
+        Ok(())
     }
 
     pub(crate) fn locker(&self) -> &Locker {
@@ -72,6 +88,19 @@ impl Looking {
     /// # Errors
     /// [`exit::USAGE`] for a key that is no lock, [`exit::UNAVAILABLE`] without a server.
     pub(crate) async fn look(&mut self, name: &str) -> Result<Seen, Failure> {
+        self.find_servers().await?;
+        let shape = self.shape(name).await?;
+        if let Some(other) = shape.other {
+            let problem = format!("{} is no lock: it has a {other}", shown(name));
+            return Err(Failure::usage(problem));
+        }
+        let mut seen = self.read(name, shape).await?;
+        self.label(std::slice::from_mut(&mut seen)).await;
+        Ok(seen)
+    }
+
+    /// Asks all servers what a key looks like.
+    async fn shape(&mut self, name: &str) -> Result<Shape, Failure> {
         let key = format!("{}{name}", self.prefix);
         let asked = self.posts.iter_mut().map(|post| {
             let at = At {
@@ -97,17 +126,10 @@ impl Looking {
             self.posts.len() / 2 + 1
         };
         if shapes.len() < needed {
-            let nobody = "no master of the cluster has the slot of this key";
-            return Err(failure.unwrap_or_else(|| Failure::new(exit::UNAVAILABLE, nobody)));
+            let none = "no known master of the cluster has the slot of this key";
+            return Err(failure.unwrap_or_else(|| Failure::new(exit::UNAVAILABLE, none)));
         }
-        let shape = shapes.into_iter().reduce(Shape::or).unwrap_or_default();
-        if let Some(other) = shape.other {
-            let problem = format!("{} is no lock: it has a {other}", shown(name));
-            return Err(Failure::usage(problem));
-        }
-        let mut seen = self.read(name, shape).await?;
-        self.label(std::slice::from_mut(&mut seen)).await;
-        Ok(seen)
+        Ok(shapes.into_iter().reduce(Shape::or).unwrap_or_default())
     }
 
     /// Asks who has a lock of this shape.
@@ -115,6 +137,7 @@ impl Looking {
         let mut seen = Seen {
             key: name.to_owned(),
             kind: shape.kind,
+            is_unsure: shape.is_unsure,
             left: shape.count,
             fence: shape.fence,
             waiters: shape.waiters.into_iter().map(Waiting::new).collect(),
@@ -179,6 +202,7 @@ impl Looking {
         pattern: &str,
         progress: Progress,
     ) -> Result<(Vec<Seen>, Vec<String>), Failure> {
+        self.find_servers().await?;
         let found = scan::scan(&mut self.posts, &self.prefix, pattern, progress).await?;
         let (found, mut notes) = found;
         let mut locks = Vec::with_capacity(found.len());

@@ -22,6 +22,11 @@ impl Post {
         }
     }
 
+    /// Keeps the connection, and opens the next one to this server.
+    pub(super) fn at(self, server: ServerHandle) -> Self {
+        Self { server, ..self }
+    }
+
     pub(super) fn name(&self) -> &Arc<str> {
         self.server.name()
     }

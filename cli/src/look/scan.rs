@@ -37,9 +37,11 @@ pub(super) async fn scan(
         in_cluster,
         found: BTreeMap::new(),
         unreadable: 0,
+        moved: 0,
         progress,
     };
-    let (mut answered, mut notes) = (0, Vec::new());
+    let mut answered = 0;
+    let mut notes = Vec::new();
     for post in posts {
         match scan.server(post).await {
             Ok(()) => answered += 1,
@@ -48,7 +50,6 @@ pub(super) async fn scan(
             Err(why) => notes.push(post.failure(why).message().to_owned()),
         }
     }
-    scan.progress.end();
     if answered < needed {
         let problem = format!("only {answered} of {all} servers answered");
         return Err(Failure::new(UNAVAILABLE, problem));
@@ -57,6 +58,12 @@ pub(super) async fn scan(
         let unreadable = scan.unreadable;
         notes.push(format!(
             "this user may not read {unreadable} keys: they may be locks"
+        ));
+    }
+    if scan.moved > 0 {
+        let moved = scan.moved;
+        notes.push(format!(
+            "left out {moved} keys that have moved to another master: ask again"
         ));
     }
     Ok((scan.found, notes))
@@ -68,6 +75,9 @@ struct Scan<'a> {
     in_cluster: bool,
     found: BTreeMap<String, Shape>,
     unreadable: usize,
+    /// How many keys one master listed that another one has. That one may have been asked before it
+    /// had them.
+    moved: usize,
     progress: Progress,
 }
 
@@ -100,23 +110,24 @@ impl Scan<'_> {
             .ask(async |visit| shapes(visit, keys, in_cluster).await)
             .await?;
         for (key, shape) in keys.iter().zip(shapes) {
+            let Some(name) = key.strip_prefix(self.prefix) else {
+                continue;
+            };
             let shape = match shape {
                 Ok(shape) => shape,
                 Err(Unanswered::Forbidden(_)) => {
                     self.unreadable += 1;
                     continue;
                 }
-                // It has become something else, or is another master's by now.
-                Err(Unanswered::Refused(why))
-                    if why.contains("WRONGTYPE") || post::is_moved(&why) =>
-                {
+                // It has become something else.
+                Err(Unanswered::Refused(why)) if why.contains("WRONGTYPE") => continue,
+                Err(Unanswered::Refused(why)) if post::is_moved(&why) => {
+                    self.moved += 1;
                     continue;
                 }
                 Err(why) => return Err(why),
             };
-            let (Some(shape), Some(name)) = (shape, key.strip_prefix(self.prefix)) else {
-                continue;
-            };
+            let Some(shape) = shape else { continue };
             let shape = match self.found.remove(name) {
                 Some(before) => before.or(shape),
                 None => shape,
@@ -194,8 +205,11 @@ impl Progress {
         // Nothing depends on it.
         drop(stderr().write_all(format!("\rlocks so far: {found}").as_bytes()));
     }
+}
 
-    fn end(&self) {
+impl Drop for Progress {
+    /// Clears its line, for what follows.
+    fn drop(&mut self) {
         if self.is_shown {
             drop(stderr().write_all(b"\r\x1b[K"));
         }

@@ -3,6 +3,7 @@
 
 mod acting;
 mod common;
+mod deployments;
 mod doctor;
 mod generated;
 mod listing;

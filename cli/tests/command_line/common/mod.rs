@@ -12,14 +12,19 @@ pub mod tmux;
 pub mod clock;
 #[path = "../../../../tests/common/cluster.rs"]
 pub mod cluster;
+#[path = "../../../../tests/common/distance.rs"]
+pub mod distance;
 #[path = "../../../../tests/common/labels.rs"]
 pub mod labels;
+#[path = "../../../../tests/common/sentinel.rs"]
+pub mod sentinel;
 #[path = "../../../../tests/common/server.rs"]
 pub mod server;
 #[path = "../../../../tests/common/tls.rs"]
 pub mod tls;
 
 use std::ffi::OsStr;
+use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -116,6 +121,20 @@ impl Running {
 
     pub fn send(&self, signal: Signal) {
         send(self.id(), signal);
+    }
+
+    /// Waits for a line on its standard error.
+    pub fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        let err = self.0.as_mut().unwrap().stderr.as_mut().unwrap();
+        // Byte by byte: what follows is for `end`.
+        for byte in err.bytes() {
+            match byte.unwrap() {
+                b'\n' => break,
+                byte => line.push(byte),
+            }
+        }
+        String::from_utf8(line).unwrap()
     }
 
     /// Waits for its end.
