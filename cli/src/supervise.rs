@@ -190,6 +190,9 @@ impl Supervisor<'_> {
             return false;
         };
         terminal.take_back();
+        if status.signal().is_some() {
+            terminal.restore_modes();
+        }
         let ended_by = |key: &Signal| status.signal() == Some(*key as i32);
         if let Some(key) = [Signal::SIGINT, Signal::SIGQUIT].into_iter().find(ended_by) {
             // This process is in the group, so it exists.

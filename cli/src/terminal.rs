@@ -5,19 +5,25 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileTypeExt as _;
 
 use nix::sys::signal::{SigSet, Signal};
+use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
 /// The terminal that controls this process.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     device: File,
+    /// The modes at the start, such as echo. An editor that is killed does not restore them.
+    modes: Option<Termios>,
 }
 
 impl Terminal {
     /// Returns the terminal, or `None` for a process without one, such as a cron job.
     pub(crate) fn open() -> Option<Self> {
         let device = File::options().read(true).write(true).open("/dev/tty");
-        device.ok().map(|device| Self { device })
+        device.ok().map(|device| Self {
+            modes: tcgetattr(&device).ok(),
+            device,
+        })
     }
 
     /// Returns the device if a command should begin in the foreground: this process is there, and
@@ -39,6 +45,14 @@ impl Terminal {
     /// Returns whether this group is in the foreground.
     pub(crate) fn is_of(&self, group: Pid) -> bool {
         tcgetpgrp(&self.device) == Ok(group)
+    }
+
+    /// Sets the modes that it had at the start, as a shell does when a signal has ended a command.
+    pub(crate) fn restore_modes(&self) {
+        if let Some(modes) = &self.modes {
+            // If it fails, the terminal is gone.
+            let _: nix::Result<()> = tcsetattr(&self.device, SetArg::TCSANOW, modes);
+        }
     }
 
     /// Puts this group into the foreground.

@@ -96,6 +96,8 @@ fn wrong_usage_ends_with_64() {
         (&["--url", "http://h"], "http://"),
         (&["--min-hold", "1"], "--min-hold"),
         (&["-E", "256"], "256"),
+        // A name would have to begin with it.
+        (&["-k"], "'-k'"),
     ] {
         let args = [&["run"], args, &["k", "--", "true"]].concat();
         let ended = said(&mut lockhound(&server, &args));
@@ -232,21 +234,29 @@ fn the_command_is_told_the_lock_and_its_fence() {
 #[test]
 fn several_locks_are_one() {
     let server = Server::start();
-    let show = r#"printf '%s\n' "$LOCKHOUND_KEY" "$LOCKHOUND_FENCE"; redis-cli -p "$0" EXISTS b a"#;
-    let port = server.port().to_string();
-    let args = ["run", "b", "a", "--", "sh", "-c", show, &port];
+    let show = r#"printf '%s\n' "$LOCKHOUND_KEY" "$LOCKHOUND_FENCE"
+        for key in b a; do "$0" show "$key" | sed -n 's/^fence *//p'; done"#;
+    let args = ["run", "b", "a", "--", "sh", "-c", show, PROGRAM];
     let ended = said(&mut lockhound(&server, args));
     let lines: Vec<&str> = ended.out.lines().collect();
-    assert_eq!(
-        (lines.len(), &lines[..2]),
-        (5, &["b", "a"][..]),
-        "{ended:?}"
-    );
-    assert_eq!(lines[4], "2");
-    assert!(
-        lines[2..4].iter().all(|it| it.parse::<u64>().is_ok()),
-        "{ended:?}"
-    );
+    let fences = [lines[4], lines[5]];
+    assert_eq!(lines[..4], [&["b", "a"], &fences[..]].concat(), "{ended:?}");
+    assert!(fences.iter().all(|it| it.parse::<u64>().is_ok()));
+    assert_ne!(fences[0], fences[1]);
+}
+
+#[test]
+fn a_server_that_goes_silent_ends_the_wait_after_a_lease() {
+    let server = Server::start();
+    let holder = hold(&server, "k");
+    let args = ["run", "-v", "--lease", "1s", "k", "--", "true"];
+    let mut waiting = Running::start(&mut lockhound(&server, args));
+    assert!(waiting.line().contains("waiting for "));
+    server.stop();
+    let ended = waiting.end();
+    server.go_on();
+    assert_eq!(ended.code, Some(69), "{ended:?}");
+    drop(holder);
 }
 
 #[test]

@@ -147,17 +147,7 @@ fn nothing_is_left_when_a_command_ends() {
     let directory = Directory::new();
     let running = start(&server, &directory, &[], "exec sleep 1000");
     let command = directory.number("new");
-    let children = || {
-        let id = running.id().to_string();
-        let output = Command::new("ps")
-            .args(["-o", "pid=", "--ppid", &id])
-            .output();
-        let text = String::from_utf8(output.unwrap().stdout).unwrap();
-        text.split_whitespace()
-            .map(|id| id.parse().unwrap())
-            .collect::<Vec<u32>>()
-    };
-    let children = children();
+    let children = children(running.id());
     assert_eq!(children.len(), 2, "the command, and the leash");
     send(command, Signal::KILL);
     assert_eq!(running.end().code, Some(137));
@@ -319,4 +309,113 @@ fn a_maximum_ends_the_command() {
     let ended = running.end();
     assert_eq!(ended.code, Some(74), "{ended:?}");
     assert!(ended.err.contains("max_hold"), "{ended:?}");
+}
+
+/// Returns the processes that a process has started.
+fn children(of: u32) -> Vec<u32> {
+    let mut ps = Command::new("ps");
+    let output = ps.args(["-o", "pid=", "--ppid", &of.to_string()]).output();
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    text.split_whitespace()
+        .map(|id| id.parse().unwrap())
+        .collect()
+}
+
+/// A bug: the stop of a service, which sends TERM to each of its processes, ended the one that
+/// kills the command.
+#[test]
+fn a_command_dies_with_its_wrapper_after_term_to_all() {
+    let (server, directory) = (Server::start(), Directory::new());
+    let running = start(&server, &directory, &[], STUBBORN);
+    let below = directory.number("below");
+    let command = directory.number("new");
+    let leash = children(running.id());
+    let leash = leash.into_iter().find(|it| *it != command).unwrap();
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
+        send(leash, signal);
+    }
+    running.kill();
+    soon("it has ended", || !runs(below) && !runs(command));
+}
+
+/// A bug: they did not count once the command itself had ended.
+#[test]
+fn signals_reach_what_is_left_of_a_command_that_is_ended() {
+    let (server, directory) = (Server::start(), Directory::new());
+    let options = ["--lease", "1s", "--kill-after", "1h"];
+    let script = r#"sh -c 'trap "" TERM; trap "echo USR1 >\"$0/got\"" USR1
+        echo $$ >"$0/below"; while :; do sleep 0.05; done' "$0" >&- 2>&- & wait"#;
+    let running = start(&server, &directory, &options, script);
+    let below = directory.number("below");
+    let command = directory.number("new");
+    server.command::<()>(&["DEL", "k"]);
+    soon("the command has ended", || !runs(command));
+    running.send(Signal::USR1);
+    soon("it got the signal", || directory.read("got") == "USR1\n");
+    // Two of them may count as one.
+    soon("a second INT kills it", || {
+        running.send(Signal::INT);
+        !runs(below)
+    });
+    assert_eq!(running.end().code, Some(74));
+}
+
+#[test]
+fn a_command_that_was_stopped_is_continued_with_its_wrapper() {
+    let (server, directory) = (Server::start(), Directory::new());
+    let script = r#"until [ -e "$0/go" ]; do sleep 0.02; done; exit 6"#;
+    let running = start(&server, &directory, &[], script);
+    send(directory.number("new"), Signal::STOP);
+    std::fs::write(directory.file("go"), "").unwrap();
+    running.send(Signal::CONT);
+    assert_eq!(running.end().code, Some(6));
+}
+
+#[test]
+fn a_command_that_is_stopped_keeps_its_lock() {
+    let (server, directory) = (Server::start(), Directory::new());
+    let script = r#"until [ -e "$0/go" ]; do sleep 0.02; done; exit 6"#;
+    let running = start(&server, &directory, &["--lease", "500ms"], script);
+    let command = directory.number("new");
+    send(command, Signal::STOP);
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert!(server.exists("k"), "it is renewed");
+    std::fs::write(directory.file("go"), "").unwrap();
+    send(command, Signal::CONT);
+    let ended = running.end();
+    assert_eq!((ended.code, &*ended.err), (Some(6), ""), "{ended:?}");
+}
+
+#[test]
+fn a_server_that_dies_may_be_a_warning_only() {
+    let (server, directory) = (Server::start(), Directory::new());
+    let script = r#"until [ -e "$0/go" ]; do sleep 0.02; done; exit 6"#;
+    let options = ["--lease", "1s", "--on-lost", "warn"];
+    let mut running = start(&server, &directory, &options, script);
+    server.kill();
+    assert!(
+        running
+            .line()
+            .contains("\"k\" is lost: its renewals failed")
+    );
+    assert!(runs(directory.number("new")));
+    std::fs::write(directory.file("go"), "").unwrap();
+    // It does not wait for the server: the lock is free after its lease.
+    assert_eq!(running.end().code, Some(6));
+}
+
+/// The command has done its work under the lock, which is free after a lease at most.
+#[test]
+fn a_release_that_is_not_confirmed_keeps_the_status() {
+    let (server, directory) = (Server::start(), Directory::new());
+    let script = r#"until [ -e "$0/go" ]; do sleep 0.02; done; exit 6"#;
+    let running = start(&server, &directory, &[], script);
+    server.kill();
+    std::fs::write(directory.file("go"), "").unwrap();
+    let ended = running.end();
+    assert_eq!(ended.code, Some(6), "{ended:?}");
+    assert!(
+        ended.err.contains("the release is not confirmed: "),
+        "{ended:?}"
+    );
 }

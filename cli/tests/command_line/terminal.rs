@@ -187,6 +187,53 @@ fn an_editor_has_the_terminal() {
     terminal.shows("ended=0");
 }
 
+/// A bug: the terminal stayed as the editor had set it.
+#[test]
+fn a_loss_leaves_the_terminal_of_an_editor_as_it_was() {
+    let server = Server::start();
+    let terminal = Terminal::new(&server);
+    let edit =
+        "trap '' TERM; stty raw -echo </dev/tty; echo 1 >$D/ready; while :; do sleep 0.05; done";
+    terminal.script("inner", edit);
+    terminal
+        .types("before=$(stty -g); ${L/k --/--kill-after 100ms k --} sh $D/inner; echo ended=$?");
+    terminal.directory.number("ready");
+    server.command::<()>(&["DEL", "k"]);
+    terminal.shows("ended=74");
+    terminal.types("[ \"$(stty -g)\" = \"$before\" ] && echo same$((1 + 1))");
+    terminal.shows("same2");
+}
+
+/// An interactive shell ignores TERM.
+#[test]
+fn a_loss_takes_the_terminal_back_from_a_shell() {
+    let server = Server::start();
+    let terminal = Terminal::new(&server);
+    terminal.types("${L/k --/--kill-after 100ms k --} bash --norc -i; echo ended=$?");
+    terminal.types("echo $$ >$D/inside; echo in$((1 + 1))");
+    terminal.shows("in2");
+    terminal.inside();
+    server.command::<()>(&["DEL", "k"]);
+    terminal.shows("ended=74");
+    terminal.types("echo again$((1 + 1))");
+    terminal.shows("again2");
+}
+
+#[test]
+fn quit_ends_a_script_and_not_only_its_command() {
+    let server = Server::start();
+    let terminal = Terminal::new(&server);
+    terminal.script("inner", "exec sleep 1000");
+    let outer = format!("ulimit -c 0; {PROGRAM} run k -- sh $D/inner\necho wrong");
+    std::fs::write(terminal.directory.file("outer"), outer).unwrap();
+    terminal.types("sh $D/outer");
+    let inside = terminal.inside();
+    terminal.presses("C-\\");
+    terminal.types("echo ended=$?");
+    terminal.shows("ended=131");
+    assert!(!terminal.screen().contains("wrong") && !runs(inside));
+}
+
 #[test]
 fn a_command_in_the_background_gets_the_terminal_by_fg() {
     let server = Server::start();
