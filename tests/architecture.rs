@@ -117,7 +117,7 @@ const LAYERS: [Layer; 6] = [
 ];
 
 /// The modules of cli/src/, from top to bottom: each may use those behind it.
-const CLI: [&str; 23] = [
+const CLI: [&str; 24] = [
     "main",
     "generate",
     "run",
@@ -134,6 +134,7 @@ const CLI: [&str; 23] = [
     "watch",
     "force",
     "doctor",
+    "outage",
     "json",
     "look",
     "out",

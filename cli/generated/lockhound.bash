@@ -475,7 +475,7 @@ _lockhound() {
             return 0
             ;;
         lockhound__subcmd__top)
-            opts="-h --interval --url --user --password-file --ca-file --cert --key --help"
+            opts="-h --interval --json --url --user --password-file --ca-file --cert --key --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

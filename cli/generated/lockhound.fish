@@ -75,6 +75,7 @@ complete -c lockhound -n "__fish_lockhound_using_subcommand top" -l password-fil
 complete -c lockhound -n "__fish_lockhound_using_subcommand top" -l ca-file -d 'File with the certificates (PEM) of the CAs to trust, in place of the system\'s' -r -F
 complete -c lockhound -n "__fish_lockhound_using_subcommand top" -l cert -d 'File with the certificate (PEM) to show to the servers' -r -F
 complete -c lockhound -n "__fish_lockhound_using_subcommand top" -l key -d 'File with the private key (PEM) of that certificate' -r -F
+complete -c lockhound -n "__fish_lockhound_using_subcommand top" -l json -d 'Write an array on a line at each look, of the same objects as `ls` does, and show no screen'
 complete -c lockhound -n "__fish_lockhound_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c lockhound -n "__fish_lockhound_using_subcommand watch" -l interval -d 'Time between two questions' -r
 complete -c lockhound -n "__fish_lockhound_using_subcommand watch" -l url -d 'Address of the server; repeat it for several independent ones (a quorum)' -r

@@ -26,8 +26,8 @@ Exit codes:
 /// Says which promises the servers keep, and what to change
 ///
 /// It takes no lock. It prints the ACL SETUSER line for the rights that the user lacks, and with
-/// --for the line of a user for these locks. The guide of the library, `guide::operating`, explains
-/// the report.
+/// --for the line of a user for these locks, as the prompt of redis-cli takes it. The guide of the
+/// library, `guide::operating`, explains the report.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Args {

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead as _, IsTerminal as _};
 
 use clap::builder::NonEmptyStringValueParser;
-use lockhound::{Locker, Semaphore};
+use lockhound::{Format, Locker, Semaphore};
 
 use crate::exit::{self, Failure};
 use crate::json;
@@ -17,8 +17,8 @@ const CODES: &str = "\
 Exit codes:
   0    it is broken
   1    nothing is broken: it is free, the answer was no, or somebody else has it by now
-  64   wrong usage: an option, an address or a name, the key cannot be broken, or --yes is needed
-       because there is no terminal
+  64   wrong usage: an option, an address or a name, the key cannot be broken, --yes is needed
+       because there is no terminal, or --yes is not enough because the key may be no lock
   69   no server, or no majority of several, gave a usable answer; it may be broken or not
   70   a fault of lockhound itself";
 
@@ -27,6 +27,9 @@ Exit codes:
 /// They learn of it at their next renewal at the latest, and may act until then: break locks of
 /// holders that are known to be dead. Of a semaphore, all permits are given back. A lock that
 /// has changed hands by the time of the answer stays. It writes whom it has broken.
+///
+/// A text with a lifetime may be the lock of a client in another language, or anything else: it is
+/// broken at a terminal, or by --yes with LOCKHOUND_FORMAT=plain.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Args {
@@ -74,8 +77,21 @@ impl Args {
             }
             Some(kind) => kind,
         };
+        let may_be_other = seen.is_unsure && looking.locker().settings().format() != Format::Plain;
+        if self.yes && may_be_other {
+            return Err(Failure::usage(format!(
+                "{:?} may be no lock: it is a text with a lifetime, as clients in other languages write locks; \
+                 set LOCKHOUND_FORMAT=plain if it is one",
+                self.name
+            )));
+        }
         if !self.yes {
-            ask(format_args!("{:?}: {seen}. Break it?", self.name));
+            let doubt = if may_be_other {
+                " It may be no lock."
+            } else {
+                ""
+            };
+            ask(format_args!("{:?}: {seen}.{doubt} Break it?", self.name));
             if !is_yes()? {
                 say("nothing is broken");
                 return Ok(exit::FREE);

@@ -31,6 +31,11 @@ pub(crate) fn of(seen: &Seen) -> Value {
     })
 }
 
+/// Returns locks as an array.
+pub(crate) fn all(locks: &[Seen]) -> Value {
+    locks.iter().map(of).collect()
+}
+
 fn holder(holder: &Holding) -> Value {
     let remaining = holder.remaining.map(|left| left.as_millis());
     json!({

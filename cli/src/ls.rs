@@ -47,8 +47,7 @@ pub(crate) async fn run(args: &Args) -> Result<u8, Failure> {
     let (locks, notes) = locks?;
     notes.iter().for_each(say);
     if args.json {
-        let locks: Vec<_> = locks.iter().map(json::of).collect();
-        out::line(format_args!("{:#}", serde_json::Value::from(locks)))?;
+        out::line(format_args!("{:#}", json::all(&locks)))?;
     } else {
         print(&locks)?;
     }

@@ -15,6 +15,7 @@ mod log;
 mod look;
 mod ls;
 mod out;
+mod outage;
 mod place;
 mod raw;
 mod run;

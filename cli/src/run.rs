@@ -48,6 +48,8 @@ Exit codes:
 #[command(after_help = CODES)]
 pub(crate) struct Args {
     /// Wait for at most TIME, such as 500ms, 30s or 1h30m; otherwise it waits until it has the lock
+    ///
+    /// It counts once there is a connection, for which there are 5s (LOCKHOUND_CONNECT_TIMEOUT).
     #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     wait: Option<Duration>,
 
@@ -87,7 +89,7 @@ pub(crate) struct Args {
     #[arg(short, long, action = ArgAction::Count)]
     verbose: u8,
 
-    /// Name of the lock; several locks are taken together, all or none
+    /// Name of the lock; several locks are taken together, all or none. It cannot begin with -
     #[arg(required = true, value_name = "KEY")]
     keys: Vec<OsString>,
 

@@ -11,13 +11,13 @@ use crate::exit::{self, Failure};
 use crate::json;
 use crate::look::{Looking, Seen, interval};
 use crate::out;
+use crate::outage::Outage;
 use crate::place::Place;
-use crate::say::say;
 
 /// The exit codes, for the help.
 const CODES: &str = "\
 Exit codes:
-  0    it was ended with Ctrl-C, or nobody reads its output any more
+  0    it was ended with Ctrl-C, or its output has no reader any more
   64   wrong usage: an option, an address or a name, or the key is no lock
   69   no server, or no majority of several, gave a usable answer at the start
   70   a fault of lockhound itself";
@@ -69,27 +69,19 @@ impl Args {
     /// Ends when nobody reads.
     async fn watch(&self, looking: &mut Looking) -> Result<(), Failure> {
         let mut last = looking.look(&self.name).await?;
-        let mut is_away = false;
+        let mut outage = Outage::default();
         if !self.tell(&last)? {
             return Ok(());
         }
         loop {
             sleep(self.interval).await;
-            let seen = match looking.look(&self.name).await {
-                Ok(seen) => seen,
-                Err(failure) if failure.is_unavailable() => {
-                    if !is_away {
-                        failure.tell();
-                    }
-                    is_away = true;
-                    continue;
-                }
-                Err(failure) => return Err(failure),
-            };
-            if is_away {
-                say("there are answers again");
-                is_away = false;
+            if out::is_closed() {
+                return Ok(());
             }
+            let looked = looking.look(&self.name).await;
+            let Some(seen) = outage.pass(looked)? else {
+                continue;
+            };
             if !seen.is_like(&last) {
                 if !self.tell(&seen)? {
                     return Ok(());

@@ -14,6 +14,8 @@ pub(crate) struct Seen {
     pub(crate) key: String,
     /// `None` if nobody has it.
     pub(crate) kind: Option<Kind>,
+    /// Whether anything but a lock looks like this.
+    pub(crate) is_unsure: bool,
     /// Of a read-write lock.
     pub(crate) mode: Option<&'static str>,
     /// How many permits are free, or what a latch waits for.

@@ -16,8 +16,12 @@ use tokio::time::sleep;
 
 use self::view::{Next, View};
 use crate::exit::{self, Failure};
+use crate::json;
 use crate::look::{Looking, Progress, interval};
+use crate::out;
+use crate::outage::Outage;
 use crate::place::Place;
+use crate::say::say;
 
 /// The exit codes, for the help.
 const CODES: &str = "\
@@ -30,14 +34,14 @@ Keys:
 
 Exit codes:
   0    it was ended; 128 + N if signal N ended it
-  64   wrong usage: an option or an address, or there is no terminal
+  64   wrong usage: an option or an address, or there is no terminal (without --json)
   69   no server, or no majority of several, gave a usable answer at the start
   70   a fault of lockhound itself";
 
 /// Shows the locks, and goes on showing them
 ///
 /// It lists what `lockhound ls` does. The age of a lock is how long this has seen one holder have
-/// it: servers do not tell since when.
+/// it: servers do not tell since when. With --json it needs no terminal.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Args {
@@ -49,31 +53,44 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     interval: Duration,
 
+    /// Write an array on a line at each look, of the same objects as `ls` does, and show no screen
+    #[arg(long)]
+    json: bool,
+
     #[command(flatten)]
     place: Place,
 }
 
 /// Runs the subcommand, and returns its exit code.
 pub(crate) async fn run(args: &Args) -> Result<u8, Failure> {
-    if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
-        let advice = "there is no terminal to show locks on: use lockhound ls";
+    if !args.json && (!io::stdin().is_terminal() || !io::stdout().is_terminal()) {
+        let advice = "there is no terminal to show locks on: use --json, or lockhound ls";
         return Err(Failure::usage(advice));
     }
     let mut looking = Looking::at(&args.place).await?;
-    let code = match ratatui::try_init() {
-        Ok(mut terminal) => {
-            let code = args.show(&mut looking, &mut terminal).await;
-            ratatui::restore();
-            code
-        }
-        Err(error) => {
-            // It may have begun.
-            ratatui::restore();
-            Err(fault(&error))
-        }
+    let code = if args.json {
+        until_signal(args.write(&mut looking)).await
+    } else {
+        args.screen(&mut looking).await
     };
     looking.close().await;
     code
+}
+
+/// Returns the exit code of a signal that comes first.
+async fn until_signal(work: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+    let ended = |kind| signal(kind).map_err(|e| fault(&e));
+    let mut terminated = ended(SignalKind::terminate())?;
+    let mut hung_up = ended(SignalKind::hangup())?;
+    let mut interrupted = ended(SignalKind::interrupt())?;
+    let mut quit = ended(SignalKind::quit())?;
+    tokio::select! {
+        code = work => code,
+        _ = terminated.recv() => Ok(exit::of_signal(Signal::SIGTERM as i32)),
+        _ = hung_up.recv() => Ok(exit::of_signal(Signal::SIGHUP as i32)),
+        _ = interrupted.recv() => Ok(exit::of_signal(Signal::SIGINT as i32)),
+        _ = quit.recv() => Ok(exit::of_signal(Signal::SIGQUIT as i32)),
+    }
 }
 
 fn fault(error: &io::Error) -> Failure {
@@ -96,23 +113,40 @@ fn keys() -> UnboundedReceiver<io::Result<Event>> {
 }
 
 impl Args {
-    async fn show(
-        &self,
-        looking: &mut Looking,
-        terminal: &mut DefaultTerminal,
-    ) -> Result<u8, Failure> {
-        let ended = |kind| signal(kind).map_err(|e| fault(&e));
-        let mut terminated = ended(SignalKind::terminate())?;
-        let mut hung_up = ended(SignalKind::hangup())?;
-        let mut interrupted = ended(SignalKind::interrupt())?;
-        let mut quit = ended(SignalKind::quit())?;
-        tokio::select! {
-            code = self.refresh(looking, terminal) => code,
-            _ = terminated.recv() => Ok(exit::of_signal(Signal::SIGTERM as i32)),
-            _ = hung_up.recv() => Ok(exit::of_signal(Signal::SIGHUP as i32)),
-            _ = interrupted.recv() => Ok(exit::of_signal(Signal::SIGINT as i32)),
-            _ = quit.recv() => Ok(exit::of_signal(Signal::SIGQUIT as i32)),
+    /// Writes the locks again and again, until nobody reads.
+    async fn write(&self, looking: &mut Looking) -> Result<u8, Failure> {
+        let mut listed = looking.list(&self.pattern, Progress::hidden()).await;
+        if listed.is_err() {
+            return listed.map(|_| 0);
         }
+        let mut outage = Outage::default();
+        let mut noted = Vec::new();
+        loop {
+            if let Some((locks, notes)) = outage.pass(listed)? {
+                // A note that holds is said once.
+                notes.iter().filter(|it| !noted.contains(*it)).for_each(say);
+                noted = notes;
+                if !out::line(json::all(&locks))? {
+                    return Ok(0);
+                }
+            }
+            sleep(self.interval).await;
+            if out::is_closed() {
+                return Ok(0);
+            }
+            listed = looking.list(&self.pattern, Progress::hidden()).await;
+        }
+    }
+
+    /// Shows the locks on a screen, and restores the terminal at the end.
+    async fn screen(&self, looking: &mut Looking) -> Result<u8, Failure> {
+        let code = match ratatui::try_init() {
+            Ok(mut terminal) => until_signal(self.refresh(looking, &mut terminal)).await,
+            Err(error) => Err(fault(&error)),
+        };
+        // An initialization that failed may have begun.
+        ratatui::restore();
+        code
     }
 
     /// Looks again and again. Keys work also while the servers do not answer.

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use lockhound::{Error, Loss};
+use lockhound::{Error, Format, Loss};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -138,6 +138,23 @@ fn a_watch_outlives_its_server_and_ends_with_its_reader() {
     assert_eq!(watch.child.wait().unwrap().code(), Some(0));
 }
 
+/// A lock that does not change, as with `lockhound watch k | head -1` in a script.
+#[test]
+fn a_watch_ends_when_nobody_reads_though_nothing_changes() {
+    let server = Server::start();
+    for subcommand in [&["watch", "k"][..], &["top", "--json"]] {
+        let mut command = lockhound(&server, subcommand);
+        command.args(["--interval", "20ms"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        assert_ne!(line, "");
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{subcommand:?}");
+    }
+}
+
 fn spare_output() -> std::process::ChildStdout {
     let mut command = std::process::Command::new("true");
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -180,6 +197,34 @@ async fn a_lock_is_broken_and_its_holder_learns_of_it() {
         assert_eq!((free.code, &*free.out), (Some(1), ""), "{free:?}");
     }
     locks.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_locks_and_leaders_are_broken_and_other_texts_are_not() {
+    let server = Server::start();
+    let locks = locker(&server, "tester").await;
+    let leader = locks.election("boss").campaign("me").await.unwrap();
+    let plainly = crate::common::builder(&server, "plain").format(Format::Plain);
+    let plainly = plainly.connect().await.unwrap();
+    let guard = plainly.get("ours").lock().await.unwrap();
+    // As redis-py writes it, and as a web service writes a session.
+    server.command::<()>(&["SET", "theirs", "5cb1f0b5c0de", "PX", "60000"]);
+    for name in ["boss", "ours"] {
+        let broken = said(&mut lockhound(&server, ["break", "-y", name]));
+        assert_eq!((broken.code, &*broken.err), (Some(0), ""), "{broken:?}");
+    }
+    assert!(!server.exists("boss") && !server.exists("ours"));
+    let unsure = said(&mut lockhound(&server, ["break", "-y", "theirs"]));
+    assert_eq!((unsure.code, &*unsure.out), (Some(64), ""), "{unsure:?}");
+    assert!(unsure.err.contains("LOCKHOUND_FORMAT=plain"), "{unsure:?}");
+    assert!(server.exists("theirs"));
+    let mut sure = lockhound(&server, ["break", "-y", "theirs"]);
+    let sure = said(sure.env("LOCKHOUND_FORMAT", "plain"));
+    assert_eq!((sure.code, &*sure.err), (Some(0), ""), "{sure:?}");
+    assert!(!server.exists("theirs"));
+    drop((leader, guard));
+    locks.close().await;
+    plainly.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

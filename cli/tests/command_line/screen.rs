@@ -4,10 +4,12 @@ use std::ops::Deref;
 use std::thread::sleep;
 use std::time::Instant;
 
+use rustix::process::Signal;
 use uuid::Uuid;
 
+use crate::common::distance::Distances;
 use crate::common::tmux::Tmux;
-use crate::common::{PROGRAM, SOON, Server, lockhound, ms, said};
+use crate::common::{Directory, PROGRAM, SOON, Server, locker, lockhound, ms, said, send};
 
 /// A terminal with a shell in it, which knows the program as `lockhound`.
 struct Terminal(Tmux);
@@ -98,6 +100,102 @@ fn a_person_is_asked_before_a_lock_is_broken() {
     assert!(server.exists("k"));
 }
 
+/// Each kind has a call of its own, and some of them ask a second time who has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_is_asked_about_each_kind() {
+    let server = Server::start();
+    let locks = locker(&server, "tester").await;
+    let (desks, seats) = (locks.permits("desks"), locks.semaphore("seats"));
+    let held = (
+        locks.fair("queue").lock().await.unwrap(),
+        locks.rw("book").read().lock().await.unwrap(),
+        desks.capacity(2).acquire().await.unwrap(),
+        seats.capacity(2).acquire().await.unwrap(),
+        locks.election("boss").campaign("me").await.unwrap(),
+    );
+    server.command::<()>(&["SET", "plain", "5cb1f0b5c0de", "PX", "600000"]);
+    let terminal = Terminal::new(&server);
+    for (key, question) in [
+        ("queue", "lock, held by tester "),
+        ("book", "read-write (read), held by tester "),
+        ("desks", "permits, 1 free, held by tester "),
+        ("seats", "semaphore, 1 free, held by tester "),
+        ("boss", "election, held by tester "),
+        ("plain", "It may be no lock. Break it? [y/N]"),
+    ] {
+        terminal.runs(&format!("lockhound break {key}; echo code $?"));
+        // The label may be written after the lock, and the line is wider than the screen.
+        let asks = |screen: &str| {
+            let screen = screen.replace('\n', "");
+            screen.contains(question) && screen.contains("Break it? [y/N]")
+        };
+        terminal.shows(key, asks);
+        terminal.types("yes");
+        let screen = terminal.shows("the end", |screen| screen.contains("code 0\n"));
+        assert!(screen.contains("broken: "), "{screen}");
+    }
+    for key in ["queue", "book", "boss", "plain"] {
+        assert!(!server.exists(key), "{key}");
+    }
+    assert_eq!(
+        server.command::<(u32, u32)>(&["MGET", "desks", "seats"]),
+        (2, 2)
+    );
+    drop(held);
+    locks.close().await;
+}
+
+#[test]
+fn a_list_that_takes_long_says_how_far_it_is() {
+    let server = Server::start();
+    server.command::<()>(&["DEBUG", "POPULATE", "1000"]);
+    hold(&server, "k");
+    let far = Distances::new();
+    let port = far.to(server.port(), ms(100));
+    let terminal = Terminal::new(&server);
+    let url = format!("redis://127.0.0.1:{port}");
+    terminal.runs(&format!("lockhound ls --url {url}; echo code $?"));
+    terminal.shows("progress", |screen| screen.contains("locks so far: "));
+    // It is gone at the end, and nothing of it is in a file.
+    let screen = terminal.shows("the end", |screen| screen.contains("code 0\n"));
+    assert!(
+        !screen.contains("so far") && screen.contains("\nk "),
+        "{screen}"
+    );
+    terminal.runs(&format!(
+        "lockhound ls --url {url} 2>&1 | grep -c 'so far'; echo over"
+    ));
+    terminal.shows("the end", |screen| screen.contains("\n0\nover\n"));
+    // Nor does it stay before a message.
+    terminal.runs(&format!("lockhound ls --url {url}; echo code $?"));
+    terminal.shows("progress", |screen| screen.contains("locks so far: "));
+    server.kill();
+    let screen = terminal.shows("the end", |screen| screen.contains("code 69\n"));
+    assert!(!screen.contains("so far"), "{screen}");
+}
+
+#[test]
+fn a_signal_ends_the_screen_and_restores_the_terminal() {
+    let (server, directory) = (Server::start(), Directory::new());
+    let file = directory.file("pid");
+    let top = format!("sh -c 'echo $$ >{}; exec {PROGRAM} top'", file.display());
+    let terminal = Terminal::new(&server);
+    terminal.runs("before=$(stty -g)");
+    for (signal, code) in [
+        (Signal::INT, 130),
+        (Signal::QUIT, 131),
+        (Signal::TERM, 143),
+        (Signal::HUP, 129),
+    ] {
+        let same = "[ \"$(stty -g)\" = \"$before\" ] && echo same";
+        terminal.runs(&format!("{top}; echo code $?; {same}"));
+        terminal.shows("the screen", |screen| screen.starts_with("locks: 0"));
+        send(directory.number("pid"), signal);
+        let over = format!("code {code}\nsame\n");
+        terminal.shows("the end", |screen| screen.contains(&over));
+    }
+}
+
 #[test]
 fn the_screen_follows_locks_keys_and_its_size() {
     let server = Server::start();
@@ -134,6 +232,9 @@ fn the_screen_follows_locks_keys_and_its_size() {
     terminal.shows("the end", |screen| {
         screen.contains("code 0\n") && !screen.contains("kind     free")
     });
+    let busy = said(&mut lockhound(&server, ["top", "--interval", "9ms"]));
+    assert_eq!(busy.code, Some(64), "{busy:?}");
+    assert!(busy.err.contains("less than 10ms"), "{busy:?}");
     let piped = said(&mut lockhound(&server, ["top"]));
     assert_eq!((piped.code, &*piped.out), (Some(64), ""), "{piped:?}");
 }
