@@ -1,6 +1,7 @@
 //! The exit codes, after `sysexits.h` and the shell, and the failures that end a subcommand.
 
 use std::fmt;
+use std::io::{self, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
 
@@ -93,10 +94,41 @@ pub(crate) fn of_status(status: ExitStatus) -> u8 {
 
 /// Prints what clap says about the command line: help, the version, or what is wrong with it.
 pub(crate) fn of_parsing(refusal: &clap::Error) -> ExitCode {
-    let code = if refusal.use_stderr() { USAGE } else { 0 };
-    match refusal.print() {
-        Ok(()) => code.into(),
-        // Nobody reads it any more, such as `lockhound --help | head -1`.
-        Err(_) => ExitCode::FAILURE,
+    let text = refusal.render().to_string();
+    let shown = without_logins(&text);
+    let printed = if shown == text {
+        refusal.print()
+    } else {
+        io::stderr().write_all(shown.as_bytes())
+    };
+    match printed {
+        _ if refusal.use_stderr() => USAGE.into(),
+        Ok(()) => ExitCode::SUCCESS,
+        // As with `lockhound --help | head -1`.
+        Err(gone) if gone.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(_) => SOFTWARE.into(),
     }
+}
+
+/// Returns a text with `***` for the user and the password of each address in it. An address that
+/// is not behind `--url` by mistake is an argument that clap repeats.
+fn without_logins(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("://") {
+        let end = after.find(char::is_whitespace).unwrap_or(after.len());
+        let (address, behind) = after.split_at(end);
+        shown.push_str(before);
+        shown.push_str("://");
+        match address.rsplit_once('@') {
+            Some((_, host)) => {
+                shown.push_str("***@");
+                shown.push_str(host);
+            }
+            None => shown.push_str(address),
+        }
+        rest = behind;
+    }
+    shown.push_str(rest);
+    shown
 }

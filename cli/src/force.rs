@@ -20,7 +20,7 @@ Exit codes:
   64   wrong usage: an option, an address or a name, the key cannot be broken, --yes is needed
        because there is no terminal, or --yes is not enough because the key may be no lock
   69   no server, or no majority of several, gave a usable answer; it may be broken or not
-  70   a fault of lockhound itself";
+  70   a fault of lockhound itself; if its output cannot be written, the lock is broken";
 
 /// Takes a lock away from those who have it, after a question
 ///

@@ -54,13 +54,17 @@ pub(crate) async fn run(args: &Args) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// A cell that is wider moves only its own row.
+const WIDEST: usize = 60;
+
 /// Writes a table, without lines and colours.
 fn print(locks: &[Seen]) -> Result<(), Failure> {
     const HEAD: [&str; 5] = ["KEY", "KIND", "LEASE", "WAITERS", "HELD BY"];
     let rows = locks.iter().map(row);
     let rows: Vec<[String; 5]> = [HEAD.map(str::to_owned)].into_iter().chain(rows).collect();
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max();
-    let widths: Vec<usize> = (0..HEAD.len() - 1).filter_map(width).collect();
+    let widths = (0..HEAD.len() - 1).filter_map(width);
+    let widths: Vec<usize> = widths.map(|it| it.min(WIDEST)).collect();
     for [key, kind, lease, waiters, holders] in &rows {
         let [a, b, c, d] = widths[..] else { continue };
         let row = format!("{key:a$}  {kind:b$}  {lease:>c$}  {waiters:>d$}  {holders}");

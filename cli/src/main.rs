@@ -32,6 +32,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+use crate::exit::Failure;
+
 /// Distributed locks on Redis and Valkey, for shells, cron jobs and deployments.
 #[derive(Debug, Parser)]
 #[command(name = "lockhound", version, max_term_width = 100)]
@@ -54,14 +56,27 @@ enum Command {
     Generate(generate::Args),
 }
 
-/// Runs on one thread: the kernel kills the command of `run` when the thread that started it ends.
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(refusal) => return exit::of_parsing(&refusal),
     };
-    let ended = match cli.command {
+    // One thread: the kernel kills the command of `run` when the thread that started it ends.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let ended = match runtime {
+        Ok(runtime) => runtime.block_on(run(cli.command)),
+        Err(error) => Err(Failure::new(
+            exit::SOFTWARE,
+            format!("cannot start: {error}"),
+        )),
+    };
+    ended.unwrap_or_else(|failure| failure.tell()).into()
+}
+
+async fn run(command: Command) -> Result<u8, Failure> {
+    match command {
         Command::Run(args) => run::run(&args).await,
         Command::Ls(args) => ls::run(&args).await,
         Command::Show(args) => show::run(&args).await,
@@ -70,6 +85,5 @@ async fn main() -> ExitCode {
         Command::Break(args) => force::run(&args).await,
         Command::Doctor(args) => doctor::run(&args).await,
         Command::Generate(args) => generate::run(&args, Cli::command()),
-    };
-    ended.unwrap_or_else(|failure| failure.tell()).into()
+    }
 }

@@ -63,6 +63,13 @@ pub(crate) fn prepare(command: &mut Command, terminal: Option<File>) {
     let parent = getpid();
     let prepare = move || {
         die_with(parent)?;
+        // Where they are ignored, as in a shell's `$(..)`, reading from the background fails: the
+        // command could not be given the terminal when it needs it.
+        for signal in [Signal::SIGTTIN, Signal::SIGTTOU] {
+            let usual = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+            // SAFETY: the default action runs no code of this process.
+            unsafe { sigaction(signal, &usual) }?;
+        }
         if let Some(terminal) = &terminal {
             // If it fails, the command begins in the background, and stops as soon as it needs the
             // terminal: it is given it then.
@@ -71,8 +78,8 @@ pub(crate) fn prepare(command: &mut Command, terminal: Option<File>) {
         Ok(())
     };
     // SAFETY: between fork and exec only async-signal-safe calls may be made, since another thread
-    // may have held any lock at the fork. These are prctl, getppid, raise, pthread_sigmask,
-    // tcsetpgrp and getpid, and nothing allocates.
+    // may have held any lock at the fork. These are prctl, getppid, raise, sigaction,
+    // pthread_sigmask, tcsetpgrp and getpid, and nothing allocates.
     unsafe { command.pre_exec(prepare) };
 }
 

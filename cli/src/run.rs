@@ -66,7 +66,7 @@ pub(crate) struct Args {
     on_lost: OnLost,
 
     /// How long the command may go on after TERM, until KILL
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = at_most_a_month)]
     kill_after: Duration,
 
     /// Keep the lock for at least TIME, also if the command ends sooner; this returns at once
@@ -284,9 +284,26 @@ fn fault(error: &io::Error) -> Failure {
 }
 
 /// # Errors
-/// Refuses names that are not text, and empty ones.
+/// Refuses what no clock counts.
+fn at_most_a_month(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).map_err(|e| e.to_string())?;
+    if time > 30 * Duration::from_secs(24 * 3600) {
+        return Err("give 30 days at most".to_owned());
+    }
+    Ok(time)
+}
+
+/// # Errors
+/// Refuses names that are not text, and empty ones; of several, also those with a line break.
 fn names(keys: &[OsString]) -> Result<Vec<&str>, Failure> {
-    keys.iter().map(name).collect()
+    let names = keys.iter().map(name).collect::<Result<Vec<_>, _>>()?;
+    let broken = names.iter().find(|name| name.contains('\n'));
+    match broken {
+        Some(name) if names.len() > 1 => Err(Failure::usage(format!(
+            "{name:?} has a line break, and LOCKHOUND_KEY lists several names on a line each: take it alone"
+        ))),
+        _ => Ok(names),
+    }
 }
 
 fn name(key: &OsString) -> Result<&str, Failure> {

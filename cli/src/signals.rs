@@ -9,8 +9,10 @@ use tokio::signal::unix::{self, SignalKind};
 
 use crate::raw;
 
-/// The signals that are meant for the command.
-const HANDLED: [Signal; 9] = [
+/// The signals that are meant for the command. The last two are for this process group: another
+/// process of it, such as the next one of a pipeline, wants the terminal that the command has. They
+/// must not stop this process, which has to renew the lock.
+const HANDLED: [Signal; 11] = [
     Signal::SIGINT,
     Signal::SIGTERM,
     Signal::SIGHUP,
@@ -20,6 +22,8 @@ const HANDLED: [Signal; 9] = [
     Signal::SIGWINCH,
     Signal::SIGTSTP,
     Signal::SIGCONT,
+    Signal::SIGTTIN,
+    Signal::SIGTTOU,
 ];
 
 /// The signals that this process receives, from now on.
@@ -66,7 +70,7 @@ impl Signals {
                 output = &mut future => return Ok(output),
             };
             match signal {
-                Signal::SIGWINCH | Signal::SIGCONT => {}
+                Signal::SIGWINCH | Signal::SIGCONT | Signal::SIGTTIN | Signal::SIGTTOU => {}
                 // It fails only for a signal or a group that does not exist.
                 Signal::SIGTSTP => drop(raw::stop_own_group()),
                 _ => return Err(signal),

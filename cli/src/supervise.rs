@@ -48,6 +48,8 @@ pub(crate) struct Ended {
 struct State {
     lost: bool,
     interrupted: bool,
+    /// Whether others of this process group wait for the terminal.
+    others_wait: bool,
     /// When the group is killed.
     deadline: Option<Instant>,
 }
@@ -73,6 +75,10 @@ impl Supervisor<'_> {
             }
         };
         let interrupted = self.end_terminal(status);
+        if state.others_wait {
+            // This process is in the group, so it exists.
+            let _: nix::Result<()> = killpg(getpgrp(), Signal::SIGCONT);
+        }
         if state.lost && self.kill_after.is_some() {
             self.end_group(signals, &mut state).await;
         }
@@ -98,6 +104,10 @@ impl Supervisor<'_> {
     /// Passes a signal on that others sent to this process. Ctrl-C does not come here while the
     /// command has the terminal.
     fn pass_on(&self, signal: Signal, state: &mut State) {
+        if matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU) {
+            state.others_wait = true;
+            return;
+        }
         let again = signal == Signal::SIGINT && std::mem::replace(&mut state.interrupted, true);
         self.child
             .send(if again { Signal::SIGKILL } else { signal });

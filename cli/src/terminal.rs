@@ -2,6 +2,7 @@
 //! the signals of its keys.
 
 use std::fs::{self, File};
+use std::io::{self, IsTerminal as _};
 use std::os::unix::fs::FileTypeExt as _;
 
 use nix::sys::signal::{SigSet, Signal};
@@ -26,13 +27,14 @@ impl Terminal {
         })
     }
 
-    /// Returns the device if a command should begin in the foreground: this process is there, and
-    /// not together with other processes of a pipeline, which may need the terminal themselves, as
-    /// in `lockhound run k -- list | less`.
+    /// Returns the device if a command should begin in the foreground: this process is there, reads
+    /// the terminal, and is not in a pipeline, whose other processes may need the terminal, as in
+    /// `lockhound run k -- list | less`. A shell without job control gives what it starts with `&`
+    /// another input; the script itself may need the terminal then.
     pub(crate) fn for_command(&self) -> Option<File> {
-        let is_pipe = |stream| fs::metadata(stream).is_ok_and(|it| it.file_type().is_fifo());
-        let alone = !["/dev/fd/0", "/dev/fd/1"].into_iter().any(is_pipe);
-        (alone && self.is_ours())
+        let is_pipe = fs::metadata("/dev/fd/1").is_ok_and(|it| it.file_type().is_fifo());
+        let reads = io::stdin().is_terminal();
+        (reads && !is_pipe && self.is_ours())
             .then(|| self.device.try_clone().ok())
             .flatten()
     }

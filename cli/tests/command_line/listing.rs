@@ -559,3 +559,21 @@ fn without_a_server_nothing_is_told() {
         );
     }
 }
+
+/// A bug: no table may have a cell that is as wide as this.
+#[test]
+fn a_long_name_does_not_hide_the_others() {
+    let server = Server::start();
+    let long = "x".repeat(70_000);
+    for key in [&*long, "k"] {
+        server.command::<()>(&["HSET", key, &format!("{}:1", Uuid::new_v4()), "1"]);
+    }
+    let ls = said(&mut lockhound(&server, ["ls"]));
+    assert_eq!((ls.code, &*ls.err), (Some(0), ""));
+    assert_eq!(ls.keys(), ["k", &long]);
+    assert!(
+        ls.out
+            .lines()
+            .any(|line| line.starts_with("k ") && line.len() < 300)
+    );
+}

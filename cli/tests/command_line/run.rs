@@ -98,6 +98,8 @@ fn wrong_usage_ends_with_64() {
         (&["-E", "256"], "256"),
         // A name would have to begin with it.
         (&["-k"], "'-k'"),
+        (&["--kill-after", "31d"], "30 days"),
+        (&["a\nb"], "LOCKHOUND_KEY lists several"),
     ] {
         let args = [&["run"], args, &["k", "--", "true"]].concat();
         let ended = said(&mut lockhound(&server, &args));
@@ -120,6 +122,24 @@ fn help_is_not_an_error() {
     for code in [1, 64, 69, 70, 74, 75, 126, 127] {
         assert!(run.contains(&format!("\n  {code:<5}")), "{code}: {run}");
     }
+}
+
+#[test]
+fn output_that_cannot_be_written_does_not_change_what_a_code_means() {
+    let shell = |line: &str| Command::new("sh").args(["-c", line]).status().unwrap();
+    for (line, code) in [
+        ("run 2>/dev/full", 64),
+        ("--help >/dev/full", 70),
+        ("--help | head -1 >/dev/null", 0),
+    ] {
+        assert_eq!(
+            shell(&format!("{PROGRAM} {line}")).code(),
+            Some(code),
+            "{line}"
+        );
+    }
+    let line = format!("ulimit -n 8; exec {PROGRAM} run --url redis://h k -- true");
+    assert_eq!(shell(&line).code(), Some(70));
 }
 
 #[test]
@@ -359,6 +379,13 @@ fn passwords_are_not_shown() {
     );
     let file = directory.file("password");
     std::fs::write(&file, "tell-nobody\n").unwrap();
+    // An address without --url before it.
+    for address in ["redis://ann:tell-nobody@h", "redis://:tell-@nobody@h"] {
+        let ended = said(&mut lockhound(&server, ["show", "k", address]));
+        assert_eq!(ended.code, Some(64), "{ended:?}");
+        assert!(ended.err.contains("redis://***@h"), "{ended:?}");
+        assert!(!ended.err.contains("nobody"), "{ended:?}");
+    }
     let path = file.to_str().unwrap();
     let shown = "tr '\\0' ' ' </proc/$PPID/cmdline; echo; true";
     let shown = ["k", "--", "sh", "-c", shown];

@@ -268,6 +268,69 @@ fn others_of_a_pipeline_may_read_the_terminal() {
     terminal.shows("ended=0");
 }
 
+/// A bug: another process of the pipeline that wanted the terminal stopped the wrapper, which then
+/// renewed nothing, while the command went on.
+#[test]
+fn who_waits_for_the_terminal_of_a_command_does_not_stop_its_renewals() {
+    let server = Server::start();
+    let terminal = Terminal::new(&server);
+    terminal.script(
+        "inner",
+        "read -r x </dev/tty; echo got=$x >&2; until [ -e $D/go ]; do sleep 0.05; done",
+    );
+    let reader = "echo $$ >$D/reader; until [ -e $D/read ]; do sleep 0.05; done\n\
+                  read -r y </dev/tty; echo late=$y";
+    std::fs::write(terminal.directory.file("pager"), reader).unwrap();
+    terminal.types("$L sh $D/inner | sh $D/pager");
+    let reader = terminal.directory.number("reader");
+    let inside = terminal.inside();
+    soon("it reads", || state(inside) == Some('S'));
+    terminal.types("one");
+    terminal.shows("got=one");
+    std::fs::write(terminal.directory.file("read"), "").unwrap();
+    soon("the other one waits", || state(reader) == Some('T'));
+    // Longer than the lease.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert!(server.exists("k"), "it is renewed");
+    std::fs::write(terminal.directory.file("go"), "").unwrap();
+    soon("the other one goes on", || state(reader) == Some('S'));
+    terminal.types("two");
+    terminal.shows("late=two");
+}
+
+/// A bug: the command took the terminal from the script, which then stopped.
+#[test]
+fn a_script_keeps_the_terminal_while_its_command_runs_in_the_background() {
+    let server = Server::start();
+    let terminal = Terminal::new(&server);
+    terminal.script("inner", "until [ -e $D/go ]; do sleep 0.05; done");
+    let outer = format!(
+        "{PROGRAM} run k -- sh $D/inner &\nuntil [ -s $D/inside ]; do sleep 0.05; done\n\
+         read -r x; echo got=$x; echo >$D/go; wait $!; echo status=$?\n\
+         {PROGRAM} run k -- sh -c 'read -r y; echo then=$y'"
+    );
+    std::fs::write(terminal.directory.file("outer"), outer).unwrap();
+    terminal.types("bash $D/outer");
+    terminal.inside();
+    terminal.types("hello");
+    terminal.shows("got=hello");
+    terminal.shows("status=0");
+    terminal.types("again");
+    terminal.shows("then=again");
+}
+
+/// A bug: an interactive shell has TTIN ignored there, and so had the command.
+#[test]
+fn a_command_in_a_substitution_gets_the_terminal() {
+    let server = Server::start();
+    let terminal = Terminal::new(&server);
+    terminal.script("inner", "read -r x </dev/tty; echo got=$x");
+    terminal.types("y=$($L sh $D/inner); echo status=$?,$y");
+    terminal.inside();
+    terminal.types("hello");
+    terminal.shows("status=0,got=hello");
+}
+
 #[test]
 fn ctrl_c_ends_a_command_in_a_pipeline() {
     let server = Server::start();

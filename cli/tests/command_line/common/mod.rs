@@ -128,10 +128,12 @@ impl Running {
         let mut line = Vec::new();
         let err = self.0.as_mut().unwrap().stderr.as_mut().unwrap();
         // Byte by byte: what follows is for `end`.
-        for byte in err.bytes() {
-            match byte.unwrap() {
-                b'\n' => break,
-                byte => line.push(byte),
+        let mut byte = [0];
+        loop {
+            err.read_exact(&mut byte).unwrap();
+            match byte {
+                [b'\n'] => break,
+                [byte] => line.push(byte),
             }
         }
         String::from_utf8(line).unwrap()
