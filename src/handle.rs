@@ -299,7 +299,7 @@ impl Handle {
 
     /// Returns the value of a section that is done, by what its release found.
     fn done<T>(&self, value: T, released: Result<(), Error>) -> Result<T, Error> {
-        let shown = names(&self.keys);
+        let shown = Names(&self.keys);
         match released {
             Err(error @ Error::Lost { .. }) => {
                 log!(warn, key = %shown, %error, "the section is done, but its lock was lost: its value is dropped");
@@ -534,11 +534,15 @@ fn check_number(permits: u32, capacity: Option<u32>) -> Result<(), Error> {
 }
 
 /// Shows one name as it is, several as a list.
-fn names(keys: &[Key]) -> impl Display {
-    fmt::from_fn(move |f| match keys {
-        [key] => write!(f, "{}", key.shown()),
-        keys => write!(f, "{keys:?}"),
-    })
+struct Names<'a>(&'a [Key]);
+
+impl Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [key] => write!(f, "{}", key.shown()),
+            keys => write!(f, "{keys:?}"),
+        }
+    }
 }
 
 /// Runs a critical section to its end, or returns `None` at the loss.

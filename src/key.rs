@@ -369,9 +369,22 @@ impl Key {
     }
 
     /// Returns a key of this crate that belongs to this lock, in the lock's slot.
-    fn beside(&self, prefix: &'static str) -> impl fmt::Display {
-        let [before, after] = if self.braced { ["{", "}"] } else { ["=", ""] };
-        fmt::from_fn(move |f| write!(f, "{prefix}{before}{}{self}{after}", self.family.key))
+    fn beside(&self, prefix: &'static str) -> Beside<'_> {
+        Beside { prefix, key: self }
+    }
+}
+
+/// A key that belongs to a lock, as it is written.
+struct Beside<'a> {
+    prefix: &'static str,
+    key: &'a Key,
+}
+
+impl fmt::Display for Beside<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { prefix, key } = self;
+        let [before, after] = if key.braced { ["{", "}"] } else { ["=", ""] };
+        write!(f, "{prefix}{before}{}{key}{after}", key.family.key)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::spread::Spread;
 use crate::waiters::Lines;
 
 /// The lock file that this program was built with. It names the releases that were measured.
-const LOCK_FILE: &str = include_str!("../Cargo.lock");
+const LOCK_FILE: &str = include_str!("../../Cargo.lock");
 
 /// The results of a run.
 #[derive(Debug, Serialize)]

@@ -233,11 +233,12 @@ impl Machine {
     /// the route leads now.
     pub(super) fn give_up(&self, route: u64) -> Vec<(u64, ClientConnection)> {
         let state = self.state();
-        state
-            .connections
-            .all()
-            .extract_if(.., |_, connection| connection.route == route)
-            .collect()
+        let mut all = state.connections.all();
+        let (leaving, staying): (Vec<_>, Vec<_>) = std::mem::take(&mut *all)
+            .into_iter()
+            .partition(|(_, connection)| connection.route == route);
+        all.extend(staying);
+        leaving
     }
 
     /// Takes over connections that led to another server.

@@ -168,7 +168,7 @@ fn a_mutant_that_does_not_follow_the_source_is_found() {
 }
 
 /// What the simulation is built from.
-const SOURCE: [&str; 10] = [
+const SOURCE: [&str; 12] = [
     "Cargo.toml",
     "Cargo.lock",
     "README.md",
@@ -179,6 +179,8 @@ const SOURCE: [&str; 10] = [
     "examples",
     "doctor",
     "cli",
+    "recipes",
+    "bench",
 ];
 
 /// Otherwise no mutant can be built.
