@@ -42,10 +42,11 @@ use crate::session::{SharedSession, Views};
 ///
 /// The locker detects the first two if it can: it counts a guard that is dropped while a newer
 /// guard of its hold stays for over a millisecond, and a guard that is dropped in another task
-/// while others stay ([`Stats::suspicious_reentries`](crate::Stats::suspicious_reentries)). It also
-/// logs a warning, once per key and minute; over a `testing::Server` the call panics. It does not
-/// detect a task that stores guards and goes on, such as an actor that serves several clients. With
-/// [`Reentry::Scope`] and with [`non_reentrant`](Self::non_reentrant) neither can happen.
+/// while others stay ([`Stats::suspicious_reentries`](crate::stats::Stats::suspicious_reentries)).
+/// It also logs a warning, once per key and minute; over a `testing::Server` the call panics. It
+/// does not detect a task that stores guards and goes on, such as an actor that serves several
+/// clients. With [`Reentry::Scope`] and with [`non_reentrant`](Self::non_reentrant) neither can
+/// happen.
 ///
 /// Outside of tokio tasks (the body of `#[tokio::main]`, other executors), a polled call is
 /// identified by its waker, which nested code shares but the futures of a `FuturesUnordered` do

@@ -19,7 +19,7 @@ pub(crate) use self::levels::{Levels, tell_server};
 use crate::error::{Loss, NodeFailure};
 #[cfg(feature = "metrics")]
 use crate::foreign::contained;
-use crate::kind::LockKind;
+pub use crate::kind::LockKind;
 use crate::sync::{Arc, Mutex};
 
 /// What a [`Locker`](crate::Locker) has done and is doing. Counts start at zero when it connects.

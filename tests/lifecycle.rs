@@ -7,7 +7,8 @@ mod common;
 
 use common::log::Log;
 use common::{Server, builder, eventually, key, locker_with, ms};
-use lockhound::{CallOutcome, HoldState, Owner};
+use lockhound::stats::CallOutcome;
+use lockhound::{HoldState, Owner};
 
 fn names(server: &Server) -> Vec<String> {
     let list: String = server.command(&["CLIENT", "LIST"]);

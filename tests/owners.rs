@@ -15,7 +15,8 @@ use common::log::Log;
 use common::{Server, builder, eventually, key, locker, ms};
 use futures_util::future::try_join_all;
 use futures_util::stream::{self, FuturesUnordered, StreamExt as _, TryStreamExt as _};
-use lockhound::{CallOutcome, Error, Guard, Lock, Locker, MultiLock, Owner, Reentry};
+use lockhound::stats::CallOutcome;
+use lockhound::{Error, Guard, Lock, Locker, MultiLock, Owner, Reentry};
 use tokio::time::{sleep, timeout};
 use tracing_subscriber::filter::LevelFilter;
 

@@ -166,8 +166,8 @@ impl Server {
     /// before, or if it is released in another task while others stay. The guard has been counted
     /// down by then, and one that is dropped while its thread panics does not panic again. Over
     /// other servers, such releases are only logged and counted
-    /// ([`Stats::suspicious_reentries`](crate::Stats::suspicious_reentries)). The call concerns all
-    /// lockers of the server.
+    /// ([`Stats::suspicious_reentries`](crate::stats::Stats::suspicious_reentries)). The call
+    /// concerns all lockers of the server.
     ///
     /// # Examples
     /// ```
@@ -263,7 +263,7 @@ impl Server {
     ///
     /// The copy arrives in place of the answer to the next command on that connection. The outcome
     /// of that command, and of others under way, is then unknown, and the locker gives up the
-    /// connection. See [`Stats::misplaced_answers`](crate::Stats::misplaced_answers).
+    /// connection. See [`Stats::misplaced_answers`](crate::stats::Stats::misplaced_answers).
     pub fn duplicate_reply(&self) {
         self.route.machine().duplicate_reply();
     }

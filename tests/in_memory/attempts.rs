@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use lockhound::stats::{Attempts, CallOutcome};
 use lockhound::testing::Server;
-use lockhound::{Attempts, CallOutcome, Error, Locker, MultiLock, Owner};
+use lockhound::{Error, Locker, MultiLock, Owner};
 use tokio::time::{sleep, timeout};
 
 use super::{key, ms, over, servers};

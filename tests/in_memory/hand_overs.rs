@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::poll;
-use lockhound::{CallOutcome, Error, Format, Guard, Locker, Loss, Owner};
+use lockhound::stats::CallOutcome;
+use lockhound::{Error, Format, Guard, Locker, Loss, Owner};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 

@@ -161,7 +161,8 @@ impl Link {
         self.unknown("gave the answer to another command: its connection is given up")
     }
 
-    /// Warns at most once a minute; [`Stats::misplaced_answers`](crate::Stats) has the count.
+    /// Warns at most once a minute; [`Stats::misplaced_answers`](crate::stats::Stats) has the
+    /// count.
     fn warn_of_slip(&self) {
         if self.slips.warned.may(Duration::from_secs(60)) {
             log!(
