@@ -394,7 +394,6 @@ impl Locker {
 /// | [`credentials`](Self::credentials) | those in the addresses | where changing passwords come from |
 /// | `tls` (feature `tls`) | the CAs of the system | whom to trust, and which client certificate to show |
 /// | [`label`](Self::label) | host name and process id | what `holder()` and `CLIENT LIST` call the locker |
-/// | [`busy_poll`](Self::busy_poll) | 150 us | how long the locker's thread stays awake for a lone caller |
 ///
 /// [`from_env`](Self::from_env) reads options from the environment.
 ///
@@ -699,23 +698,6 @@ impl LockerBuilder {
     /// Defaults to 0: replicas are not asked.
     pub const fn replicas(mut self, count: u32, timeout: Duration) -> Self {
         self.options.replicas = Replicas { count, timeout };
-        self
-    }
-
-    /// Sets how long the locker's thread polls instead of sleeping while it awaits the answer to a
-    /// lone caller, or that caller's next call. Linux's busy polling of sockets does the same:
-    /// waking a sleeping thread takes about as long as locking on a nearby server.
-    ///
-    /// It pays if the server answers a lone caller within this time. The locker learns whether that
-    /// is so. If the server is slow, if there are many callers, or if a caller has to wait for
-    /// other lockers, it sleeps at once, except for one time in a hundred. It uses CPU time that
-    /// would be idle. If other programs need every CPU, a caller that locks and unlocks without a
-    /// pause takes part of one from them: set zero there. On a machine with one CPU the locker
-    /// never stays awake.
-    ///
-    /// Defaults to 150 microseconds; 10 ms at most.
-    pub const fn busy_poll(mut self, time: Duration) -> Self {
-        self.options.busy_poll = time;
         self
     }
 

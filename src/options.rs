@@ -12,7 +12,6 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// server's clock was set back.
 pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 const LONGEST_COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
-const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 
 /// The longest of the random pauses has to be longer than this, or the waiters of a polled format
 /// make a busy loop.
@@ -82,7 +81,6 @@ pub(crate) struct Options {
     pub(crate) kind: &'static Kind,
     pub(crate) fencing: Fencing,
     pub(crate) replicas: Replicas,
-    pub(crate) busy_poll: Duration,
     pub(crate) reentry: Reentry,
     pub(crate) label: Option<String>,
 }
@@ -103,7 +101,6 @@ impl Default for Options {
                 count: 0,
                 timeout: Duration::ZERO,
             },
-            busy_poll: Duration::from_micros(150),
             reentry: Reentry::default(),
             label: None,
         }
@@ -124,7 +121,6 @@ pub struct Settings {
     pub(crate) fencing: Fencing,
     /// `None` if replicas are not asked.
     pub(crate) replicas: Option<Replicas>,
-    pub(crate) busy_poll: Duration,
     pub(crate) reentry: Reentry,
     pub(crate) label: Label,
 }
@@ -250,7 +246,6 @@ impl Options {
                 ),
             ));
         }
-        self.validate_busy_poll()?;
         self.validate_fencing(nodes)?;
         // A single server that forgets its locks has forgotten them for everybody.
         let default_quarantine = if nodes > 1 {
@@ -281,23 +276,11 @@ impl Options {
             kind: self.kind,
             fencing: self.fencing,
             replicas: self.validate_replicas(command_timeout)?,
-            busy_poll: self.busy_poll,
             reentry: self.reentry,
             label: self.label()?,
         };
         settings.check_quarantine("lease", self.lease)?;
         Ok(settings)
-    }
-
-    fn validate_busy_poll(&self) -> Result<(), Error> {
-        if self.busy_poll <= LONGEST_BUSY_POLL {
-            return Ok(());
-        }
-        let problem = format!(
-            "{:?} keeps a CPU busy for too long; give {LONGEST_BUSY_POLL:?} or less, or zero to turn it off",
-            self.busy_poll
-        );
-        Err(Error::config("busy_poll", problem))
     }
 
     fn label(&self) -> Result<Label, Error> {
@@ -449,7 +432,6 @@ mod tests {
         assert!(refusal(|o| o.renewal_failures = u32::MAX).contains("4294967295"));
         assert!(refusal(|o| o.connect_timeout = Duration::ZERO).contains("connect_timeout"));
         assert!(refusal(|o| o.command_timeout = Some(Duration::ZERO)).contains("command_timeout"));
-        assert!(refusal(|o| o.busy_poll = Duration::from_millis(11)).contains("11ms"));
         let quarantine = refusal(|o| o.restart_quarantine = Some(Duration::from_secs(29)));
         assert!(
             quarantine.contains("30s") && quarantine.contains("29s"),

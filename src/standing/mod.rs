@@ -486,7 +486,7 @@ mod tests {
         let settings = Options::default().validate(servers).expect("valid");
         let nodes = (0..servers).map(|_| Node::of_nobody(&settings)).collect();
         let quorum = Arc::new(Quorum::new(nodes, Duration::ZERO, Duration::ZERO));
-        let engine = Engine::start(Duration::ZERO, servers).expect("a thread");
+        let engine = Engine::start(servers).expect("a thread");
         Book::start(
             engine,
             quorum,
