@@ -79,4 +79,3 @@ pub use owner::Owner;
 pub use rw::{ReadGuard, ReadLock, RwLock, WriteGuard, WriteLock};
 pub use semaphore::{HeldPermits, Permit, Semaphore};
 pub use tokio_util::sync::CancellationToken;
-pub use uuid::Uuid;

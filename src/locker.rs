@@ -7,8 +7,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use crate::credentials::{AnyProvider, CredentialProvider};
 use crate::election::Election;
 use crate::error::Error;
@@ -267,7 +265,7 @@ impl Locker {
 
     /// Returns the identity of this locker: the `uuid` in the `uuid:task-id` that it writes to the
     /// servers. Every connect makes a new one.
-    pub fn id(&self) -> Uuid {
+    pub fn id(&self) -> &str {
         self.shared.session().id()
     }
 
@@ -916,7 +914,7 @@ impl fmt::Debug for Locker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let session = self.shared.session();
         f.debug_struct("Locker")
-            .field("id", &format_args!("{}", session.id()))
+            .field("id", &session.id())
             .field("nodes", &session.names())
             .finish()
     }

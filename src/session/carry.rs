@@ -164,7 +164,7 @@ fn pass(session: &Arc<Session>, key: &Key) -> Option<Event> {
             if key.has_readers() {
                 owned
                     .quorum
-                    .withdraw(key.clone(), owned.id.to_string().into())
+                    .withdraw(key.clone(), Arc::clone(&owned.id_text))
                     .await
             } else {
                 owned.quorum.pass(key.clone()).await

@@ -142,6 +142,7 @@ pub(super) fn over(
         };
         Session {
             id,
+            id_text: id.to_string().into(),
             runner: JobRunner::new(&engine),
             engine,
             channels,

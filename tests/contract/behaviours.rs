@@ -868,10 +868,7 @@ pub async fn a_leader_leads_alone_and_observers_see_it(on: Deployment) {
         (leader.term(), leader.value()),
         (Some(leadership.term()), Some("again"))
     );
-    assert!(
-        leader.owner().starts_with(&one.id().to_string()),
-        "{leader:?}"
-    );
+    assert!(leader.owner().starts_with(one.id()), "{leader:?}");
     let term = leadership.term();
     let waiting = tokio::spawn(async move { there.campaign("second").await });
     eventually(ms(5_000), "it waits", || two.stats().waiters == 1).await;

@@ -43,7 +43,7 @@ async fn a_lock_is_retaken_on_a_server_that_lost_it() {
         assert!(
             server
                 .holder(&name)
-                .is_some_and(|holder| holder.contains(&locks.id().to_string()))
+                .is_some_and(|holder| holder.contains(locks.id()))
         );
         guard.check().unwrap();
     }

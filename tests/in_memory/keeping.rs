@@ -87,10 +87,7 @@ async fn nobody_gets_a_kept_lock_not_even_the_owner_that_released_it() {
         .await
         .unwrap()
         .expect("it is shown as held");
-    assert!(
-        holder.owner().starts_with(&one.id().to_string()),
-        "{holder:?}"
-    );
+    assert!(holder.owner().starts_with(one.id()), "{holder:?}");
     assert_eq!(one.stats().holds, 0, "no guard of it is left");
     assert!((3_000..3_010).contains(&taken_after(start, &one, &key).await));
 }

@@ -817,7 +817,7 @@ async fn commands_are_sent_in_resp2_and_messages_heard_in_resp3() {
 #[cfg(feature = "unix")]
 #[tokio::test]
 async fn an_address_can_name_a_unix_socket() {
-    let path = std::env::temp_dir().join(format!("lockhound-{}.sock", lockhound::Uuid::new_v4()));
+    let path = std::env::temp_dir().join(format!("lockhound-{}.sock", uuid::Uuid::new_v4()));
     let server = Server::start_with(&["--unixsocket", path.to_str().unwrap()]);
     let key = key();
     let locks = Locker::connect(format!("redis+unix://{}?db=0", path.display()))
