@@ -122,8 +122,8 @@ impl Lock {
     /// process can do the work that was cut short. To rule that out as well, add a
     /// [`fixed_lease`](Self::fixed_lease) that is not shorter: it stays on the server after a
     /// crash. It is not renewed, so it has to be longer than the longest job, too. Nor does a lock
-    /// outlast the data of its server; with [`replicas`](crate::LockerBuilder::replicas), a release
-    /// does not wait for them.
+    /// outlast the data of its server; with [`replica_acks`](crate::LockerBuilder::replica_acks), a
+    /// release does not wait for them.
     ///
     /// Over several servers the time may not be longer than
     /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine), like a lease.

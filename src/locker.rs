@@ -388,7 +388,7 @@ impl Locker {
 /// | [`reentry`](Self::reentry) | [`Reentry::Task`] | which guards may enter again |
 /// | [`format`](Self::format) | [`Format::Redisson`] | with whom locks are shared |
 /// | [`fencing`](Self::fencing) | [`Fencing::Lockhound`] | how fences are counted |
-/// | [`replicas`](Self::replicas) | 0 | how many replicas acknowledge a lock and its renewals |
+/// | [`replica_acks`](Self::replica_acks) | 0 | how many replicas acknowledge a lock and its renewals |
 /// | [`credentials`](Self::credentials) | those in the addresses | where changing passwords come from |
 /// | `tls` (feature `tls`) | the CAs of the system | whom to trust, and which client certificate to show |
 /// | [`label`](Self::label) | host name and process id | what `holder()` and `CLIENT LIST` call the locker |
@@ -424,8 +424,8 @@ impl LockerBuilder {
     ///   its channel would be in another slot, and locking it returns [`Error::Config`].
     /// - `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]`
     ///   is the master that most of these Sentinels name; all are asked. `sentinelUsername` and
-    ///   `sentinelPassword` are for the Sentinels themselves. [`replicas`](Self::replicas) says
-    ///   what a failover loses.
+    ///   `sentinelPassword` are for the Sentinels themselves. [`replica_acks`](Self::replica_acks)
+    ///   says what a failover loses.
     /// - `rediss-cluster://` and `rediss-sentinel://` encrypt all of these connections.
     ///
     /// Special characters in user and password are percent-encoded: any UTF-8 text can be written
@@ -694,8 +694,8 @@ impl LockerBuilder {
     /// callers wait for replicas that are away.
     ///
     /// Defaults to 0: replicas are not asked.
-    pub const fn replicas(mut self, count: u32, timeout: Duration) -> Self {
-        self.options.replicas = Replicas { count, timeout };
+    pub const fn replica_acks(mut self, count: u32, timeout: Duration) -> Self {
+        self.options.replica_acks = Replicas { count, timeout };
         self
     }
 
@@ -867,9 +867,9 @@ fn check_memory(settings: &Settings, targets: &[Target], has_provider: bool) -> 
             "a server in memory asks for no credentials: leave the provider out",
         ));
     }
-    if in_memory > 0 && settings.replicas.is_some() {
+    if in_memory > 0 && settings.replica_acks.is_some() {
         return Err(Error::config(
-            "replicas",
+            "replica_acks",
             "a server in memory has no replicas that could acknowledge a lock",
         ));
     }

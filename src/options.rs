@@ -80,7 +80,7 @@ pub(crate) struct Options {
     pub(crate) restart_quarantine: Option<Duration>,
     pub(crate) kind: &'static Kind,
     pub(crate) fencing: Fencing,
-    pub(crate) replicas: Replicas,
+    pub(crate) replica_acks: Replicas,
     pub(crate) reentry: Reentry,
     pub(crate) label: Option<String>,
 }
@@ -97,7 +97,7 @@ impl Default for Options {
             restart_quarantine: None,
             kind: Format::default().kind(),
             fencing: Fencing::default(),
-            replicas: Replicas {
+            replica_acks: Replicas {
                 count: 0,
                 timeout: Duration::ZERO,
             },
@@ -120,7 +120,7 @@ pub struct Settings {
     pub(crate) kind: &'static Kind,
     pub(crate) fencing: Fencing,
     /// `None` if replicas are not asked.
-    pub(crate) replicas: Option<Replicas>,
+    pub(crate) replica_acks: Option<Replicas>,
     pub(crate) reentry: Reentry,
     pub(crate) label: Label,
 }
@@ -148,8 +148,8 @@ impl Settings {
 
     /// Returns how many replicas have to acknowledge a lock, and how long that may take; `None` if
     /// they are not asked.
-    pub fn replicas(&self) -> Option<(u32, Duration)> {
-        self.replicas
+    pub fn replica_acks(&self) -> Option<(u32, Duration)> {
+        self.replica_acks
             .map(|replicas| (replicas.count, replicas.timeout))
     }
 
@@ -275,7 +275,7 @@ impl Options {
             restart_quarantine,
             kind: self.kind,
             fencing: self.fencing,
-            replicas: self.validate_replicas(command_timeout)?,
+            replica_acks: self.validate_replica_acks(command_timeout)?,
             reentry: self.reentry,
             label: self.label()?,
         };
@@ -315,15 +315,15 @@ impl Options {
         Ok(())
     }
 
-    fn validate_replicas(&self, command_timeout: Duration) -> Result<Option<Replicas>, Error> {
-        let Replicas { count, timeout } = self.replicas;
+    fn validate_replica_acks(&self, command_timeout: Duration) -> Result<Option<Replicas>, Error> {
+        let Replicas { count, timeout } = self.replica_acks;
         if count == 0 {
             return Ok(None);
         }
         // WAIT takes milliseconds, and 0 means that it waits forever.
         if timeout < Duration::from_millis(1) {
             return Err(Error::config(
-                "replicas",
+                "replica_acks",
                 format!(
                     "{timeout:?} is too short for {count} replica(s) to acknowledge; give 1 ms or more"
                 ),
@@ -331,14 +331,14 @@ impl Options {
         }
         if timeout >= command_timeout {
             return Err(Error::config(
-                "replicas",
+                "replica_acks",
                 format!(
                     "{timeout:?} is not shorter than command_timeout = {command_timeout:?}: a renewal would time out \
                      before {count} replica(s) could acknowledge it; shorten it, or lengthen command_timeout"
                 ),
             ));
         }
-        Ok(Some(self.replicas))
+        Ok(Some(self.replica_acks))
     }
 }
 
@@ -470,22 +470,22 @@ mod tests {
                 timeout: Duration::from_millis(timeout),
             };
             Options {
-                replicas,
+                replica_acks: replicas,
                 ..Options::default()
             }
             .validate(1)
         };
-        assert_eq!(with(0, 0).expect("off").replicas, None);
-        assert_eq!(with(0, 5_000).expect("off").replicas, None);
+        assert_eq!(with(0, 0).expect("off").replica_acks, None);
+        assert_eq!(with(0, 5_000).expect("off").replica_acks, None);
         assert!(
             with(2, 2_999)
                 .expect("valid")
-                .replicas
+                .replica_acks
                 .is_some_and(|r| r.count == 2)
         );
         let long = with(2, 3_000).expect_err("too long").to_string();
         assert!(
-            long.contains("replicas: 3s") && long.contains("command_timeout = 3s"),
+            long.contains("replica_acks: 3s") && long.contains("command_timeout = 3s"),
             "{long}"
         );
         let none = with(2, 0).expect_err("for ever").to_string();

@@ -343,7 +343,7 @@ pub(crate) fn rights(
     };
     let of_locker = [
         (true, CONNECTION),
-        (settings.replicas.is_some(), REPLICAS),
+        (settings.replica_acks.is_some(), REPLICAS),
         (true, info),
         (in_cluster, CLUSTER),
         (!tokens, MARKS),
@@ -681,7 +681,7 @@ mod tests {
             count: 1,
             timeout: Duration::from_millis(100),
         };
-        assert!(needed(1, |o| o.replicas = replicas).contains("+wait"));
+        assert!(needed(1, |o| o.replica_acks = replicas).contains("+wait"));
         let at_once = needed(3, |o| o.restart_quarantine = Some(Duration::ZERO));
         assert!(
             at_once.contains("+exists") && at_once.contains("+info"),

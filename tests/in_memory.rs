@@ -636,7 +636,11 @@ async fn a_locker_in_its_callers_runtime_cannot_be_closed_by_a_blocking_call() {
 async fn options_that_a_server_in_memory_does_not_support_are_refused() {
     let server = Server::new();
     let builder = || Locker::builder().memory(&server).lease(ms(1_000));
-    let refused = builder().replicas(1, ms(100)).connect().await.unwrap_err();
+    let refused = builder()
+        .replica_acks(1, ms(100))
+        .connect()
+        .await
+        .unwrap_err();
     assert!(
         matches!(refused, Error::Config(_)) && refused.to_string().contains("replicas"),
         "{refused}"

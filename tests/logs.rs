@@ -636,7 +636,7 @@ async fn too_few_replicas_are_logged_by_connect_and_enough_are_not() {
     .await;
     let connect = async |count, timeout| {
         builder(&server.url(), ms(10_000))
-            .replicas(count, timeout)
+            .replica_acks(count, timeout)
             .connect()
             .await
     };

@@ -88,7 +88,7 @@ pub async fn examine_keys<K: Into<Key>>(
 }
 
 async fn report(locks: &Locker, keys: Vec<Key>, is_of_locks: bool) -> Result<Report, Error> {
-    let (rights, replicas) = (locks.rights(keys)?, locks.settings().replicas());
+    let (rights, replicas) = (locks.rights(keys)?, locks.settings().replica_acks());
     let asked = Questions {
         rights,
         is_of_locks,

@@ -465,7 +465,7 @@ mod tests {
         assert_says(
             of(Finding::Known(1)),
             Answer::No,
-            &["1 of 2 replicas acknowledge within 100ms", "`replicas`"],
+            &["1 of 2 replicas acknowledge within 100ms", "`replica_acks`"],
         );
         assert_says(of(Finding::Forbidden("+wait")), Answer::Unknown, &["+wait"]);
         let with_least = |online| {
@@ -722,7 +722,7 @@ mod tests {
         assert_says(
             none,
             Answer::No,
-            &["2 replicas", "`replicas(2, ..)`", "several servers"],
+            &["2 replicas", "`replica_acks(2, ..)`", "several servers"],
         );
         assert_says(
             verdict(replicas(1), &one, Promise::Failover),

@@ -1425,8 +1425,8 @@ mod tests {
     }
 
     /// A caller that took the lock past the line has released it while the line asked. Its message
-    /// is taken for that of an own release, and nobody else is told. With `replicas` the answer to
-    /// the ask comes by another connection than that to the release, and so may come after it.
+    /// is taken for that of an own release, and nobody else is told. With `replica_acks` the answer
+    /// to the ask comes by another connection than that to the release, and so may come after it.
     #[test]
     fn a_hold_that_ends_while_the_line_asks_is_no_reason_to_wait() {
         let mut tested = Tested::with(&[1]);

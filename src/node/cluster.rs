@@ -8,7 +8,7 @@
 //!    other.
 //! 2. [`Cluster::call`] sends the script to the master in the map. After `MOVED`, the map is
 //!    changed, and asked for again. After `ASK`, `ASKING` and the script are sent one behind the
-//!    other on one connection; with `replicas` the locker waits instead, since it could not say
+//!    other on one connection; with `replica_acks` the locker waits instead, since it could not say
 //!    what was acknowledged. `TRYAGAIN` is waited out for half a command timeout, and is then *not
 //!    executed*.
 //! 3. The masters tell the map (`masters.rs`). Each connection asks which cluster its server is in
@@ -207,9 +207,9 @@ impl Cluster {
                     self.follow(slot, &to, &told_by, until).await;
                     answer
                 }
-                // With `replicas`, nobody could tell what was acknowledged: it waits until the slot
-                // has moved.
-                Some(Redirection::Ask(to)) if self.0.wiring.settings.replicas.is_none() => {
+                // With `replica_acks`, nobody could tell what was acknowledged: it waits until the
+                // slot has moved.
+                Some(Redirection::Ask(to)) if self.0.wiring.settings.replica_acks.is_none() => {
                     match self.at(&to, &told_by) {
                         Some(master) => (master.redis.call_asking(&call).await, ReplicaAck::moot()),
                         None => answer,

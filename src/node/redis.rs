@@ -129,12 +129,12 @@ impl Redis {
             .await
             .map_err(refused)?;
         begun.0.push(Arc::clone(&renewals));
-        let grants = match wiring.settings.replicas {
+        let grants = match wiring.settings.replica_acks {
             Some(_) => connect(Role::Acknowledged, ups).await.map_err(refused)?,
             None => Arc::clone(&commands),
         };
         begun.0.push(Arc::clone(&grants));
-        if let Some(replicas) = wiring.settings.replicas {
+        if let Some(replicas) = wiring.settings.replica_acks {
             ReplicaAcks::new(Arc::clone(&grants), replicas)
                 .check()
                 .await
@@ -160,7 +160,7 @@ impl Redis {
         let commands = start(Role::Commands, ups.clone());
         let subscriber = start(Role::Subscriber, heard);
         let renewals = start(Role::Renewals, wiring.reconnected.clone());
-        let grants = match wiring.settings.replicas {
+        let grants = match wiring.settings.replica_acks {
             Some(_) => start(Role::Acknowledged, ups),
             None => Arc::clone(&commands),
         };
@@ -178,7 +178,7 @@ impl Redis {
         let presence = wiring.roll.add(links.commands.server(), wiring.part, is_up);
         links.commands.reports_to(&presence);
         Self {
-            batchers: batchers(&links, wiring.settings.replicas),
+            batchers: batchers(&links, wiring.settings.replica_acks),
             links,
             sentinels,
             presence,

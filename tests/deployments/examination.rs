@@ -188,7 +188,7 @@ async fn the_number_of_replicas_is_compared_with_the_option() {
     .await;
     let wanting = async |count| {
         builder(&server.url(), ms(30_000))
-            .replicas(count, ms(2_000))
+            .replica_acks(count, ms(2_000))
             .connect()
             .await
             .unwrap()
@@ -349,7 +349,7 @@ async fn the_report_has_an_entry_for_each_master_of_a_cluster() {
     );
     let replicated = cluster
         .builder(ms(30_000))
-        .replicas(1, ms(2_000))
+        .replica_acks(1, ms(2_000))
         .connect()
         .await
         .unwrap();
@@ -731,7 +731,7 @@ async fn the_right_to_wait_is_needed_with_replicas() {
     permit(&server, all().chain(["+wait"]));
     let locks = Locker::builder()
         .node(as_app(&server))
-        .replicas(1, ms(20))
+        .replica_acks(1, ms(20))
         .connect()
         .await
         .unwrap();

@@ -953,7 +953,11 @@ async fn replicas_are_away() {
         server.has_replicas(1)
     })
     .await;
-    let acknowledged = |url| builder([url]).command_timeout(ms(550)).replicas(1, ms(200));
+    let acknowledged = |url| {
+        builder([url])
+            .command_timeout(ms(550))
+            .replica_acks(1, ms(200))
+    };
     replica.stop();
     // It has acknowledged all that was written before.
     server.command::<()>(&["SET", &key(), "1"]);

@@ -750,7 +750,7 @@ async fn commands_that_are_sent_again_are_acknowledged_by_replicas() {
     let replica = server.replica();
     eventually(ms(10_000), "in step", || server.has_replicas(1)).await;
     let locks = builder(&server.url(), ms(60_000))
-        .replicas(1, ms(1_000))
+        .replica_acks(1, ms(1_000))
         .connect()
         .await
         .unwrap();
