@@ -241,6 +241,8 @@ impl Locker {
 
     /// Returns the locks of these names as one: a call takes all of them, or none. Asks no server.
     ///
+    /// Redisson's `getMultiLock` shares them, and takes them one after the other.
+    ///
     /// [`MultiLock::lock`] reports an empty list, an empty name and a name that is given twice.
     ///
     /// In a cluster, locks of one slot are taken in one step. Locks of several slots are taken one
@@ -251,14 +253,14 @@ impl Locker {
     /// # Examples
     /// ```no_run
     /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
-    /// let accounts = locks.all(["account:1", "account:2"]);
+    /// let accounts = locks.multi(["account:1", "account:2"]);
     /// let guard = accounts.lock().await?;
     /// // Nobody else has either of them.
     /// guard.unlock().await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn all<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> MultiLock {
+    pub fn multi<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> MultiLock {
         let keys = keys.into_iter().map(|key| self.whole(key));
         MultiLock::new(Arc::clone(&self.shared), keys.collect())
     }

@@ -594,7 +594,7 @@ async fn each_call_that_may_wait_has_one_time() {
             .unwrap(),
     ];
     locks
-        .all([&name])
+        .multi([&name])
         .lock()
         .await
         .unwrap()
@@ -603,7 +603,7 @@ async fn each_call_that_may_wait_has_one_time() {
         .unwrap();
     assert_eq!(timed(), (1, 0), "the others are re-entries");
     drop(again);
-    let both = locks.all([&name, &other]).owned_by(Owner::new());
+    let both = locks.multi([&name, &other]).owned_by(Owner::new());
     let both = tokio::spawn(async move { both.lock().await.unwrap() });
     sleep(ms(300)).await;
     guard.unlock().await.unwrap();

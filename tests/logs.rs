@@ -179,7 +179,7 @@ async fn a_name_does_not_forge_a_line_of_the_log() {
     nested.unlock().await.unwrap();
     guard.unlock().await.unwrap();
     // Several at once, one of them held by another.
-    let several = locks.all([name("b"), name("c")]);
+    let several = locks.multi([name("b"), name("c")]);
     let other = locks.get(several.keys()[0].clone()).owned_by(Owner::new());
     let held = other.lock().await.unwrap();
     assert!(several.try_lock_for(ms(100)).await.unwrap().is_none());

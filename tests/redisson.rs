@@ -695,7 +695,7 @@ async fn fences_and_tokens_of_fenced_locks_are_one_sequence() {
         nested.unlock().await.unwrap();
         guard.unlock().await.unwrap();
         let several = locks
-            .all([key.clone(), common::key()])
+            .multi([key.clone(), common::key()])
             .lock()
             .await
             .unwrap();

@@ -180,7 +180,7 @@ async fn a_call_in_a_long_outage_does_not_fail_before_a_command_timeout_is_over(
         let error = locks.get(key()).try_lock().await.unwrap_err();
         assert!(within(called.elapsed(), timeout), "one attempt");
         assert!(lasts(&error) >= known, "{error}: {known:?}");
-        let error = locks.all([key(), key()]).lock().await.unwrap_err();
+        let error = locks.multi([key(), key()]).lock().await.unwrap_err();
         assert!(
             called.elapsed() >= timeout && lasts(&error) >= known,
             "{error}"

@@ -267,7 +267,9 @@ async fn an_ordinary_day() {
         stage.lock(&stage.key()).run(|_| async { 7 }).await.unwrap(),
         7
     );
-    let several = locks.all([stage.key(), stage.key()]).owned_by(Owner::new());
+    let several = locks
+        .multi([stage.key(), stage.key()])
+        .owned_by(Owner::new());
     several.lock().await.unwrap().unlock().await.unwrap();
     drop(several.lock().await.unwrap());
     // A grant that is lost before its caller takes it, since its future is not polled.
@@ -315,7 +317,7 @@ async fn an_ordinary_day() {
         Err(Error::Config(_))
     ));
     assert!(matches!(
-        locks.all([""]).owned_by(Owner::new()).lock().await,
+        locks.multi([""]).owned_by(Owner::new()).lock().await,
         Err(Error::Config(_))
     ));
     let kept = stage.lock(&stage.key()).min_hold(ms(500));
@@ -336,7 +338,7 @@ async fn guards_of_a_task_that_unwinds() {
     );
     let (awaited, several) = (
         stage.lock(held.key().as_str()),
-        stage.locks.all([stage.key(), stage.key()]),
+        stage.locks.multi([stage.key(), stage.key()]),
     );
     let locks = stage.locks.clone();
     let task = tokio::spawn(async move {

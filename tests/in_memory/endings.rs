@@ -142,7 +142,7 @@ async fn an_error_names_the_lock_that_was_lost_first() {
         Err(Error::Lost { key, loss, .. }) => (key.to_string(), loss),
         other => panic!("{other:?}"),
     };
-    let guard = locks.all(names).lock().await.unwrap();
+    let guard = locks.multi(names).lock().await.unwrap();
     server.delete(first);
     guard.lost().cancelled().await;
     assert!(locks.get(next).force_unlock().await.unwrap());
@@ -159,7 +159,7 @@ async fn an_error_names_the_lock_that_was_lost_first() {
     );
     assert_eq!(lost(guard.unlock().await), (first.clone(), Loss::NotOwner));
 
-    let all = locks.all(names);
+    let all = locks.multi(names);
     let run = all.run(async |section| {
         server.delete(next);
         section.lost().cancelled().await;
@@ -447,7 +447,7 @@ async fn waiting_for_several_locks_begins_again_if_the_first_was_lost_meanwhile(
         .await
         .unwrap();
     let guard = other.get(&two).lock().await.unwrap();
-    let both = locks.all([&*one, &*two]);
+    let both = locks.multi([&*one, &*two]);
     let waiting = tokio::spawn(async move { both.try_lock_for(ms(60_000)).await });
     sleep(ms(100)).await;
     assert!(server.holder(&one).is_some());
@@ -472,7 +472,7 @@ async fn waiting_for_several_locks_without_any_answer_is_unavailable() {
     let _waiting = tokio::spawn(async move { lock.lock().await });
     sleep(ms(1)).await;
     let answer = locks
-        .all([&*names[0], &*names[1]])
+        .multi([&*names[0], &*names[1]])
         .try_lock_for(ms(50))
         .await;
     assert!(

@@ -158,7 +158,7 @@ async fn several_locks_are_kept_together_unless_the_attempt_failed() {
     sorted.sort();
     // The first in order is taken for a while, and then released, since the second one is held.
     let other = two.get(&sorted[1]).lock().await.unwrap();
-    let both = one.all(&keys).min_hold(ms(5_000));
+    let both = one.multi(&keys).min_hold(ms(5_000));
     assert!(both.try_lock_for(ms(500)).await.unwrap().is_none());
     sleep(ms(100)).await;
     assert_eq!(server.holder(&sorted[0]), None);
@@ -265,7 +265,7 @@ async fn an_impossible_min_hold_is_refused_by_its_name() {
             "{error}"
         );
         let error = one
-            .all(["k", "l"])
+            .multi(["k", "l"])
             .min_hold(min_hold)
             .try_lock()
             .await

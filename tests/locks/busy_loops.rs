@@ -77,7 +77,7 @@ fn no_answer_without_a_server_starves_a_runtime() {
                     Locker::connect(&url).await.unwrap(),
                 );
                 closed.close().await;
-                let (lock, several) = (closed.get(key()), closed.all([key(), key()]));
+                let (lock, several) = (closed.get(key()), closed.multi([key(), key()]));
                 let nameless = open.get("");
                 let (lost, owner) = (open.get(key()), Owner::new());
                 let lost = lost.owned_by(owner);

@@ -272,7 +272,7 @@ async fn a_prefix_stands_before_each_name_once() {
         "a text is put behind it"
     );
     let names: Vec<_> = locks
-        .all(["a", "b"])
+        .multi(["a", "b"])
         .keys()
         .iter()
         .map(ToString::to_string)

@@ -418,7 +418,7 @@ async fn tokens_are_counted_up_from_one_for_each_lock_and_marks_are_left_alone()
             token
         );
     }
-    let both = locks[0].all([&one, &other]).lock().await.unwrap();
+    let both = locks[0].multi([&one, &other]).lock().await.unwrap();
     assert_eq!(
         (
             both.fence(&one).unwrap().get(),

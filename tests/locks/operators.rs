@@ -143,7 +143,7 @@ async fn a_refusal_for_a_wrong_type_names_the_key_and_its_type() {
                 let said = locks.get(&key).lock().await.expect_err(kind).to_string();
                 assert!(said.contains(&format!("{key:?} holds a {kind}")), "{said}");
                 let said = locks
-                    .all([&free, &key])
+                    .multi([&free, &key])
                     .try_lock()
                     .await
                     .expect_err(kind)
@@ -754,7 +754,7 @@ async fn values_are_shown_in_a_short_line_without_internals() {
     let server = Server::start();
     let locks = locker(&server).await;
     let lock = locks.get("orders:42");
-    let several = locks.all(["a", "b"]);
+    let several = locks.multi(["a", "b"]);
     let guard = lock.lock().await.unwrap();
     let section = locks
         .get("run")

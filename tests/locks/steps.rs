@@ -501,7 +501,7 @@ impl Trial {
     async fn drop_and_try_again(&self, locks: &Locker, tasks: usize) {
         let tasks = (0..tasks).map(|task| {
             let (lock, pair, trial) = (locks.get(key()), [key(), key()], self.clone());
-            let all = locks.all(&pair);
+            let all = locks.multi(&pair);
             tokio::spawn(async move {
                 let mut round = 0;
                 while trial.goes_on() {
