@@ -74,7 +74,7 @@ pub use locker::{Locker, LockerBuilder};
 pub use multi::{MultiGuard, MultiLock, MultiSection};
 #[cfg(feature = "tls")]
 pub use node::Tls;
-pub use options::{Fencing, Reentry};
+pub use options::{FenceSource, Reentry};
 pub use owner::Owner;
 pub use rw::{ReadGuard, ReadLock, RwLock, WriteGuard, WriteLock};
 pub use semaphore::{HeldPermits, Permit, Semaphore};

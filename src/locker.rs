@@ -25,7 +25,7 @@ use crate::multi::MultiLock;
 #[cfg(feature = "tls")]
 use crate::node::Tls;
 use crate::node::{Access, Provider, Target};
-use crate::options::{Fencing, Options, Reentry, Replicas, Settings};
+use crate::options::{FenceSource, Options, Reentry, Replicas, Settings};
 use crate::rights::{self, Right};
 use crate::rw::RwLock;
 use crate::semaphore::Semaphore;
@@ -389,7 +389,7 @@ impl Locker {
 /// | [`restart_quarantine`](Self::restart_quarantine) | the lease; 0 for one | how long a server that forgot abstains |
 /// | [`reentry`](Self::reentry) | [`Reentry::Task`] | which guards may enter again |
 /// | [`format`](Self::format) | [`Format::Redisson`] | with whom locks are shared |
-/// | [`fencing`](Self::fencing) | [`Fencing::Lockhound`] | how fences are counted |
+/// | [`fence_source`](Self::fence_source) | [`FenceSource::Counters`] | where fences come from |
 /// | [`replica_acks`](Self::replica_acks) | 0 | how many replicas acknowledge a lock and its renewals |
 /// | [`credentials`](Self::credentials) | those in the addresses | where changing passwords come from |
 /// | `tls` (feature `tls`) | the CAs of the system | whom to trust, and which client certificate to show |
@@ -642,17 +642,17 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how fences are counted, and with which other tokens they form one sequence.
+    /// Sets where fences come from, and with which other tokens they form one sequence.
     ///
-    /// With [`Fencing::Lockhound`] fences survive the loss of a server's data, and several servers
-    /// agree on them. With [`Fencing::Redisson`] they form one sequence with the tokens of
-    /// `RFencedLock`, for a resource that checks the tokens of JVMs too; this needs a single
-    /// server, and the sequence is lost with the server's data. All programs that share a lock have
-    /// to use the same setting.
+    /// With [`FenceSource::Counters`] fences survive the loss of a server's data, and several
+    /// servers agree on them. With [`FenceSource::RedissonTokens`] they form one sequence with the
+    /// tokens of `RFencedLock`, for a resource that checks the tokens of JVMs too; this needs a
+    /// single server, and the sequence is lost with the server's data. All programs that share a
+    /// lock have to use the same setting.
     ///
-    /// Defaults to [`Fencing::Lockhound`].
-    pub const fn fencing(mut self, fencing: Fencing) -> Self {
-        self.options.fencing = fencing;
+    /// Defaults to [`FenceSource::Counters`].
+    pub const fn fence_source(mut self, source: FenceSource) -> Self {
+        self.options.fence_source = source;
         self
     }
 

@@ -17,22 +17,22 @@ const LONGEST_COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 /// make a busy loop.
 const SHORTEST_POLL: Duration = Duration::from_millis(1);
 
-/// How fences are counted, and with which other tokens they form one sequence. All programs that
+/// Where fences come from, and with which other tokens they form one sequence. All programs that
 /// share a lock have to use the same setting.
 ///
 /// Changing it for a lock that is in use needs some care: see [`Fence`](crate::Fence).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Fencing {
+pub enum FenceSource {
     /// They are counted in 1,024 keys, the marks; the name of the lock chooses one. If a server
     /// loses its data, fences continue from a clock. Several servers agree on each fence.
     #[default]
-    Lockhound,
+    Counters,
     /// They are counted as Redisson's `RFencedLock` counts its tokens: from 1 up, in a key for each
     /// lock, `redisson_lock_token:{name}`. Its tokens and the fences of this crate form one
     /// sequence. It needs a single server and [`Format::Redisson`](crate::Format::Redisson).
     ///
     /// The key stays on the server forever. If it is lost, fences begin at 1 again.
-    Redisson,
+    RedissonTokens,
 }
 
 /// The owner of calls that name none, and so which calls may enter again.
@@ -79,7 +79,7 @@ pub(crate) struct Options {
     pub(crate) retry_delay: Range<Duration>,
     pub(crate) restart_quarantine: Option<Duration>,
     pub(crate) kind: &'static Kind,
-    pub(crate) fencing: Fencing,
+    pub(crate) fence_source: FenceSource,
     pub(crate) replica_acks: Replicas,
     pub(crate) reentry: Reentry,
     pub(crate) label: Option<String>,
@@ -96,7 +96,7 @@ impl Default for Options {
             retry_delay: Duration::from_millis(50)..Duration::from_millis(200),
             restart_quarantine: None,
             kind: Format::default().kind(),
-            fencing: Fencing::default(),
+            fence_source: FenceSource::default(),
             replica_acks: Replicas {
                 count: 0,
                 timeout: Duration::ZERO,
@@ -118,7 +118,7 @@ pub struct Settings {
     pub(crate) retry_delay: Range<Duration>,
     pub(crate) restart_quarantine: Duration,
     pub(crate) kind: &'static Kind,
-    pub(crate) fencing: Fencing,
+    pub(crate) fence_source: FenceSource,
     /// `None` if replicas are not asked.
     pub(crate) replica_acks: Option<Replicas>,
     pub(crate) reentry: Reentry,
@@ -246,7 +246,7 @@ impl Options {
                 ),
             ));
         }
-        self.validate_fencing(nodes)?;
+        self.validate_fence_source(nodes)?;
         // A single server that forgets its locks has forgotten them for everybody.
         let default_quarantine = if nodes > 1 {
             self.lease
@@ -274,7 +274,7 @@ impl Options {
             retry_delay: self.retry_delay.clone(),
             restart_quarantine,
             kind: self.kind,
-            fencing: self.fencing,
+            fence_source: self.fence_source,
             replica_acks: self.validate_replica_acks(command_timeout)?,
             reentry: self.reentry,
             label: self.label()?,
@@ -289,25 +289,26 @@ impl Options {
             .map_or_else(|| Ok(Label::of_process()), Label::parse)
     }
 
-    fn validate_fencing(&self, nodes: usize) -> Result<(), Error> {
-        if self.fencing == Fencing::Lockhound {
+    fn validate_fence_source(&self, nodes: usize) -> Result<(), Error> {
+        if self.fence_source == FenceSource::Counters {
             return Ok(());
         }
         if nodes > 1 {
             return Err(Error::config(
-                "fencing",
+                "fence_source",
                 format!(
-                    "Fencing::Redisson needs one server, and {nodes} are given: each would count tokens of its own, \
-                     and those of one do not follow those of another; name one, or use Fencing::Lockhound"
+                    "FenceSource::RedissonTokens needs one server, and {nodes} are given: each would count tokens of \
+                     its own, and those of one do not follow those of another; name one, or use \
+                     FenceSource::Counters"
                 ),
             ));
         }
         if !self.kind.tokens {
             return Err(Error::config(
-                "fencing",
+                "fence_source",
                 format!(
-                    "Fencing::Redisson counts with Redisson's RFencedLock, which cannot share a lock of Format::{:?}; \
-                     use Format::Redisson, or Fencing::Lockhound",
+                    "FenceSource::RedissonTokens counts with Redisson's RFencedLock, which cannot share a lock of \
+                     Format::{:?}; use Format::Redisson, or FenceSource::Counters",
                     self.kind.format
                 ),
             ));
@@ -498,16 +499,17 @@ mod tests {
     #[test]
     fn redissons_tokens_need_one_server_and_its_format() {
         let options = Options {
-            fencing: Fencing::Redisson,
+            fence_source: FenceSource::RedissonTokens,
             ..Options::default()
         };
         assert_eq!(
-            options.validate(1).expect("valid").fencing,
-            Fencing::Redisson
+            options.validate(1).expect("valid").fence_source,
+            FenceSource::RedissonTokens
         );
         let several = options.validate(3).expect_err("three counters").to_string();
         assert!(
-            several.contains("fencing: Fencing::Redisson") && several.contains("3 are given"),
+            several.contains("fence_source: FenceSource::RedissonTokens")
+                && several.contains("3 are given"),
             "{several}"
         );
         let plain = Options {
@@ -518,12 +520,12 @@ mod tests {
         .expect_err("no RFencedLock")
         .to_string();
         assert!(
-            plain.contains("Fencing::Redisson") && plain.contains("Format::Plain"),
+            plain.contains("FenceSource::RedissonTokens") && plain.contains("Format::Plain"),
             "{plain}"
         );
         assert_eq!(
-            Options::default().validate(3).expect("valid").fencing,
-            Fencing::Lockhound
+            Options::default().validate(3).expect("valid").fence_source,
+            FenceSource::Counters
         );
     }
 

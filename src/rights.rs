@@ -5,7 +5,7 @@
 use crate::key::{Key, MEMORY, WAKE};
 use crate::kind::{CommandsOfKind, FAIR as FAIR_KIND, PERMITS as PERMIT_KIND, READ};
 use crate::label;
-use crate::options::{Fencing, Settings};
+use crate::options::{FenceSource, Settings};
 
 /// A command that a locker uses, with a key or channel, and the ACL rules that permit it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -334,7 +334,7 @@ pub(crate) fn rights(
     locks: &[Key],
 ) -> Vec<Right> {
     let remembers = !settings.restart_quarantine.is_zero();
-    let tokens = settings.fencing == Fencing::Redisson;
+    let tokens = settings.fence_source == FenceSource::RedissonTokens;
     let has_lists = nodes == 1 && !in_cluster;
     let info: &[Row] = match () {
         () if remembers => &[Row(Sent, LOCKING, &["INFO server"])],
@@ -691,7 +691,7 @@ mod tests {
             !at_once.contains("~lockhound_vote") && !at_once.contains("+hmget"),
             "{at_once:?}"
         );
-        let tokens = needed(1, |o| o.fencing = Fencing::Redisson);
+        let tokens = needed(1, |o| o.fence_source = FenceSource::RedissonTokens);
         assert!(
             tokens.contains("~redisson_lock_token:{app:42}") && tokens.contains("+incr"),
             "{tokens:?}"

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use common::{eventually, key, ms, soon};
 use lockhound::testing::Server;
-use lockhound::{Error, Fencing, Guard, Locker, LockerBuilder, Loss, Owner};
+use lockhound::{Error, FenceSource, Guard, Locker, LockerBuilder, Loss, Owner};
 use tokio::time::{Instant as Virtual, sleep};
 
 /// Returns a builder over these servers, whose votes count at once.
@@ -66,7 +66,7 @@ async fn a_server_is_shared_by_the_lockers_that_name_it_and_by_no_others() {
 async fn a_server_counts_redissons_tokens() {
     let (servers, key) = (servers(1), key());
     let locks = over(&servers, ms(10_000))
-        .fencing(Fencing::Redisson)
+        .fence_source(FenceSource::RedissonTokens)
         .connect()
         .await
         .unwrap();

@@ -13,7 +13,7 @@ use crate::common::rights;
 use crate::common::sentinel::Sentinels;
 use crate::common::several::{over, servers, settled};
 use crate::common::{Server, builder, eventually, key, locker, machine, ms, soon};
-use lockhound::{Error, Fencing, Locker};
+use lockhound::{Error, FenceSource, Locker};
 use lockhound_doctor::{
     self as doctor, Answer, Finding, Forgets, Promise, Report, Role, ServerReport,
 };
@@ -652,10 +652,10 @@ async fn a_missing_right_is_the_only_one_reported() {
 /// The server has to vote first, for which its memory is written.
 #[tokio::test]
 async fn a_server_that_remembers_votes_with_the_rights_it_needs() {
-    for (count, fencing) in [
-        (1, Fencing::Lockhound),
-        (1, Fencing::Redisson),
-        (3, Fencing::Lockhound),
+    for (count, source) in [
+        (1, FenceSource::Counters),
+        (1, FenceSource::RedissonTokens),
+        (3, FenceSource::Counters),
     ] {
         let servers = servers(count);
         let over = |address: &dyn Fn(&Server) -> String| {
@@ -665,7 +665,7 @@ async fn a_server_that_remembers_votes_with_the_rights_it_needs() {
             nodes
                 .lease(ms(1_000))
                 .restart_quarantine(ms(1_000))
-                .fencing(fencing)
+                .fence_source(source)
         };
         let told = over(&Server::url)
             .connect_lazy()
@@ -683,7 +683,7 @@ async fn a_server_that_remembers_votes_with_the_rights_it_needs() {
         let locks = over(&as_app).connect().await.unwrap();
         let guard = soon(ms(10_000), locks.get("app:42").lock()).await;
         guard
-            .unwrap_or_else(|| panic!("{count} with {fencing:?} do not vote"))
+            .unwrap_or_else(|| panic!("{count} with {source:?} do not vote"))
             .unwrap()
             .unlock()
             .await
