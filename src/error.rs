@@ -224,8 +224,7 @@ pub enum Loss {
     /// else holds it.
     #[error("the server no longer has it for this owner")]
     NotOwner,
-    /// As many renewals in a row failed as
-    /// [`renewal_failures`](crate::LockerBuilder::renewal_failures) says.
+    /// All [`renewal_attempts`](crate::LockerBuilder::renewal_attempts) of its lease failed.
     #[error("its renewals failed")]
     RenewalFailed,
     /// Its validity ended on the local clock.

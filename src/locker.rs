@@ -383,7 +383,7 @@ impl Locker {
 /// | [`lease`](Self::lease) | 30 s | how long the server keeps a lock that nobody renews |
 /// | [`command_timeout`](Self::command_timeout) | lease / 10, at most 3 s | how long one command may take |
 /// | [`connect_timeout`](Self::connect_timeout) | 5 s | how long `connect` tries |
-/// | [`renewal_failures`](Self::renewal_failures) | 2 | how many failed renewals in a row fire the token |
+/// | [`renewal_attempts`](Self::renewal_attempts) | 2 | how many renewals of a lease have to fail before its lock is lost |
 /// | [`outage_tolerance`](Self::outage_tolerance) | one lease | how long `lock` rides out servers that do not answer |
 /// | [`retry_delay`](Self::retry_delay) | 50 to 200 ms | the pause between rounds without an answer |
 /// | [`restart_quarantine`](Self::restart_quarantine) | the lease; 0 for one | how long a server that forgot abstains |
@@ -526,7 +526,7 @@ impl LockerBuilder {
     }
 
     /// Sets how long one command may take before its outcome counts as unknown. It has to be
-    /// shorter than lease / (`renewal_failures` + 1).
+    /// shorter than lease / (`renewal_attempts` + 1).
     ///
     /// A short timeout finds a dead connection sooner, but takes a slow server for a dead one; a
     /// long one delays [`Lock::try_lock`] and [`Guard::unlock`](crate::Guard::unlock) during
@@ -538,14 +538,17 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how many renewals in a row have to fail before the token of a lock fires; 1 or more.
+    /// Sets how many attempts to renew a lease, lease / (this + 1) apart, have to fail in a row
+    /// before the lock is lost; 1 or more.
     ///
-    /// Renewals are lease / (this + 1) apart. A higher number tolerates more failures in a row and
-    /// costs more commands; the token fires at the end of validity in any case.
+    /// A higher number survives more failures in a row and costs more commands; the lock is lost at
+    /// the end of validity in any case. An attempt fails after a
+    /// [`command_timeout`](Self::command_timeout).
     ///
-    /// Defaults to 2: with a lease of 30 s the token fires 23 s after the last success.
-    pub const fn renewal_failures(mut self, failures: u32) -> Self {
-        self.options.renewal_failures = failures;
+    /// Defaults to 2: a lease of 30 s is renewed 10 s after the last success and, if that fails,
+    /// 20 s after it. If both attempts fail, the token fires 23 s after the last success.
+    pub const fn renewal_attempts(mut self, attempts: u32) -> Self {
+        self.options.renewal_attempts = attempts;
         self
     }
 

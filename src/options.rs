@@ -74,7 +74,7 @@ pub(crate) struct Options {
     pub(crate) lease: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Option<Duration>,
-    pub(crate) renewal_failures: u32,
+    pub(crate) renewal_attempts: u32,
     pub(crate) outage_tolerance: Option<Duration>,
     pub(crate) retry_delay: Range<Duration>,
     pub(crate) restart_quarantine: Option<Duration>,
@@ -91,7 +91,7 @@ impl Default for Options {
             lease: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(5),
             command_timeout: None,
-            renewal_failures: 2,
+            renewal_attempts: 2,
             outage_tolerance: None,
             retry_delay: Duration::from_millis(50)..Duration::from_millis(200),
             restart_quarantine: None,
@@ -113,7 +113,7 @@ pub struct Settings {
     pub(crate) lease: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
-    pub(crate) renewal_failures: u32,
+    pub(crate) renewal_attempts: u32,
     pub(crate) outage_tolerance: Duration,
     pub(crate) retry_delay: Range<Duration>,
     pub(crate) restart_quarantine: Duration,
@@ -198,10 +198,10 @@ impl Options {
                 "0ns leaves no time to connect; give some seconds",
             ));
         }
-        if self.renewal_failures == 0 {
+        if self.renewal_attempts == 0 {
             return Err(Error::config(
-                "renewal_failures",
-                "0 would lose a lock before a renewal failed; give 1 or more",
+                "renewal_attempts",
+                "0 would lose each lock without an attempt to renew it; give 1 or more",
             ));
         }
         if command_timeout < Duration::from_millis(1) {
@@ -211,17 +211,17 @@ impl Options {
             ));
         }
         // A tick lasts one command_timeout and has to be over before the next one begins.
-        let ticks = self.renewal_failures.checked_add(1).ok_or_else(|| {
+        let ticks = self.renewal_attempts.checked_add(1).ok_or_else(|| {
             Error::config(
-                "renewal_failures",
-                format!("{} is too many; 2 is usual", self.renewal_failures),
+                "renewal_attempts",
+                format!("{} is too many; 2 is usual", self.renewal_attempts),
             )
         })?;
         if command_timeout >= self.lease / ticks {
             return Err(Error::config(
                 "command_timeout",
                 format!(
-                    "{command_timeout:?} is not shorter than lease / (renewal_failures + 1) = {:?} / {ticks} = {:?}; \
+                    "{command_timeout:?} is not shorter than lease / (renewal_attempts + 1) = {:?} / {ticks} = {:?}; \
                      shorten it, or lengthen the lease",
                     self.lease,
                     self.lease / ticks
@@ -269,7 +269,7 @@ impl Options {
             lease: self.lease,
             connect_timeout: self.connect_timeout,
             command_timeout,
-            renewal_failures: self.renewal_failures,
+            renewal_attempts: self.renewal_attempts,
             outage_tolerance,
             retry_delay: self.retry_delay.clone(),
             restart_quarantine,
@@ -429,8 +429,8 @@ mod tests {
         );
         assert!(refusal(|o| o.lease = Duration::from_millis(99)).contains("99ms"));
         assert!(refusal(|o| o.lease = Duration::from_secs(31 * 24 * 3600)).contains("2678400s"));
-        assert!(refusal(|o| o.renewal_failures = 0).contains('0'));
-        assert!(refusal(|o| o.renewal_failures = u32::MAX).contains("4294967295"));
+        assert!(refusal(|o| o.renewal_attempts = 0).contains('0'));
+        assert!(refusal(|o| o.renewal_attempts = u32::MAX).contains("4294967295"));
         assert!(refusal(|o| o.connect_timeout = Duration::ZERO).contains("connect_timeout"));
         assert!(refusal(|o| o.command_timeout = Some(Duration::ZERO)).contains("command_timeout"));
         let quarantine = refusal(|o| o.restart_quarantine = Some(Duration::from_secs(29)));

@@ -90,7 +90,7 @@ fn builder(urls: impl IntoIterator<Item = String>) -> LockerBuilder {
         .fold(Locker::builder(), |builder, url| builder.node(url));
     nodes
         .lease(RECHECK * 6)
-        .renewal_failures(14)
+        .renewal_attempts(14)
         .command_timeout(ms(250))
         .restart_quarantine(Duration::ZERO)
 }
@@ -609,7 +609,7 @@ async fn a_renewal_out_of_turn() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     // The next tick is three seconds away.
-    let stage = Stage::over(vec![server], builder([proxy.url()]).renewal_failures(2)).await;
+    let stage = Stage::over(vec![server], builder([proxy.url()]).renewal_attempts(2)).await;
     let key = stage.key();
     let held = stage.peer.get(&key).lock().await.unwrap();
     let lock = stage.lock(&key);
@@ -1044,7 +1044,7 @@ async fn a_server_forgets() {
     let cautious = |urls: Vec<String>| {
         builder(urls)
             .lease(lease)
-            .renewal_failures(2)
+            .renewal_attempts(2)
             .restart_quarantine(lease)
     };
     let locks = cautious(urls.clone()).connect().await.unwrap();
