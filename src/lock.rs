@@ -210,8 +210,7 @@ impl Lock {
     /// Its error says how long the servers have been away.
     ///
     /// A refusal ([`Error::Server`]) is returned at once if it is the locker's first for a second,
-    /// and otherwise after a [`retry_delay`](crate::LockerBuilder::retry_delay), for the same
-    /// reason.
+    /// and otherwise after a pause of 50 to 200 ms, for the same reason.
     ///
     /// **Branches of one task (`join!`, `select!`, `for_each_concurrent`) are one owner and all get
     /// in: use [`run`](Self::run) or [`owned_by`](Self::owned_by). A loop that spawns its guards

@@ -383,12 +383,12 @@ impl Locker {
 /// | [`lease`](Self::lease) | 30 s | how long the server keeps a lock that nobody renews |
 /// | [`command_timeout`](Self::command_timeout) | lease / 10, at most 3 s | how long one command may take |
 /// | [`connect_timeout`](Self::connect_timeout) | 5 s | how long `connect` tries |
-/// | [`renewal_attempts`](Self::renewal_attempts) | 2 | how many renewals of a lease have to fail before its lock is lost |
+/// | [`renewal_attempts`](Self::renewal_attempts) | 2 | how many renewals of a lease may be tried before it is lost |
 /// | [`outage_tolerance`](Self::outage_tolerance) | one lease | how long `lock` rides out servers that do not answer |
-/// | [`retry_delay`](Self::retry_delay) | 50 to 200 ms | the pause between rounds without an answer |
 /// | [`restart_quarantine`](Self::restart_quarantine) | the lease; 0 for one | how long a server that forgot abstains |
 /// | [`reentry`](Self::reentry) | [`Reentry::Task`] | which guards may enter again |
 /// | [`format`](Self::format) | [`Format::Redisson`] | with whom locks are shared |
+/// | [`poll_interval`](Self::poll_interval) | 50 to 200 ms | how often waiters of [`Format::Plain`] check the lock |
 /// | [`fence_source`](Self::fence_source) | [`FenceSource::Counters`] | where fences come from |
 /// | [`replica_acks`](Self::replica_acks) | 0 | how many replicas acknowledge a lock and its renewals |
 /// | [`credentials`](Self::credentials) | those in the addresses | where changing passwords come from |
@@ -569,19 +569,6 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets the range of the random pause after a round in which no majority answered, of the pause
-    /// before a call returns a refusal that follows another one, and of the pause with which
-    /// waiters poll in [`Format::Plain`].
-    ///
-    /// A short pause notices sooner that a server is back or a lock is free; a long one spares a
-    /// server in trouble.
-    ///
-    /// Defaults to 50 to 200 ms.
-    pub const fn retry_delay(mut self, range: Range<Duration>) -> Self {
-        self.options.retry_delay = range;
-        self
-    }
-
     /// Sets the minimum time for which one of several servers abstains after it may have forgotten
     /// locks. The Redis documentation of distributed locks calls this *delayed restarts*.
     ///
@@ -635,6 +622,19 @@ impl LockerBuilder {
     /// Defaults to [`Format::Redisson`].
     pub const fn format(mut self, format: Format) -> Self {
         self.options.kind = format.kind();
+        self
+    }
+
+    /// Sets how often a waiter checks a lock of [`Format::Plain`], whose release may send no
+    /// message: after a random pause within this range, again and again.
+    ///
+    /// A short pause notices sooner that a lock is free; a long one costs fewer commands.
+    /// [`connect`](Self::connect) refuses this option together with [`Format::Redisson`], whose
+    /// releases wake the waiters.
+    ///
+    /// Defaults to 50 to 200 ms.
+    pub const fn poll_interval(mut self, range: Range<Duration>) -> Self {
+        self.options.poll_interval = Some(range);
         self
     }
 

@@ -13,6 +13,8 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 const LONGEST_COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 
+const POLL_INTERVAL: Range<Duration> = Duration::from_millis(50)..Duration::from_millis(200);
+
 /// The longest of the random pauses has to be longer than this, or the waiters of a polled format
 /// make a busy loop.
 const SHORTEST_POLL: Duration = Duration::from_millis(1);
@@ -76,7 +78,7 @@ pub(crate) struct Options {
     pub(crate) command_timeout: Option<Duration>,
     pub(crate) renewal_attempts: u32,
     pub(crate) outage_tolerance: Option<Duration>,
-    pub(crate) retry_delay: Range<Duration>,
+    pub(crate) poll_interval: Option<Range<Duration>>,
     pub(crate) restart_quarantine: Option<Duration>,
     pub(crate) kind: &'static Kind,
     pub(crate) fence_source: FenceSource,
@@ -93,7 +95,7 @@ impl Default for Options {
             command_timeout: None,
             renewal_attempts: 2,
             outage_tolerance: None,
-            retry_delay: Duration::from_millis(50)..Duration::from_millis(200),
+            poll_interval: None,
             restart_quarantine: None,
             kind: Format::default().kind(),
             fence_source: FenceSource::default(),
@@ -115,7 +117,7 @@ pub struct Settings {
     pub(crate) command_timeout: Duration,
     pub(crate) renewal_attempts: u32,
     pub(crate) outage_tolerance: Duration,
-    pub(crate) retry_delay: Range<Duration>,
+    pub(crate) poll_interval: Range<Duration>,
     pub(crate) restart_quarantine: Duration,
     pub(crate) kind: &'static Kind,
     pub(crate) fence_source: FenceSource,
@@ -174,11 +176,6 @@ impl Settings {
             ),
         ))
     }
-
-    /// Returns a pause within `retry_delay`.
-    pub(crate) fn retry_pause(&self, random: f64) -> Duration {
-        self.retry_delay.start + (self.retry_delay.end - self.retry_delay.start).mul_f64(random)
-    }
 }
 
 impl Options {
@@ -228,24 +225,6 @@ impl Options {
                 ),
             ));
         }
-        if self.retry_delay.start >= self.retry_delay.end {
-            return Err(Error::config(
-                "retry_delay",
-                format!(
-                    "{:?} is empty; its end has to be after its start",
-                    self.retry_delay
-                ),
-            ));
-        }
-        if !self.kind.announced && self.retry_delay.end <= SHORTEST_POLL {
-            return Err(Error::config(
-                "retry_delay",
-                format!(
-                    "{:?} makes a busy loop of the waiters of Format::{:?}; end it after {SHORTEST_POLL:?}",
-                    self.retry_delay, self.kind.format
-                ),
-            ));
-        }
         self.validate_fence_source(nodes)?;
         // A single server that forgets its locks has forgotten them for everybody.
         let default_quarantine = if nodes > 1 {
@@ -271,7 +250,7 @@ impl Options {
             command_timeout,
             renewal_attempts: self.renewal_attempts,
             outage_tolerance,
-            retry_delay: self.retry_delay.clone(),
+            poll_interval: self.validate_poll_interval()?,
             restart_quarantine,
             kind: self.kind,
             fence_source: self.fence_source,
@@ -281,6 +260,28 @@ impl Options {
         };
         settings.check_quarantine("lease", self.lease)?;
         Ok(settings)
+    }
+
+    fn validate_poll_interval(&self) -> Result<Range<Duration>, Error> {
+        let Some(interval) = &self.poll_interval else {
+            return Ok(POLL_INTERVAL);
+        };
+        let format = self.kind.format;
+        let problem = if self.kind.announced {
+            format!(
+                "{interval:?} has no effect: the waiters of Format::{format:?} are woken by messages; leave it out, or \
+                 use Format::Plain"
+            )
+        } else if interval.start >= interval.end {
+            format!("{interval:?} is empty; its end has to be after its start")
+        } else if interval.end <= SHORTEST_POLL {
+            format!(
+                "{interval:?} makes a busy loop of the waiters of Format::{format:?}; end it after {SHORTEST_POLL:?}"
+            )
+        } else {
+            return Ok(interval.clone());
+        };
+        Err(Error::config("poll_interval", problem))
     }
 
     fn label(&self) -> Result<Label, Error> {
@@ -459,8 +460,6 @@ mod tests {
             .validate(3)
             .is_ok()
         );
-        let one = Duration::from_secs(1);
-        assert!(refusal(|o| o.retry_delay = one..one).contains("1s..1s"));
     }
 
     #[test]
@@ -531,30 +530,29 @@ mod tests {
 
     #[test]
     fn the_plain_format_polls_with_a_pause() {
-        let busy = Options {
-            retry_delay: Duration::ZERO..Duration::from_millis(1),
-            ..Options::default()
+        let ms = Duration::from_millis;
+        let with = |format: Format, interval| {
+            let options = Options {
+                kind: format.kind(),
+                poll_interval: interval,
+                ..Options::default()
+            };
+            options.validate(1).map(|settings| settings.poll_interval)
         };
-        let settings = busy.validate(1).expect("it is for outages only");
-        assert!(settings.retry_pause(0.5) < Duration::from_millis(1));
-        let error = Options {
-            kind: Format::Plain.kind(),
-            ..busy
-        }
-        .validate(1)
-        .expect_err("a busy loop")
-        .to_string();
-        assert!(
-            error.contains("0ns..1ms") && error.contains("Format::Plain"),
-            "{error}"
+        assert_eq!(with(Format::Plain, None).expect("valid"), ms(50)..ms(200));
+        let quick = ms(0)..ms(2);
+        assert_eq!(
+            with(Format::Plain, Some(quick.clone())).expect("valid"),
+            quick
         );
-        let settings = Options {
-            kind: Format::Plain.kind(),
-            ..Options::default()
+        for (format, interval, words) in [
+            (Format::Plain, ms(0)..ms(1), ["0ns..1ms", "busy loop"]),
+            (Format::Plain, ms(20)..ms(20), ["20ms..20ms", "empty"]),
+            (Format::Redisson, quick, ["Format::Redisson", "no effect"]),
+        ] {
+            let error = with(format, Some(interval)).expect_err("refused");
+            let error = error.to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
         }
-        .validate(1)
-        .expect("valid");
-        assert_eq!(settings.retry_pause(0.0), Duration::from_millis(50));
-        assert_eq!(settings.retry_pause(0.5), Duration::from_millis(125));
     }
 }

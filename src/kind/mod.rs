@@ -34,8 +34,8 @@ pub enum Format {
     Redisson,
     /// A string with the owner, `SET key owner NX PX lease`, as Redlock clients write it (redsync,
     /// redis-py, node-redlock, rslock and others). Their releases send no message, so waiters poll,
-    /// at intervals of [`retry_delay`](crate::LockerBuilder::retry_delay); releases of this crate
-    /// wake them all the same. Only the holder's process keeps the hold count.
+    /// at intervals of [`poll_interval`](crate::LockerBuilder::poll_interval); releases of this
+    /// crate wake them all the same. Only the holder's process keeps the hold count.
     Plain,
 }
 

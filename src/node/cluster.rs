@@ -59,7 +59,7 @@ use super::check::Obstacle;
 use super::door::Door;
 use super::host_port::HostPort;
 use super::link::STRANGER;
-use super::redis::{Redis, SHORTEST_PAUSE};
+use super::redis::{CONNECT_PAUSE, Redis};
 use super::replica_acks::ReplicaAck;
 use super::reply::{self, Outcome, Reply};
 use super::slot::{Slot, slot_of};
@@ -92,7 +92,7 @@ impl Cluster {
                 Err(Obstacle::Passing(_)) => {}
                 Err(lasting) => return Err(lasting.into_error(&seeds.name)),
             }
-            sleep(wiring.settings.retry_pause(0.5).max(SHORTEST_PAUSE)).await;
+            sleep(CONNECT_PAUSE).await;
         }
     }
 

@@ -23,8 +23,8 @@ use crate::foreign;
 use crate::options::Replicas;
 use crate::presence::Presence;
 
-/// The shortest pause between two attempts to connect to a server.
-pub(super) const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+/// The pause between two attempts to connect to a server.
+pub(super) const CONNECT_PAUSE: Duration = Duration::from_millis(125);
 
 /// One server and the connections to it.
 pub(crate) struct Redis {
@@ -102,7 +102,7 @@ impl Redis {
                 Err(Obstacle::Passing(failure)) => address.failed(failure),
                 Err(lasting) => return Err(lasting.into_error(&address.name)),
             }
-            sleep(wiring.settings.retry_pause(0.5).max(SHORTEST_PAUSE)).await;
+            sleep(CONNECT_PAUSE).await;
         }
     }
 

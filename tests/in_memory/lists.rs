@@ -18,10 +18,12 @@ async fn lockers<const N: usize>(server: &Server) -> [Locker; N] {
 async fn lockers_of<const N: usize>(server: &Server, format: Format) -> [Locker; N] {
     let mut lockers = Vec::new();
     for _ in 0..N {
-        let builder = over(std::slice::from_ref(server), ms(10_000))
-            .format(format)
-            .command_timeout(ms(1_000));
-        lockers.push(builder.retry_delay(ms(50)..ms(60)).connect().await.unwrap());
+        let builder = over(std::slice::from_ref(server), ms(10_000)).command_timeout(ms(1_000));
+        let builder = match format {
+            Format::Plain => builder.format(format).poll_interval(ms(50)..ms(60)),
+            _ => builder.format(format),
+        };
+        lockers.push(builder.connect().await.unwrap());
     }
     lockers.try_into().unwrap()
 }
