@@ -48,6 +48,7 @@ pub enum Error {
     /// A server answered with an error. Nothing was written. The reply is the
     /// [`source`](std::error::Error::source); `kind` says what to change.
     #[error("{}{} {}", locks(&source.keys), source.node, refused(*kind, source))]
+    #[non_exhaustive]
     Server {
         /// What kind of refusal it was.
         kind: ServerErrorKind,

@@ -24,6 +24,7 @@ const SHORTEST_POLL: Duration = Duration::from_millis(1);
 ///
 /// Changing it for a lock that is in use needs some care: see [`Fence`](crate::Fence).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum FenceSource {
     /// They are counted in 1,024 keys, the marks; the name of the lock chooses one. If a server
     /// loses its data, fences continue from a clock. Several servers agree on each fence.
@@ -44,6 +45,7 @@ pub enum FenceSource {
 /// An owner that a handle names ([`Lock::owned_by`](crate::Lock::owned_by)) takes precedence over
 /// each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Reentry {
     /// The owner of the innermost scope ([`Owner::scope`](crate::Owner::scope),
     /// [`Guard::scope`](crate::Guard::scope), a section of [`Lock::run`](crate::Lock::run)), or

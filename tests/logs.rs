@@ -261,6 +261,7 @@ async fn a_waiter_names_a_holder_without_a_lease_once() {
                     server.command::<()>(&["HSET", lock.key().as_str(), holder, "1"]);
                 }
                 Format::Plain => server.command::<()>(&["SET", lock.key().as_str(), holder]),
+                other => panic!("{other:?}"),
             }
         }
         server.command::<()>(&["PEXPIRE", leased.key().as_str(), "60000"]);
@@ -309,6 +310,7 @@ async fn a_waiter_names_a_holder_whose_lock_lasts_for_months() {
                     server.command::<()>(&["HSET", lock.key().as_str(), holder, "1"]);
                 }
                 Format::Plain => server.command::<()>(&["SET", lock.key().as_str(), holder]),
+                other => panic!("{other:?}"),
             }
             server.command::<()>(&["PEXPIRE", lock.key().as_str(), &left.to_string()]);
         }

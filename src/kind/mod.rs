@@ -27,6 +27,7 @@ use crate::lua::{Script, Texts};
 /// How a lock is stored on the server, and so which other clients share it. All programs that share
 /// a lock have to use the same format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Format {
     /// A hash with the owner and the hold count: Redisson's `getLock`, whose releases send a
     /// message to the waiters.

@@ -109,9 +109,10 @@ pub struct Chosen {
 
 impl From<Format> for Chosen {
     fn from(format: Format) -> Self {
-        let by: fn(LockerBuilder) -> LockerBuilder = match format {
-            Format::Redisson => |builder| builder.format(Format::Redisson),
-            Format::Plain => |builder| builder.format(Format::Plain),
+        let by: fn(LockerBuilder) -> LockerBuilder = if format == Format::Plain {
+            |builder| builder.format(Format::Plain)
+        } else {
+            |builder| builder.format(Format::Redisson)
         };
         Self { by, prefix: "" }
     }

@@ -19,11 +19,12 @@ async fn lockers_of<const N: usize>(server: &Server, format: Format) -> [Locker;
     let mut lockers = Vec::new();
     for _ in 0..N {
         let builder = over(std::slice::from_ref(server), ms(10_000)).command_timeout(ms(1_000));
-        let builder = match format {
-            Format::Plain => builder.format(format).poll_interval(ms(50)..ms(60)),
-            _ => builder.format(format),
+        let builder = if format == Format::Plain {
+            builder.poll_interval(ms(50)..ms(60))
+        } else {
+            builder
         };
-        lockers.push(builder.connect().await.unwrap());
+        lockers.push(builder.format(format).connect().await.unwrap());
     }
     lockers.try_into().unwrap()
 }

@@ -471,7 +471,7 @@ async fn an_address_names_the_user_the_password_and_the_database() {
     ]);
     let port = server.port();
     let wrong = refusal(&format!("redis://:wrong-one@127.0.0.1:{port}")).await;
-    let Error::Server { kind, source } = &wrong else {
+    let Error::Server { kind, source, .. } = &wrong else {
         panic!("{wrong:?}")
     };
     assert_eq!(*kind, ServerErrorKind::Auth);

@@ -567,6 +567,7 @@ fn name_of_holder(server: &Server, format: Format, key: &str) -> String {
     let held = match format {
         Format::Redisson => server.fields(key)[0].0.clone(),
         Format::Plain => server.command(&["GET", key]),
+        other => panic!("{other:?}"),
     };
     server.command(&["EVAL", "return redis.sha1hex(ARGV[1])", "0", &held])
 }
@@ -665,6 +666,7 @@ async fn a_force_unlock_of_servers_that_name_different_holders_frees_them_all() 
         match format {
             Format::Redisson => servers[n].command::<()>(&["HSET", &key, &owner, "1"]),
             Format::Plain => servers[n].command::<()>(&["SET", &key, &owner]),
+            other => panic!("{other:?}"),
         }
     };
     held(Format::Redisson, 0);
