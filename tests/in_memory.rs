@@ -142,7 +142,7 @@ async fn a_command_that_a_stopped_server_received_is_undone_when_it_goes_on() {
         locks.get(key()).try_lock().await,
         Err(Error::Unavailable { .. })
     ));
-    servers[0].go_on();
+    servers[0].resume();
     eventually(ms(5_000), "undone", || locks.stats().pending_undos == 0).await;
     assert!(names.iter().all(|name| servers[0].holder(name).is_none()));
     locks
@@ -381,7 +381,7 @@ async fn a_partition_affects_one_locker_only_and_its_commands_arrive_when_the_pa
         .await
         .unwrap();
     let guard = one.get(&name).lock().await.unwrap();
-    far.cut();
+    far.disconnect();
     drop(guard);
     sleep(ms(500)).await;
     let answer = one.get(key()).try_lock().await;
@@ -401,18 +401,18 @@ async fn a_partition_affects_one_locker_only_and_its_commands_arrive_when_the_pa
         other.get(&name).try_lock().await.unwrap().is_none(),
         "its release is on its way"
     );
-    far.mend();
+    far.reconnect();
     assert_eq!(server.holder(&name), None, "and has come");
     // A message that was held up on its way wakes its waiters.
     let guard = other.get(&name).lock().await.unwrap();
     let (lock, began) = (one.get(&name), Virtual::now());
     let waiting = tokio::spawn(async move { lock.lock().await });
     sleep(ms(100)).await;
-    far.cut();
+    far.disconnect();
     guard.unlock().await.unwrap();
     sleep(ms(100)).await;
     assert!(!waiting.is_finished());
-    far.mend();
+    far.reconnect();
     waiting.await.unwrap().unwrap().unlock().await.unwrap();
     assert!(began.elapsed() < ms(400), "{:?}", began.elapsed());
 }
@@ -427,7 +427,7 @@ async fn an_address_that_leads_to_another_server_is_reconnected() {
         .unwrap();
     let direct = over(&servers[..1], ms(3_000)).connect().await.unwrap();
     let guard = locks.get(&name).lock().await.unwrap();
-    address.lead_to(&servers[1]);
+    address.redirect_to(&servers[1]);
     let began = Virtual::now();
     guard.lost().cancelled().await;
     assert!(began.elapsed() < ms(3_000), "{:?}", began.elapsed());
@@ -455,7 +455,7 @@ async fn two_addresses_that_lead_to_one_server_are_one_vote() {
     let locks = over(&addresses, ms(3_000)).connect().await.unwrap();
     let (name, other) = (key(), key());
     let guard = locks.get(&name).lock().await.unwrap();
-    addresses[1].lead_to(&servers[0]);
+    addresses[1].redirect_to(&servers[0]);
     locks
         .get(&other)
         .lock()
@@ -465,7 +465,7 @@ async fn two_addresses_that_lead_to_one_server_are_one_vote() {
         .await
         .unwrap();
     assert_eq!(servers[1].holder(&other), None);
-    addresses[2].cut();
+    addresses[2].disconnect();
     let began = Virtual::now();
     guard.lost().cancelled().await;
     assert!(
@@ -532,7 +532,7 @@ async fn a_minority_of_servers_may_stop_or_forget() {
         .await
         .expect("an answer");
     assert!(!matches!(answer, Ok(Some(_))), "{answer:?}");
-    servers[2].go_on();
+    servers[2].resume();
     drop(guard);
     soon(ms(20_000), two.get(&key).lock())
         .await
@@ -661,7 +661,7 @@ async fn options_that_a_server_in_memory_does_not_support_are_refused() {
         .await
         .unwrap_err();
     assert!(matches!(silent, Error::Unavailable { .. }), "{silent:?}");
-    server.go_on();
+    server.resume();
     let twice = builder()
         .memory(&server)
         .memory(&Server::new())

@@ -186,7 +186,7 @@ impl MemoryConnection {
     }
 
     pub(super) fn quit(&self) {
-        self.server.disconnect(self.connection);
+        self.server.hang_up(self.connection);
     }
 
     /// Asks the server, once.

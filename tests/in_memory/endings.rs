@@ -109,7 +109,7 @@ async fn a_release_whose_answer_was_lost_is_confirmed_by_the_next_one() {
     let unlocking = tokio::spawn(guard.unlock());
     sleep(ms(10)).await;
     // The address is reconnected: the answer is lost.
-    address.lead_to(&server);
+    address.redirect_to(&server);
     server.delay(Duration::ZERO..=Duration::ZERO);
     assert_eq!(server.holder(&name), None);
     unlocking.await.unwrap().unwrap();
@@ -186,7 +186,7 @@ async fn an_unconfirmed_release_names_the_reason_of_each_server() {
         let unlocking = tokio::spawn(guard.unlock());
         sleep(ms(10)).await;
         if reasons.is_empty() {
-            address.lead_to(&server);
+            address.redirect_to(&server);
         }
         let Err(Error::Unavailable { nodes, .. }) = unlocking.await.unwrap() else {
             panic!("nobody answers")
@@ -199,7 +199,7 @@ async fn an_unconfirmed_release_names_the_reason_of_each_server() {
         reasons,
         ["its connection was given up", "timed out after 100ms"]
     );
-    server.go_on();
+    server.resume();
     sleep(ms(1_000)).await;
     assert!(names.iter().all(|name| server.holder(name).is_none()));
     assert_eq!(locks.stats().pending, 0);
@@ -229,9 +229,9 @@ async fn releases_that_fail_together_are_confirmed_together() {
     // Both sendings are lost with their connections.
     for _ in 0..2 {
         sleep(ms(5)).await;
-        address.lead_to(&server);
+        address.redirect_to(&server);
     }
-    server.go_on();
+    server.resume();
     for unlocked in unlocking {
         unlocked.await.unwrap().unwrap();
     }

@@ -279,7 +279,7 @@ async fn a_hand_over_that_is_carried_out_late_leaves_nothing_behind() {
             "{nodes:?}"
         );
         sleep(ms(stands_still - 100)).await;
-        server.go_on();
+        server.resume();
         let next = timeout(ms(5_000), next).await.expect("it goes on").unwrap();
         next.check().unwrap();
         next.unlock().await.unwrap();
@@ -528,7 +528,7 @@ async fn the_releaser_is_told_after_a_command_timeout_that_there_is_no_answer() 
         ));
         assert_eq!(began.elapsed(), ms(100));
         server.lose_replies(0);
-        server.go_on();
+        server.resume();
         timeout(ms(5_000), next)
             .await
             .expect("it goes on")

@@ -191,7 +191,7 @@ async fn a_program_that_is_cut_off_keeps_its_lock_for_a_lease() {
     let [one, _] = two(&far).await;
     let [two, _] = two(&server).await;
     let guard = one.get(&key).min_hold(ms(60_000)).lock().await.unwrap();
-    far.cut();
+    far.disconnect();
     assert!((1_000..1_010).contains(&taken_after(start, &two, &key).await));
     assert!(guard.is_lost());
 }

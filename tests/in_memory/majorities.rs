@@ -269,7 +269,7 @@ async fn a_server_that_restarted_votes_again_after_its_quarantine() {
             matches!(answer, Err(Error::Unavailable { .. })),
             "it may have forgotten: {answer:?}"
         );
-        servers[(at + 1) % 3].go_on();
+        servers[(at + 1) % 3].resume();
         sleep(ms(10_000)).await;
         servers[(at + 1) % 3].stop();
         let answer = locks.get(&name).try_lock().await;
@@ -279,7 +279,7 @@ async fn a_server_that_restarted_votes_again_after_its_quarantine() {
             .unlock()
             .await
             .unwrap();
-        servers[(at + 1) % 3].go_on();
+        servers[(at + 1) % 3].resume();
         sleep(ms(2_000)).await;
     }
 }
