@@ -214,7 +214,7 @@ async fn an_answer_that_comes_twice_is_not_taken_for_the_answer_to_the_next_comm
         .unwrap();
     server.duplicate_reply();
     let guard = locks.get(&one).lock().await.unwrap();
-    assert_eq!(locks.stats().misplaced_answers, 0);
+    assert_eq!(locks.stats().mismatched_replies, 0);
     // The copy of the answer would grant this lock.
     let answer = locks.get(&other).try_lock().await;
     let Err(Error::Unavailable { nodes, .. }) = answer else {
@@ -224,7 +224,7 @@ async fn an_answer_that_comes_twice_is_not_taken_for_the_answer_to_the_next_comm
         nodes[0].reason().contains("the answer to another command"),
         "{nodes:?}"
     );
-    assert_eq!(locks.stats().misplaced_answers, 1);
+    assert_eq!(locks.stats().mismatched_replies, 1);
     sleep(ms(300)).await;
     assert_eq!(
         (server.holder(&other), locks.stats().pending_undos),
@@ -236,7 +236,7 @@ async fn an_answer_that_comes_twice_is_not_taken_for_the_answer_to_the_next_comm
     guard.check().expect("renewed over the next connection");
     guard.unlock().await.unwrap();
     assert_eq!(
-        (server.holder(&one), locks.stats().misplaced_answers),
+        (server.holder(&one), locks.stats().mismatched_replies),
         (None, 1)
     );
 }
@@ -269,7 +269,7 @@ async fn an_answer_that_comes_twice_makes_the_outcome_of_all_commands_under_way_
         );
     }
     assert_eq!(
-        locks.stats().misplaced_answers,
+        locks.stats().mismatched_replies,
         1,
         "no answer comes over a connection that is given up"
     );

@@ -170,15 +170,15 @@ impl Cluster {
         self.0.wiring.settings.command_timeout / 2
     }
 
-    pub(super) fn misplaced_answers(&self) -> u64 {
+    pub(super) fn mismatched_replies(&self) -> u64 {
         let now: u64 = self
             .0
             .state()
             .masters
             .values()
-            .map(|master| master.redis.misplaced_answers())
+            .map(|master| master.redis.mismatched_replies())
             .sum();
-        self.0.misplaced.load(Ordering::Relaxed) + now
+        self.0.mismatched.load(Ordering::Relaxed) + now
     }
 
     /// Runs a script once, on the master that has these keys; as [`Redis::call`]. Waits a while if

@@ -88,8 +88,8 @@ impl MemoryConnection {
         self.server.permits_suspicious_reentries()
     }
 
-    pub(super) fn misplaced_answers(&self) -> u64 {
-        self.wire.misplaced()
+    pub(super) fn mismatched_replies(&self) -> u64 {
+        self.wire.mismatched()
     }
 
     /// Returns how long an acquire waits for a silent server.

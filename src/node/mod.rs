@@ -289,12 +289,12 @@ impl Node {
     }
 
     /// Returns the number of answers that came to the wrong command.
-    pub(crate) fn misplaced_answers(&self) -> u64 {
+    pub(crate) fn mismatched_replies(&self) -> u64 {
         match &self.server {
-            Backend::Redis(redis) => redis.misplaced_answers(),
-            Backend::Cluster(cluster) => cluster.misplaced_answers(),
+            Backend::Redis(redis) => redis.mismatched_replies(),
+            Backend::Cluster(cluster) => cluster.mismatched_replies(),
             #[cfg(feature = "testing")]
-            Backend::Memory(memory) => memory.misplaced_answers(),
+            Backend::Memory(memory) => memory.mismatched_replies(),
         }
     }
 

@@ -197,8 +197,8 @@ impl Redis {
         self.links.commands.patience()
     }
 
-    pub(super) fn misplaced_answers(&self) -> u64 {
-        self.links.commands.misplaced_answers()
+    pub(super) fn mismatched_replies(&self) -> u64 {
+        self.links.commands.mismatched_replies()
     }
 
     /// Runs a script once. If it has to be acknowledged, the `ReplicaAck` tells when enough

@@ -159,11 +159,11 @@ impl Session {
         if self.is_forked() {
             return Stats::default();
         }
-        let misplaced_answers = self
+        let mismatched_replies = self
             .quorum
             .nodes()
             .iter()
-            .map(|node| node.misplaced_answers())
+            .map(|node| node.mismatched_replies())
             .sum();
         let tally = self.engine.tally();
         let stats = self
@@ -172,7 +172,7 @@ impl Session {
         let nodes = self.quorum.roll().nodes(self.now());
         Stats {
             nodes,
-            misplaced_answers,
+            mismatched_replies,
             latch_waiters: self.latch_waiters.load(Ordering::Relaxed),
             dropped_events: self.engine.journal().dropped(),
             ..stats

@@ -602,7 +602,12 @@ mod tests {
             list.next(now).is_none() && list.wakes_at().is_some(),
             "one waits"
         );
-        assert_eq!(book.counters.stats(&Default::default(), 0, 0).undone, 1);
+        assert_eq!(
+            book.counters
+                .stats(&Default::default(), 0, 0)
+                .undone_acquires,
+            1
+        );
         book.engine.stop();
     }
 
@@ -676,7 +681,9 @@ mod tests {
         );
         assert!(matches!(refused, Outcome::Refused(_)), "{refused:?}");
         assert_eq!(
-            book.counters.stats(&Default::default(), 0, 0).undone,
+            book.counters
+                .stats(&Default::default(), 0, 0)
+                .undone_acquires,
             0,
             "a release is no undo"
         );

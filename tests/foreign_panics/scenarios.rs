@@ -1024,7 +1024,7 @@ async fn replies_are_lost() {
     meddler.spoil_one_in(3);
     let lock = stage.lock(&stage.key());
     let found = async {
-        while stage.locks.stats().misplaced_answers == 0 {
+        while stage.locks.stats().mismatched_replies == 0 {
             drop(lock.try_lock().await);
         }
     };

@@ -241,7 +241,10 @@ async fn releases_that_fail_together_are_confirmed_together() {
         began.elapsed()
     );
     assert!(names.iter().all(|name| server.holder(name).is_none()));
-    assert_eq!((locks.stats().pending, locks.stats().undone), (0, 0));
+    assert_eq!(
+        (locks.stats().pending, locks.stats().undone_acquires),
+        (0, 0)
+    );
 }
 
 /// A renewal that was under way may have restarted the lease.
@@ -292,7 +295,7 @@ async fn a_caller_that_is_gone_when_its_grant_comes_has_it_given_back() {
         (None, 0),
         "taken back"
     );
-    assert_eq!(locks.stats().undone, 0, "both were released");
+    assert_eq!(locks.stats().undone_acquires, 0, "both were released");
     drop(call);
     lock.lock().await.unwrap().unlock().await.unwrap();
 }

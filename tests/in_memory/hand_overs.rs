@@ -75,7 +75,7 @@ async fn the_next_caller_has_the_lock_a_round_trip_after_it_was_released() {
         (
             stats.holds,
             stats.attempts.of(CallOutcome::Granted),
-            stats.undone
+            stats.undone_acquires
         ),
         (1, 2, 0)
     );
@@ -259,7 +259,11 @@ async fn a_hand_over_whose_answer_is_lost_leaves_nothing_behind() {
     assert!(other.get(&name).try_lock().await.unwrap().is_none());
     next.unlock().await.unwrap();
     nothing_is_left(&server, &locks, &name).await;
-    assert_eq!(locks.stats().undone, 1, "the grant whose answer was lost");
+    assert_eq!(
+        locks.stats().undone_acquires,
+        1,
+        "the grant whose answer was lost"
+    );
 }
 
 /// The server is stopped with the hand-over in its socket, and executes it when it goes on.

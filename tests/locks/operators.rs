@@ -712,7 +712,7 @@ fn connections(server: &Server) -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// A reply with a fraction still belongs to its script, and is not taken for a misplaced answer.
+/// A reply with a fraction still belongs to its script, and is not taken for a mismatched reply.
 #[tokio::test]
 async fn asking_for_the_holder_of_a_foreign_hash_gives_up_no_connection() {
     let server = Server::start();
@@ -742,7 +742,7 @@ async fn asking_for_the_holder_of_a_foreign_hash_gives_up_no_connection() {
             "{value}"
         );
     }
-    assert_eq!(locks.stats().misplaced_answers, 0);
+    assert_eq!(locks.stats().mismatched_replies, 0);
     // Each command of the test itself opened a connection of its own.
     assert!(
         connections(&server) <= before + 11,
