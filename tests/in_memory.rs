@@ -637,12 +637,12 @@ async fn options_that_a_server_in_memory_does_not_support_are_refused() {
     let server = Server::new();
     let builder = || Locker::builder().memory(&server).lease(ms(1_000));
     let refused = builder()
-        .replica_acks(1, ms(100))
+        .replica_acks(1, ms(50))
         .connect()
         .await
         .unwrap_err();
     assert!(
-        matches!(refused, Error::Config(_)) && refused.to_string().contains("replicas"),
+        matches!(refused, Error::Config(_)) && refused.to_string().contains("has no replicas"),
         "{refused}"
     );
     let mixed = builder()
