@@ -13,10 +13,11 @@ use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lockhound::{Error, HoldState, Lock, Locker, Uuid};
+use lockhound::{Error, HoldState, Lock, Locker};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, Lines};
 use tokio::process::{ChildStdout, Command};
 use tokio::time::{sleep, timeout};
+use uuid::Uuid;
 
 /// The watchdog renews it every third of this.
 const LEASE: Duration = Duration::from_secs(3);
@@ -192,7 +193,7 @@ async fn loss(stage: &Stage, locks: &Locker, lock: &Lock) -> Outcome {
         .holder()
         .await?
         .ok_or("the late unlock has released another holder's lock")?;
-    if !holder.owner().starts_with(&locks.id().to_string()) {
+    if !holder.owner().starts_with(locks.id()) {
         return Err(format!("the lock is held by {holder:?}").into());
     }
     stage.say("still has the lock: D's late unlock did not affect it");

@@ -3,13 +3,13 @@
 
 use std::error::Error;
 
-use lockhound::{Fencing, Locker};
+use lockhound::{FenceSource, Locker};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let locks = Locker::builder()
         .node(std::env::var("REDIS_URL")?)
-        .fencing(Fencing::Redisson) // one sequence with the tokens of RFencedLock
+        .fence_source(FenceSource::RedissonTokens) // one sequence with the tokens of RFencedLock
         .connect() // with a lease of 30 s
         .await?;
     let orders = locks.get("orders:42");

@@ -7,7 +7,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockhound::{CallOutcome, Error, Locker, Stats};
+use lockhound::stats::{CallOutcome, Stats};
+use lockhound::{Error, Locker};
 use tokio::time::sleep;
 
 #[tokio::main]

@@ -23,7 +23,7 @@ impl Credentials {
     }
 
     /// Creates the credentials of the server's default user.
-    pub fn of_default_user(password: impl Into<String>) -> Self {
+    pub fn password(password: impl Into<String>) -> Self {
         Self {
             user: None,
             password: password.into(),
@@ -131,7 +131,7 @@ mod tests {
         let shown = format!(
             "{:?} {:?}",
             Credentials::new("ann", "secret"),
-            Credentials::of_default_user("secret")
+            Credentials::password("secret")
         );
         assert_eq!(shown, "Credentials(***) Credentials(***)");
     }

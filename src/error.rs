@@ -11,6 +11,11 @@ use crate::shown::Shown;
 ///
 /// It is not an error that somebody else holds the lock: [`Lock::try_lock`](crate::Lock::try_lock)
 /// returns `None`.
+///
+/// Its message is complete. [`source`](std::error::Error::source) is the reply of
+/// [`Error::Server`], which the message explains and does not quote; the other errors have none, so
+/// that a report on the chain of causes has no text twice. [`ConfigError`], [`NodeFailure`] and
+/// [`ServerError`] are errors themselves.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -43,11 +48,12 @@ pub enum Error {
     },
     /// An option, an address or a name cannot be used as it is. Correct the value that the message
     /// names.
-    #[error("{0}")]
+    #[error(transparent)]
     Config(ConfigError),
     /// A server answered with an error. Nothing was written. The reply is the
     /// [`source`](std::error::Error::source); `kind` says what to change.
     #[error("{}{} {}", locks(&source.keys), source.node, refused(*kind, source))]
+    #[non_exhaustive]
     Server {
         /// What kind of refusal it was.
         kind: ServerErrorKind,
@@ -224,8 +230,7 @@ pub enum Loss {
     /// else holds it.
     #[error("the server no longer has it for this owner")]
     NotOwner,
-    /// As many renewals in a row failed as
-    /// [`renewal_failures`](crate::LockerBuilder::renewal_failures) says.
+    /// All [`renewal_attempts`](crate::LockerBuilder::renewal_attempts) of its lease failed.
     #[error("its renewals failed")]
     RenewalFailed,
     /// Its validity ended on the local clock.
@@ -282,6 +287,8 @@ impl fmt::Display for NodeFailure {
     }
 }
 
+impl std::error::Error for NodeFailure {}
+
 /// An option that cannot be used, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
@@ -302,6 +309,8 @@ impl fmt::Display for ConfigError {
         write!(f, "{}: {}", self.option, Shown(&self.reason))
     }
 }
+
+impl std::error::Error for ConfigError {}
 
 /// Why a server refused a command, grouped by what has to be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -420,6 +429,45 @@ mod tests {
             refused.source().expect("a cause").to_string(),
             "OOM no such luck"
         );
+    }
+
+    #[test]
+    fn a_chain_of_causes_has_no_text_twice() {
+        let node = NodeFailure::new(&"redis://h".into(), "timed out");
+        let away = Error::Unavailable {
+            keys: vec!["a".into()],
+            servers: 1,
+            nodes: vec![node.clone()],
+            waited: Duration::ZERO,
+        };
+        let wrong = Error::config("lease", "1ms is too short");
+        for (error, depth) in [
+            (Error::lost(&"a".into(), Loss::Expired), 1),
+            (away.clone(), 1),
+            (wrong.clone(), 1),
+            (server_error("OOM no such luck"), 2),
+            (Error::Closed, 1),
+        ] {
+            let mut links = vec![&error as &dyn std::error::Error];
+            while let Some(cause) = links[links.len() - 1].source() {
+                links.push(cause);
+            }
+            let texts: Vec<String> = links.iter().map(ToString::to_string).collect();
+            assert_eq!(texts.len(), depth, "{texts:?}");
+            for (i, text) in texts.iter().enumerate() {
+                assert!(
+                    !texts[..i].iter().any(|before| before.contains(text)),
+                    "{texts:?}"
+                );
+            }
+        }
+        // What they are made of can be passed on as errors.
+        let Error::Config(config) = &wrong else {
+            panic!("{wrong:?}")
+        };
+        let parts: [&dyn std::error::Error; 2] = [config, &node];
+        assert_eq!(parts[0].to_string(), wrong.to_string());
+        assert!(away.to_string().ends_with(&parts[1].to_string()));
     }
 
     #[test]

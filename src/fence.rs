@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::options::Fencing;
+use crate::options::FenceSource;
 
 /// A number that grows with every acquisition of a lock, and that the resource checks.
 ///
@@ -37,19 +37,19 @@ use crate::options::Fencing;
 ///   is zero, fences can fall by at most the difference of the servers' clocks and a minute; after
 ///   that time they are above the last one again.
 ///
-/// [`Fencing::Redisson`] promises less. The fence of a later acquisition is greater, tokens of
-/// `RFencedLock` included, as long as the server keeps the lock's counter,
+/// [`FenceSource::RedissonTokens`] promises less. The fence of a later acquisition is greater,
+/// tokens of `RFencedLock` included, as long as the server keeps the lock's counter,
 /// `redisson_lock_token:{name}`. Without it fences begin at 1 again: after a `FLUSHALL`, or after
 /// Redisson took a `MultiLock` of fenced locks with a lease, which becomes the lifetime of the
 /// counter too. After a failover that had not replicated the last acquisitions, fences are given
 /// out a second time.
 ///
-/// # Changing [`Fencing`]
-/// Fences of [`Fencing::Lockhound`] are microseconds since 1970, and tokens begin at 1: a resource
-/// that has seen the first refuses the second. To change to tokens, set the counter of each lock to
-/// the server's clock (`TIME`) in microseconds, or to the last fence if that is greater, while
-/// nobody holds the lock: `SET redisson_lock_token:{name} 1795000000000000`. To change back, wait
-/// until the clocks of server and client are 0.1 s past the last acquisition.
+/// # Changing [`FenceSource`]
+/// Fences of [`FenceSource::Counters`] are microseconds since 1970, and tokens begin at 1: a
+/// resource that has seen the first refuses the second. To change to tokens, set the counter of
+/// each lock to the server's clock (`TIME`) in microseconds, or to the last fence if that is
+/// greater, while nobody holds the lock: `SET redisson_lock_token:{name} 1795000000000000`. To
+/// change back, wait until the clocks of server and client are 0.1 s past the last acquisition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);
 
@@ -111,12 +111,12 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    pub(crate) fn new(fencing: Fencing, wall_micros: u64, servers: usize) -> Self {
-        match fencing {
-            Fencing::Lockhound => Self::Marks {
+    pub(crate) fn new(fence_source: FenceSource, wall_micros: u64, servers: usize) -> Self {
+        match fence_source {
+            FenceSource::Counters => Self::Marks {
                 clock: clock(wall_micros, servers),
             },
-            Fencing::Redisson => Self::Tokens,
+            FenceSource::RedissonTokens => Self::Tokens,
         }
     }
 
@@ -163,15 +163,15 @@ mod tests {
 
     #[test]
     fn tokens_do_not_depend_on_a_clock() {
-        let source = |fencing| Source::new(fencing, 1_800_000_000_123_456, 1);
+        let source = |fence_source| Source::new(fence_source, 1_800_000_000_123_456, 1);
         assert_eq!(
-            source(Fencing::Lockhound),
+            source(FenceSource::Counters),
             Source::Marks {
                 clock: -1_800_000_000_100_000
             }
         );
         assert_eq!(
-            (source(Fencing::Redisson), Source::Tokens.clock()),
+            (source(FenceSource::RedissonTokens), Source::Tokens.clock()),
             (Source::Tokens, -1)
         );
         assert_eq!(Source::Marks { clock: 7 }.clock(), 7);

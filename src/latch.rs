@@ -47,7 +47,7 @@ use crate::session::SharedSession;
 /// - Each call leaves its id on the server for that long, also a count of an open latch: some 140
 ///   bytes, so 100,000 calls within an hour take 14 MB.
 /// - A failover that forgets a count never opens the latch, and one that forgets the set has it
-///   open: [`replicas`](crate::LockerBuilder::replicas) closes that gap.
+///   open: [`replica_acks`](crate::LockerBuilder::replica_acks) closes that gap.
 ///
 /// # Examples
 /// ```no_run

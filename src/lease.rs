@@ -24,10 +24,9 @@ pub(crate) fn valid_until(sent: Instant, lease: Duration) -> Instant {
     sent + lease.saturating_sub(drift(lease))
 }
 
-/// Returns the interval of renewals: with one tolerated failure half of the lease, with two a
-/// third.
-pub(crate) fn tick_interval(lease: Duration, renewal_failures: u32) -> Duration {
-    lease / (renewal_failures + 1)
+/// Returns the interval of renewals: with one attempt half of the lease, with two a third.
+pub(crate) fn tick_interval(lease: Duration, renewal_attempts: u32) -> Duration {
+    lease / (renewal_attempts + 1)
 }
 
 /// Returns how long a waiter relies on messages before it checks the lock itself.

@@ -42,7 +42,7 @@ pub mod servers;
 mod session;
 mod shown;
 mod standing;
-mod stats;
+pub mod stats;
 mod sync;
 mod tasks;
 #[cfg(feature = "testing")]
@@ -67,19 +67,15 @@ pub use guard::Guard;
 pub use hold::HoldState;
 pub use holder::{Holder, Holders, LockMode, NodeHolder, PermitHolder, ReadWriteHolder, Usage};
 pub use key::Key;
-pub use kind::{Format, LockKind};
+pub use kind::Format;
 pub use latch::Latch;
 pub use lock::{Lock, Section};
 pub use locker::{Locker, LockerBuilder};
 pub use multi::{MultiGuard, MultiLock, MultiSection};
 #[cfg(feature = "tls")]
 pub use node::Tls;
-pub use options::{Fencing, Reentry};
+pub use options::{FenceSource, Reentry};
 pub use owner::Owner;
 pub use rw::{ReadGuard, ReadLock, RwLock, WriteGuard, WriteLock};
 pub use semaphore::{HeldPermits, Permit, Semaphore};
-pub use stats::{
-    Attempts, CallOutcome, Distribution, KindStats, Losses, NodeState, NodeTimes, Sizes, Stats,
-};
 pub use tokio_util::sync::CancellationToken;
-pub use uuid::Uuid;

@@ -42,10 +42,11 @@ use crate::session::{SharedSession, Views};
 ///
 /// The locker detects the first two if it can: it counts a guard that is dropped while a newer
 /// guard of its hold stays for over a millisecond, and a guard that is dropped in another task
-/// while others stay ([`Stats::suspicious_reentries`](crate::Stats::suspicious_reentries)). It also
-/// logs a warning, once per key and minute; over a `testing::Server` the call panics. It does not
-/// detect a task that stores guards and goes on, such as an actor that serves several clients. With
-/// [`Reentry::Scope`] and with [`non_reentrant`](Self::non_reentrant) neither can happen.
+/// while others stay ([`Stats::suspicious_reentries`](crate::stats::Stats::suspicious_reentries)).
+/// It also logs a warning, once per key and minute; over a `testing::Server` the call panics. It
+/// does not detect a task that stores guards and goes on, such as an actor that serves several
+/// clients. With [`Reentry::Scope`] and with [`non_reentrant`](Self::non_reentrant) neither can
+/// happen.
 ///
 /// Outside of tokio tasks (the body of `#[tokio::main]`, other executors), a polled call is
 /// identified by its waker, which nested code shares but the futures of a `FuturesUnordered` do
@@ -121,8 +122,8 @@ impl Lock {
     /// process can do the work that was cut short. To rule that out as well, add a
     /// [`fixed_lease`](Self::fixed_lease) that is not shorter: it stays on the server after a
     /// crash. It is not renewed, so it has to be longer than the longest job, too. Nor does a lock
-    /// outlast the data of its server; with [`replicas`](crate::LockerBuilder::replicas), a release
-    /// does not wait for them.
+    /// outlast the data of its server; with [`replica_acks`](crate::LockerBuilder::replica_acks), a
+    /// release does not wait for them.
     ///
     /// Over several servers the time may not be longer than
     /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine), like a lease.
@@ -209,8 +210,7 @@ impl Lock {
     /// Its error says how long the servers have been away.
     ///
     /// A refusal ([`Error::Server`]) is returned at once if it is the locker's first for a second,
-    /// and otherwise after a [`retry_delay`](crate::LockerBuilder::retry_delay), for the same
-    /// reason.
+    /// and otherwise after a pause of 50 to 200 ms, for the same reason.
     ///
     /// **Branches of one task (`join!`, `select!`, `for_each_concurrent`) are one owner and all get
     /// in: use [`run`](Self::run) or [`owned_by`](Self::owned_by). A loop that spawns its guards

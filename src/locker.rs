@@ -7,8 +7,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use crate::credentials::{AnyProvider, CredentialProvider};
 use crate::election::Election;
 use crate::error::Error;
@@ -27,7 +25,7 @@ use crate::multi::MultiLock;
 #[cfg(feature = "tls")]
 use crate::node::Tls;
 use crate::node::{Access, Provider, Target};
-use crate::options::{Fencing, Options, Reentry, Replicas, Settings};
+use crate::options::{FenceSource, Options, Reentry, Replicas, Settings};
 use crate::rights::{self, Right};
 use crate::rw::RwLock;
 use crate::semaphore::Semaphore;
@@ -243,6 +241,8 @@ impl Locker {
 
     /// Returns the locks of these names as one: a call takes all of them, or none. Asks no server.
     ///
+    /// Redisson's `getMultiLock` shares them, and takes them one after the other.
+    ///
     /// [`MultiLock::lock`] reports an empty list, an empty name and a name that is given twice.
     ///
     /// In a cluster, locks of one slot are taken in one step. Locks of several slots are taken one
@@ -253,21 +253,21 @@ impl Locker {
     /// # Examples
     /// ```no_run
     /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
-    /// let accounts = locks.all(["account:1", "account:2"]);
+    /// let accounts = locks.multi(["account:1", "account:2"]);
     /// let guard = accounts.lock().await?;
     /// // Nobody else has either of them.
     /// guard.unlock().await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn all<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> MultiLock {
+    pub fn multi<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> MultiLock {
         let keys = keys.into_iter().map(|key| self.whole(key));
         MultiLock::new(Arc::clone(&self.shared), keys.collect())
     }
 
     /// Returns the identity of this locker: the `uuid` in the `uuid:task-id` that it writes to the
     /// servers. Every connect makes a new one.
-    pub fn id(&self) -> Uuid {
+    pub fn id(&self) -> &str {
         self.shared.session().id()
     }
 
@@ -383,18 +383,17 @@ impl Locker {
 /// | [`lease`](Self::lease) | 30 s | how long the server keeps a lock that nobody renews |
 /// | [`command_timeout`](Self::command_timeout) | lease / 10, at most 3 s | how long one command may take |
 /// | [`connect_timeout`](Self::connect_timeout) | 5 s | how long `connect` tries |
-/// | [`renewal_failures`](Self::renewal_failures) | 2 | how many failed renewals in a row fire the token |
+/// | [`renewal_attempts`](Self::renewal_attempts) | 2 | how many renewals of a lease may be tried before it is lost |
 /// | [`outage_tolerance`](Self::outage_tolerance) | one lease | how long `lock` rides out servers that do not answer |
-/// | [`retry_delay`](Self::retry_delay) | 50 to 200 ms | the pause between rounds without an answer |
 /// | [`restart_quarantine`](Self::restart_quarantine) | the lease; 0 for one | how long a server that forgot abstains |
 /// | [`reentry`](Self::reentry) | [`Reentry::Task`] | which guards may enter again |
 /// | [`format`](Self::format) | [`Format::Redisson`] | with whom locks are shared |
-/// | [`fencing`](Self::fencing) | [`Fencing::Lockhound`] | how fences are counted |
-/// | [`replicas`](Self::replicas) | 0 | how many replicas acknowledge a lock and its renewals |
+/// | [`poll_interval`](Self::poll_interval) | 50 to 200 ms | how often waiters of [`Format::Plain`] check the lock |
+/// | [`fence_source`](Self::fence_source) | [`FenceSource::Counters`] | where fences come from |
+/// | [`replica_acks`](Self::replica_acks) | 0 | how many replicas acknowledge a lock and its renewals |
 /// | [`credentials`](Self::credentials) | those in the addresses | where changing passwords come from |
 /// | `tls` (feature `tls`) | the CAs of the system | whom to trust, and which client certificate to show |
 /// | [`label`](Self::label) | host name and process id | what `holder()` and `CLIENT LIST` call the locker |
-/// | [`busy_poll`](Self::busy_poll) | 150 us | how long the locker's thread stays awake for a lone caller |
 ///
 /// [`from_env`](Self::from_env) reads options from the environment.
 ///
@@ -427,8 +426,8 @@ impl LockerBuilder {
     ///   its channel would be in another slot, and locking it returns [`Error::Config`].
     /// - `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]`
     ///   is the master that most of these Sentinels name; all are asked. `sentinelUsername` and
-    ///   `sentinelPassword` are for the Sentinels themselves. [`replicas`](Self::replicas) says
-    ///   what a failover loses.
+    ///   `sentinelPassword` are for the Sentinels themselves. [`replica_acks`](Self::replica_acks)
+    ///   says what a failover loses.
     /// - `rediss-cluster://` and `rediss-sentinel://` encrypt all of these connections.
     ///
     /// Special characters in user and password are percent-encoded: any UTF-8 text can be written
@@ -527,7 +526,7 @@ impl LockerBuilder {
     }
 
     /// Sets how long one command may take before its outcome counts as unknown. It has to be
-    /// shorter than lease / (`renewal_failures` + 1).
+    /// shorter than lease / (`renewal_attempts` + 1).
     ///
     /// A short timeout finds a dead connection sooner, but takes a slow server for a dead one; a
     /// long one delays [`Lock::try_lock`] and [`Guard::unlock`](crate::Guard::unlock) during
@@ -539,14 +538,17 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how many renewals in a row have to fail before the token of a lock fires; 1 or more.
+    /// Sets how many attempts to renew a lease, lease / (this + 1) apart, have to fail in a row
+    /// before the lock is lost; 1 or more.
     ///
-    /// Renewals are lease / (this + 1) apart. A higher number tolerates more failures in a row and
-    /// costs more commands; the token fires at the end of validity in any case.
+    /// A higher number survives more failures in a row and costs more commands; the lock is lost at
+    /// the end of validity in any case. An attempt fails after a
+    /// [`command_timeout`](Self::command_timeout).
     ///
-    /// Defaults to 2: with a lease of 30 s the token fires 23 s after the last success.
-    pub const fn renewal_failures(mut self, failures: u32) -> Self {
-        self.options.renewal_failures = failures;
+    /// Defaults to 2: a lease of 30 s is renewed 10 s after the last success and, if that fails,
+    /// 20 s after it. If both attempts fail, the token fires 23 s after the last success.
+    pub const fn renewal_attempts(mut self, attempts: u32) -> Self {
+        self.options.renewal_attempts = attempts;
         self
     }
 
@@ -564,19 +566,6 @@ impl LockerBuilder {
     /// quarantine is over.
     pub const fn outage_tolerance(mut self, tolerance: Duration) -> Self {
         self.options.outage_tolerance = Some(tolerance);
-        self
-    }
-
-    /// Sets the range of the random pause after a round in which no majority answered, of the pause
-    /// before a call returns a refusal that follows another one, and of the pause with which
-    /// waiters poll in [`Format::Plain`].
-    ///
-    /// A short pause notices sooner that a server is back or a lock is free; a long one spares a
-    /// server in trouble.
-    ///
-    /// Defaults to 50 to 200 ms.
-    pub const fn retry_delay(mut self, range: Range<Duration>) -> Self {
-        self.options.retry_delay = range;
         self
     }
 
@@ -636,6 +625,19 @@ impl LockerBuilder {
         self
     }
 
+    /// Sets how often a waiter checks a lock of [`Format::Plain`], whose release may send no
+    /// message: after a random pause within this range, again and again.
+    ///
+    /// A short pause notices sooner that a lock is free; a long one costs fewer commands.
+    /// [`connect`](Self::connect) refuses this option together with [`Format::Redisson`], whose
+    /// releases wake the waiters.
+    ///
+    /// Defaults to 50 to 200 ms.
+    pub const fn poll_interval(mut self, range: Range<Duration>) -> Self {
+        self.options.poll_interval = Some(range);
+        self
+    }
+
     /// Sets the kind of its locks.
     #[cfg(test)]
     pub(crate) const fn kind(mut self, kind: &'static Kind) -> Self {
@@ -643,17 +645,17 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how fences are counted, and with which other tokens they form one sequence.
+    /// Sets where fences come from, and with which other tokens they form one sequence.
     ///
-    /// With [`Fencing::Lockhound`] fences survive the loss of a server's data, and several servers
-    /// agree on them. With [`Fencing::Redisson`] they form one sequence with the tokens of
-    /// `RFencedLock`, for a resource that checks the tokens of JVMs too; this needs a single
-    /// server, and the sequence is lost with the server's data. All programs that share a lock have
-    /// to use the same setting.
+    /// With [`FenceSource::Counters`] fences survive the loss of a server's data, and several
+    /// servers agree on them. With [`FenceSource::RedissonTokens`] they form one sequence with the
+    /// tokens of `RFencedLock`, for a resource that checks the tokens of JVMs too; this needs a
+    /// single server, and the sequence is lost with the server's data. All programs that share a
+    /// lock have to use the same setting.
     ///
-    /// Defaults to [`Fencing::Lockhound`].
-    pub const fn fencing(mut self, fencing: Fencing) -> Self {
-        self.options.fencing = fencing;
+    /// Defaults to [`FenceSource::Counters`].
+    pub const fn fence_source(mut self, source: FenceSource) -> Self {
+        self.options.fence_source = source;
         self
     }
 
@@ -697,25 +699,8 @@ impl LockerBuilder {
     /// callers wait for replicas that are away.
     ///
     /// Defaults to 0: replicas are not asked.
-    pub const fn replicas(mut self, count: u32, timeout: Duration) -> Self {
-        self.options.replicas = Replicas { count, timeout };
-        self
-    }
-
-    /// Sets how long the locker's thread polls instead of sleeping while it awaits the answer to a
-    /// lone caller, or that caller's next call. Linux's busy polling of sockets does the same:
-    /// waking a sleeping thread takes about as long as locking on a nearby server.
-    ///
-    /// It pays if the server answers a lone caller within this time. The locker learns whether that
-    /// is so. If the server is slow, if there are many callers, or if a caller has to wait for
-    /// other lockers, it sleeps at once, except for one time in a hundred. It uses CPU time that
-    /// would be idle. If other programs need every CPU, a caller that locks and unlocks without a
-    /// pause takes part of one from them: set zero there. On a machine with one CPU the locker
-    /// never stays awake.
-    ///
-    /// Defaults to 150 microseconds; 10 ms at most.
-    pub const fn busy_poll(mut self, time: Duration) -> Self {
-        self.options.busy_poll = time;
+    pub const fn replica_acks(mut self, count: u32, timeout: Duration) -> Self {
+        self.options.replica_acks = Replicas { count, timeout };
         self
     }
 
@@ -887,9 +872,9 @@ fn check_memory(settings: &Settings, targets: &[Target], has_provider: bool) -> 
             "a server in memory asks for no credentials: leave the provider out",
         ));
     }
-    if in_memory > 0 && settings.replicas.is_some() {
+    if in_memory > 0 && settings.replica_acks.is_some() {
         return Err(Error::config(
-            "replicas",
+            "replica_acks",
             "a server in memory has no replicas that could acknowledge a lock",
         ));
     }
@@ -934,7 +919,7 @@ impl fmt::Debug for Locker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let session = self.shared.session();
         f.debug_struct("Locker")
-            .field("id", &format_args!("{}", session.id()))
+            .field("id", &session.id())
             .field("nodes", &session.names())
             .finish()
     }

@@ -38,7 +38,7 @@ use crate::session::{SharedSession, Views};
 /// ```no_run
 /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
 /// # async fn transfer() {}
-/// let guard = locks.all(["account:1", "account:2"]).lock().await?;
+/// let guard = locks.multi(["account:1", "account:2"]).lock().await?;
 /// let lost = guard.lost();
 /// tokio::select! {
 ///     biased;
@@ -215,7 +215,7 @@ impl MultiLock {
     /// ```no_run
     /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
     /// # async fn transfer(_: Option<lockhound::Fence>) {}
-    /// let accounts = locks.all(["account:1", "account:2"]);
+    /// let accounts = locks.multi(["account:1", "account:2"]);
     /// accounts.run(|section| async move { transfer(section.fence("account:1")).await }).await?;
     /// # Ok(())
     /// # }

@@ -12,28 +12,30 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// server's clock was set back.
 pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 const LONGEST_COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
-const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
+
+const POLL_INTERVAL: Range<Duration> = Duration::from_millis(50)..Duration::from_millis(200);
 
 /// The longest of the random pauses has to be longer than this, or the waiters of a polled format
 /// make a busy loop.
 const SHORTEST_POLL: Duration = Duration::from_millis(1);
 
-/// How fences are counted, and with which other tokens they form one sequence. All programs that
+/// Where fences come from, and with which other tokens they form one sequence. All programs that
 /// share a lock have to use the same setting.
 ///
 /// Changing it for a lock that is in use needs some care: see [`Fence`](crate::Fence).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Fencing {
+#[non_exhaustive]
+pub enum FenceSource {
     /// They are counted in 1,024 keys, the marks; the name of the lock chooses one. If a server
     /// loses its data, fences continue from a clock. Several servers agree on each fence.
     #[default]
-    Lockhound,
+    Counters,
     /// They are counted as Redisson's `RFencedLock` counts its tokens: from 1 up, in a key for each
     /// lock, `redisson_lock_token:{name}`. Its tokens and the fences of this crate form one
     /// sequence. It needs a single server and [`Format::Redisson`](crate::Format::Redisson).
     ///
     /// The key stays on the server forever. If it is lost, fences begin at 1 again.
-    Redisson,
+    RedissonTokens,
 }
 
 /// The owner of calls that name none, and so which calls may enter again.
@@ -43,6 +45,7 @@ pub enum Fencing {
 /// An owner that a handle names ([`Lock::owned_by`](crate::Lock::owned_by)) takes precedence over
 /// each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Reentry {
     /// The owner of the innermost scope ([`Owner::scope`](crate::Owner::scope),
     /// [`Guard::scope`](crate::Guard::scope), a section of [`Lock::run`](crate::Lock::run)), or
@@ -75,14 +78,13 @@ pub(crate) struct Options {
     pub(crate) lease: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Option<Duration>,
-    pub(crate) renewal_failures: u32,
+    pub(crate) renewal_attempts: u32,
     pub(crate) outage_tolerance: Option<Duration>,
-    pub(crate) retry_delay: Range<Duration>,
+    pub(crate) poll_interval: Option<Range<Duration>>,
     pub(crate) restart_quarantine: Option<Duration>,
     pub(crate) kind: &'static Kind,
-    pub(crate) fencing: Fencing,
-    pub(crate) replicas: Replicas,
-    pub(crate) busy_poll: Duration,
+    pub(crate) fence_source: FenceSource,
+    pub(crate) replica_acks: Replicas,
     pub(crate) reentry: Reentry,
     pub(crate) label: Option<String>,
 }
@@ -93,17 +95,16 @@ impl Default for Options {
             lease: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(5),
             command_timeout: None,
-            renewal_failures: 2,
+            renewal_attempts: 2,
             outage_tolerance: None,
-            retry_delay: Duration::from_millis(50)..Duration::from_millis(200),
+            poll_interval: None,
             restart_quarantine: None,
             kind: Format::default().kind(),
-            fencing: Fencing::default(),
-            replicas: Replicas {
+            fence_source: FenceSource::default(),
+            replica_acks: Replicas {
                 count: 0,
                 timeout: Duration::ZERO,
             },
-            busy_poll: Duration::from_micros(150),
             reentry: Reentry::default(),
             label: None,
         }
@@ -116,15 +117,14 @@ pub struct Settings {
     pub(crate) lease: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
-    pub(crate) renewal_failures: u32,
+    pub(crate) renewal_attempts: u32,
     pub(crate) outage_tolerance: Duration,
-    pub(crate) retry_delay: Range<Duration>,
+    pub(crate) poll_interval: Range<Duration>,
     pub(crate) restart_quarantine: Duration,
     pub(crate) kind: &'static Kind,
-    pub(crate) fencing: Fencing,
+    pub(crate) fence_source: FenceSource,
     /// `None` if replicas are not asked.
-    pub(crate) replicas: Option<Replicas>,
-    pub(crate) busy_poll: Duration,
+    pub(crate) replica_acks: Option<Replicas>,
     pub(crate) reentry: Reentry,
     pub(crate) label: Label,
 }
@@ -152,8 +152,8 @@ impl Settings {
 
     /// Returns how many replicas have to acknowledge a lock, and how long that may take; `None` if
     /// they are not asked.
-    pub fn replicas(&self) -> Option<(u32, Duration)> {
-        self.replicas
+    pub fn replica_acks(&self) -> Option<(u32, Duration)> {
+        self.replica_acks
             .map(|replicas| (replicas.count, replicas.timeout))
     }
 
@@ -178,11 +178,6 @@ impl Settings {
             ),
         ))
     }
-
-    /// Returns a pause within `retry_delay`.
-    pub(crate) fn retry_pause(&self, random: f64) -> Duration {
-        self.retry_delay.start + (self.retry_delay.end - self.retry_delay.start).mul_f64(random)
-    }
 }
 
 impl Options {
@@ -202,10 +197,10 @@ impl Options {
                 "0ns leaves no time to connect; give some seconds",
             ));
         }
-        if self.renewal_failures == 0 {
+        if self.renewal_attempts == 0 {
             return Err(Error::config(
-                "renewal_failures",
-                "0 would lose a lock before a renewal failed; give 1 or more",
+                "renewal_attempts",
+                "0 would lose each lock without an attempt to renew it; give 1 or more",
             ));
         }
         if command_timeout < Duration::from_millis(1) {
@@ -215,43 +210,24 @@ impl Options {
             ));
         }
         // A tick lasts one command_timeout and has to be over before the next one begins.
-        let ticks = self.renewal_failures.checked_add(1).ok_or_else(|| {
+        let ticks = self.renewal_attempts.checked_add(1).ok_or_else(|| {
             Error::config(
-                "renewal_failures",
-                format!("{} is too many; 2 is usual", self.renewal_failures),
+                "renewal_attempts",
+                format!("{} is too many; 2 is usual", self.renewal_attempts),
             )
         })?;
         if command_timeout >= self.lease / ticks {
             return Err(Error::config(
                 "command_timeout",
                 format!(
-                    "{command_timeout:?} is not shorter than lease / (renewal_failures + 1) = {:?} / {ticks} = {:?}; \
+                    "{command_timeout:?} is not shorter than lease / (renewal_attempts + 1) = {:?} / {ticks} = {:?}; \
                      shorten it, or lengthen the lease",
                     self.lease,
                     self.lease / ticks
                 ),
             ));
         }
-        if self.retry_delay.start >= self.retry_delay.end {
-            return Err(Error::config(
-                "retry_delay",
-                format!(
-                    "{:?} is empty; its end has to be after its start",
-                    self.retry_delay
-                ),
-            ));
-        }
-        if !self.kind.announced && self.retry_delay.end <= SHORTEST_POLL {
-            return Err(Error::config(
-                "retry_delay",
-                format!(
-                    "{:?} makes a busy loop of the waiters of Format::{:?}; end it after {SHORTEST_POLL:?}",
-                    self.retry_delay, self.kind.format
-                ),
-            ));
-        }
-        self.validate_busy_poll()?;
-        self.validate_fencing(nodes)?;
+        self.validate_fence_source(nodes)?;
         // A single server that forgets its locks has forgotten them for everybody.
         let default_quarantine = if nodes > 1 {
             self.lease
@@ -274,14 +250,13 @@ impl Options {
             lease: self.lease,
             connect_timeout: self.connect_timeout,
             command_timeout,
-            renewal_failures: self.renewal_failures,
+            renewal_attempts: self.renewal_attempts,
             outage_tolerance,
-            retry_delay: self.retry_delay.clone(),
+            poll_interval: self.validate_poll_interval()?,
             restart_quarantine,
             kind: self.kind,
-            fencing: self.fencing,
-            replicas: self.validate_replicas(command_timeout)?,
-            busy_poll: self.busy_poll,
+            fence_source: self.fence_source,
+            replica_acks: self.validate_replica_acks(command_timeout)?,
             reentry: self.reentry,
             label: self.label()?,
         };
@@ -289,15 +264,26 @@ impl Options {
         Ok(settings)
     }
 
-    fn validate_busy_poll(&self) -> Result<(), Error> {
-        if self.busy_poll <= LONGEST_BUSY_POLL {
-            return Ok(());
-        }
-        let problem = format!(
-            "{:?} keeps a CPU busy for too long; give {LONGEST_BUSY_POLL:?} or less, or zero to turn it off",
-            self.busy_poll
-        );
-        Err(Error::config("busy_poll", problem))
+    fn validate_poll_interval(&self) -> Result<Range<Duration>, Error> {
+        let Some(interval) = &self.poll_interval else {
+            return Ok(POLL_INTERVAL);
+        };
+        let format = self.kind.format;
+        let problem = if self.kind.announced {
+            format!(
+                "{interval:?} has no effect: the waiters of Format::{format:?} are woken by messages; leave it out, or \
+                 use Format::Plain"
+            )
+        } else if interval.start >= interval.end {
+            format!("{interval:?} is empty; its end has to be after its start")
+        } else if interval.end <= SHORTEST_POLL {
+            format!(
+                "{interval:?} makes a busy loop of the waiters of Format::{format:?}; end it after {SHORTEST_POLL:?}"
+            )
+        } else {
+            return Ok(interval.clone());
+        };
+        Err(Error::config("poll_interval", problem))
     }
 
     fn label(&self) -> Result<Label, Error> {
@@ -306,25 +292,26 @@ impl Options {
             .map_or_else(|| Ok(Label::of_process()), Label::parse)
     }
 
-    fn validate_fencing(&self, nodes: usize) -> Result<(), Error> {
-        if self.fencing == Fencing::Lockhound {
+    fn validate_fence_source(&self, nodes: usize) -> Result<(), Error> {
+        if self.fence_source == FenceSource::Counters {
             return Ok(());
         }
         if nodes > 1 {
             return Err(Error::config(
-                "fencing",
+                "fence_source",
                 format!(
-                    "Fencing::Redisson needs one server, and {nodes} are given: each would count tokens of its own, \
-                     and those of one do not follow those of another; name one, or use Fencing::Lockhound"
+                    "FenceSource::RedissonTokens needs one server, and {nodes} are given: each would count tokens of \
+                     its own, and those of one do not follow those of another; name one, or use \
+                     FenceSource::Counters"
                 ),
             ));
         }
         if !self.kind.tokens {
             return Err(Error::config(
-                "fencing",
+                "fence_source",
                 format!(
-                    "Fencing::Redisson counts with Redisson's RFencedLock, which cannot share a lock of Format::{:?}; \
-                     use Format::Redisson, or Fencing::Lockhound",
+                    "FenceSource::RedissonTokens counts with Redisson's RFencedLock, which cannot share a lock of \
+                     Format::{:?}; use Format::Redisson, or FenceSource::Counters",
                     self.kind.format
                 ),
             ));
@@ -332,15 +319,15 @@ impl Options {
         Ok(())
     }
 
-    fn validate_replicas(&self, command_timeout: Duration) -> Result<Option<Replicas>, Error> {
-        let Replicas { count, timeout } = self.replicas;
+    fn validate_replica_acks(&self, command_timeout: Duration) -> Result<Option<Replicas>, Error> {
+        let Replicas { count, timeout } = self.replica_acks;
         if count == 0 {
             return Ok(None);
         }
         // WAIT takes milliseconds, and 0 means that it waits forever.
         if timeout < Duration::from_millis(1) {
             return Err(Error::config(
-                "replicas",
+                "replica_acks",
                 format!(
                     "{timeout:?} is too short for {count} replica(s) to acknowledge; give 1 ms or more"
                 ),
@@ -348,14 +335,14 @@ impl Options {
         }
         if timeout >= command_timeout {
             return Err(Error::config(
-                "replicas",
+                "replica_acks",
                 format!(
                     "{timeout:?} is not shorter than command_timeout = {command_timeout:?}: a renewal would time out \
                      before {count} replica(s) could acknowledge it; shorten it, or lengthen command_timeout"
                 ),
             ));
         }
-        Ok(Some(self.replicas))
+        Ok(Some(self.replica_acks))
     }
 }
 
@@ -445,11 +432,10 @@ mod tests {
         );
         assert!(refusal(|o| o.lease = Duration::from_millis(99)).contains("99ms"));
         assert!(refusal(|o| o.lease = Duration::from_secs(31 * 24 * 3600)).contains("2678400s"));
-        assert!(refusal(|o| o.renewal_failures = 0).contains('0'));
-        assert!(refusal(|o| o.renewal_failures = u32::MAX).contains("4294967295"));
+        assert!(refusal(|o| o.renewal_attempts = 0).contains('0'));
+        assert!(refusal(|o| o.renewal_attempts = u32::MAX).contains("4294967295"));
         assert!(refusal(|o| o.connect_timeout = Duration::ZERO).contains("connect_timeout"));
         assert!(refusal(|o| o.command_timeout = Some(Duration::ZERO)).contains("command_timeout"));
-        assert!(refusal(|o| o.busy_poll = Duration::from_millis(11)).contains("11ms"));
         let quarantine = refusal(|o| o.restart_quarantine = Some(Duration::from_secs(29)));
         assert!(
             quarantine.contains("30s") && quarantine.contains("29s"),
@@ -476,8 +462,6 @@ mod tests {
             .validate(3)
             .is_ok()
         );
-        let one = Duration::from_secs(1);
-        assert!(refusal(|o| o.retry_delay = one..one).contains("1s..1s"));
     }
 
     #[test]
@@ -488,22 +472,22 @@ mod tests {
                 timeout: Duration::from_millis(timeout),
             };
             Options {
-                replicas,
+                replica_acks: replicas,
                 ..Options::default()
             }
             .validate(1)
         };
-        assert_eq!(with(0, 0).expect("off").replicas, None);
-        assert_eq!(with(0, 5_000).expect("off").replicas, None);
+        assert_eq!(with(0, 0).expect("off").replica_acks, None);
+        assert_eq!(with(0, 5_000).expect("off").replica_acks, None);
         assert!(
             with(2, 2_999)
                 .expect("valid")
-                .replicas
+                .replica_acks
                 .is_some_and(|r| r.count == 2)
         );
         let long = with(2, 3_000).expect_err("too long").to_string();
         assert!(
-            long.contains("replicas: 3s") && long.contains("command_timeout = 3s"),
+            long.contains("replica_acks: 3s") && long.contains("command_timeout = 3s"),
             "{long}"
         );
         let none = with(2, 0).expect_err("for ever").to_string();
@@ -516,16 +500,17 @@ mod tests {
     #[test]
     fn redissons_tokens_need_one_server_and_its_format() {
         let options = Options {
-            fencing: Fencing::Redisson,
+            fence_source: FenceSource::RedissonTokens,
             ..Options::default()
         };
         assert_eq!(
-            options.validate(1).expect("valid").fencing,
-            Fencing::Redisson
+            options.validate(1).expect("valid").fence_source,
+            FenceSource::RedissonTokens
         );
         let several = options.validate(3).expect_err("three counters").to_string();
         assert!(
-            several.contains("fencing: Fencing::Redisson") && several.contains("3 are given"),
+            several.contains("fence_source: FenceSource::RedissonTokens")
+                && several.contains("3 are given"),
             "{several}"
         );
         let plain = Options {
@@ -536,41 +521,40 @@ mod tests {
         .expect_err("no RFencedLock")
         .to_string();
         assert!(
-            plain.contains("Fencing::Redisson") && plain.contains("Format::Plain"),
+            plain.contains("FenceSource::RedissonTokens") && plain.contains("Format::Plain"),
             "{plain}"
         );
         assert_eq!(
-            Options::default().validate(3).expect("valid").fencing,
-            Fencing::Lockhound
+            Options::default().validate(3).expect("valid").fence_source,
+            FenceSource::Counters
         );
     }
 
     #[test]
     fn the_plain_format_polls_with_a_pause() {
-        let busy = Options {
-            retry_delay: Duration::ZERO..Duration::from_millis(1),
-            ..Options::default()
+        let ms = Duration::from_millis;
+        let with = |format: Format, interval| {
+            let options = Options {
+                kind: format.kind(),
+                poll_interval: interval,
+                ..Options::default()
+            };
+            options.validate(1).map(|settings| settings.poll_interval)
         };
-        let settings = busy.validate(1).expect("it is for outages only");
-        assert!(settings.retry_pause(0.5) < Duration::from_millis(1));
-        let error = Options {
-            kind: Format::Plain.kind(),
-            ..busy
-        }
-        .validate(1)
-        .expect_err("a busy loop")
-        .to_string();
-        assert!(
-            error.contains("0ns..1ms") && error.contains("Format::Plain"),
-            "{error}"
+        assert_eq!(with(Format::Plain, None).expect("valid"), ms(50)..ms(200));
+        let quick = ms(0)..ms(2);
+        assert_eq!(
+            with(Format::Plain, Some(quick.clone())).expect("valid"),
+            quick
         );
-        let settings = Options {
-            kind: Format::Plain.kind(),
-            ..Options::default()
+        for (format, interval, words) in [
+            (Format::Plain, ms(0)..ms(1), ["0ns..1ms", "busy loop"]),
+            (Format::Plain, ms(20)..ms(20), ["20ms..20ms", "empty"]),
+            (Format::Redisson, quick, ["Format::Redisson", "no effect"]),
+        ] {
+            let error = with(format, Some(interval)).expect_err("refused");
+            let error = error.to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
         }
-        .validate(1)
-        .expect("valid");
-        assert_eq!(settings.retry_pause(0.0), Duration::from_millis(50));
-        assert_eq!(settings.retry_pause(0.5), Duration::from_millis(125));
     }
 }

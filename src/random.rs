@@ -1,12 +1,16 @@
 //! Random names and times. In a runtime that hosts lockers they come from the generator of its
 //! thread, which a simulation seeds.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use uuid::{Builder, Uuid};
 
 use crate::clock;
+
+/// The pauses between two attempts while servers do not answer or callers share the votes, and
+/// before a refusal that follows another one.
+const RETRY_PAUSES: Range<Duration> = Duration::from_millis(50)..Duration::from_millis(200);
 
 /// Returns a unique name.
 pub(crate) fn uuid() -> Uuid {
@@ -14,6 +18,16 @@ pub(crate) fn uuid() -> Uuid {
         return Builder::from_random_bytes(fastrand::u128(..).to_be_bytes()).into_uuid();
     }
     Uuid::new_v4()
+}
+
+/// Returns a random pause between two attempts.
+pub(crate) fn retry_pause() -> Duration {
+    within(&RETRY_PAUSES)
+}
+
+/// Returns a random time within this range, which is not empty.
+pub(crate) fn within(range: &Range<Duration>) -> Duration {
+    range.start + (range.end - range.start).mul_f64(fastrand::f64())
 }
 
 /// Returns a random time within this range.

@@ -5,7 +5,7 @@
 use crate::key::{Key, MEMORY, WAKE};
 use crate::kind::{CommandsOfKind, FAIR as FAIR_KIND, PERMITS as PERMIT_KIND, READ};
 use crate::label;
-use crate::options::{Fencing, Settings};
+use crate::options::{FenceSource, Settings};
 
 /// A command that a locker uses, with a key or channel, and the ACL rules that permit it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -334,7 +334,7 @@ pub(crate) fn rights(
     locks: &[Key],
 ) -> Vec<Right> {
     let remembers = !settings.restart_quarantine.is_zero();
-    let tokens = settings.fencing == Fencing::Redisson;
+    let tokens = settings.fence_source == FenceSource::RedissonTokens;
     let has_lists = nodes == 1 && !in_cluster;
     let info: &[Row] = match () {
         () if remembers => &[Row(Sent, LOCKING, &["INFO server"])],
@@ -343,7 +343,7 @@ pub(crate) fn rights(
     };
     let of_locker = [
         (true, CONNECTION),
-        (settings.replicas.is_some(), REPLICAS),
+        (settings.replica_acks.is_some(), REPLICAS),
         (true, info),
         (in_cluster, CLUSTER),
         (!tokens, MARKS),
@@ -681,7 +681,7 @@ mod tests {
             count: 1,
             timeout: Duration::from_millis(100),
         };
-        assert!(needed(1, |o| o.replicas = replicas).contains("+wait"));
+        assert!(needed(1, |o| o.replica_acks = replicas).contains("+wait"));
         let at_once = needed(3, |o| o.restart_quarantine = Some(Duration::ZERO));
         assert!(
             at_once.contains("+exists") && at_once.contains("+info"),
@@ -691,7 +691,7 @@ mod tests {
             !at_once.contains("~lockhound_vote") && !at_once.contains("+hmget"),
             "{at_once:?}"
         );
-        let tokens = needed(1, |o| o.fencing = Fencing::Redisson);
+        let tokens = needed(1, |o| o.fence_source = FenceSource::RedissonTokens);
         assert!(
             tokens.contains("~redisson_lock_token:{app:42}") && tokens.contains("+incr"),
             "{tokens:?}"

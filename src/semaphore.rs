@@ -53,7 +53,7 @@ use crate::session::{SharedSession, Views};
 ///   two permits on each of three servers, three holders would have one from two servers.
 /// - A failover that forgets the last acquires makes their permits free while their holders still
 ///   work. They learn of it at their next renewal:
-///   [`replicas`](crate::LockerBuilder::replicas) closes that gap.
+///   [`replica_acks`](crate::LockerBuilder::replica_acks) closes that gap.
 /// - Redisson removes permits by the clock of its machine. One that is ahead by more than a tenth
 ///   of the lease takes permits of holders that live.
 /// - A counter with a lifetime, as a JVM's `trySetPermits` with a time makes it, ends what is taken

@@ -19,7 +19,7 @@ pub(crate) use self::levels::{Levels, tell_server};
 use crate::error::{Loss, NodeFailure};
 #[cfg(feature = "metrics")]
 use crate::foreign::contained;
-use crate::kind::LockKind;
+pub use crate::kind::LockKind;
 use crate::sync::{Arc, Mutex};
 
 /// What a [`Locker`](crate::Locker) has done and is doing. Counts start at zero when it connects.
@@ -52,13 +52,13 @@ pub struct Stats {
     /// [`command_timeout`](crate::LockerBuilder::command_timeout).
     pub renewal_errors: u64,
     /// Acquires that were undone because their answer never came or because nobody took the grant.
-    pub undone: u64,
-    /// Answers that belonged to a different command. The locker believed none of them, and gave up
+    pub undone_acquires: u64,
+    /// Replies that belonged to a different command. The locker believed none of them, and gave up
     /// each connection that delivered one.
     ///
     /// Alert on it: the server, or something between it and the locker, loses, repeats or swaps
     /// replies.
-    pub misplaced_answers: u64,
+    pub mismatched_replies: u64,
     /// Log events of the locker that were dropped, since the program's `tracing` subscriber did not
     /// keep up.
     pub dropped_events: u64,
@@ -347,7 +347,7 @@ impl Counters {
     }
 
     pub(crate) fn undone(&self) {
-        count(&self.undone, "lockhound_undone_total");
+        count(&self.undone, "lockhound_undone_acquires_total");
     }
 
     /// Counts here only, since tokens wait for it; [`tell_lost`](Self::tell_lost) tells the
@@ -383,9 +383,9 @@ impl Counters {
             suspicious_reentries: read(&self.suspicious_reentries),
             renewals: read(&self.renewals),
             renewal_errors: read(&self.renewal_errors),
-            undone: read(&self.undone),
+            undone_acquires: read(&self.undone),
             latch_waiters: 0,
-            misplaced_answers: 0,
+            mismatched_replies: 0,
             dropped_events: 0,
             pending,
             pending_undos,
@@ -433,11 +433,11 @@ impl Counters {
 
 /// Counts the answers of a node that came to the wrong command.
 #[derive(Debug, Default)]
-pub(crate) struct MisplacedAnswers(AtomicU64);
+pub(crate) struct MismatchedReplies(AtomicU64);
 
-impl MisplacedAnswers {
+impl MismatchedReplies {
     pub(crate) fn count(&self) {
-        count(&self.0, "lockhound_misplaced_answers_total");
+        count(&self.0, "lockhound_mismatched_replies_total");
     }
 
     pub(crate) fn get(&self) -> u64 {
@@ -484,8 +484,8 @@ const COUNTERS: [&str; 5] = [
     "lockhound_suspicious_reentries_total",
     "lockhound_renewals_total",
     "lockhound_renewal_errors_total",
-    "lockhound_undone_total",
-    "lockhound_misplaced_answers_total",
+    "lockhound_undone_acquires_total",
+    "lockhound_mismatched_replies_total",
 ];
 
 /// The losses that are counted, each with the recorder's name of it.

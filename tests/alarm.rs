@@ -463,7 +463,7 @@ async fn a_waker_that_panics_delays_no_other_waker() {
     let locks = locker_with(&server, ms(3_000)).await;
     let guard = locks.get(key()).fixed_lease(ms(500)).lock().await.unwrap();
     let multi = locks
-        .all([key(), key()])
+        .multi([key(), key()])
         .fixed_lease(ms(500))
         .lock()
         .await
@@ -524,7 +524,7 @@ async fn a_waker_that_blocks_delays_no_other_hold() {
 async fn a_token_that_is_cancelled_by_its_owner_cancels_nothing_else() {
     let server = Server::start();
     let locks = locker_with(&server, ms(3_000)).await;
-    let (lock, multi) = (locks.get(key()), locks.all([key(), key()]));
+    let (lock, multi) = (locks.get(key()), locks.multi([key(), key()]));
     let (guard, both) = (lock.lock().await.unwrap(), multi.lock().await.unwrap());
     let again = lock.lock().await.unwrap();
     let tokens = || (0..100).flat_map(|_| [guard.lost(), again.lost(), both.lost()]);

@@ -132,7 +132,7 @@ async fn each_alert_of_the_guide_fires() {
     };
     let log = Log::collect_from(tracing_subscriber::filter::LevelFilter::WARN);
     lost_and_given_up(&mut alerts).await;
-    misplaced(&mut alerts).await;
+    mismatched(&mut alerts).await;
     two_branches(&mut alerts, &log).await;
     an_outage(&mut alerts).await;
     a_dead_server(&mut alerts).await;
@@ -204,7 +204,7 @@ async fn lost_and_given_up(alerts: &mut Alerts) {
     locks.close().await;
 }
 
-async fn misplaced(alerts: &mut Alerts) {
+async fn mismatched(alerts: &mut Alerts) {
     let server = testing::Server::new();
     let locks = Locker::builder().memory(&server).connect().await.unwrap();
     locks
@@ -224,8 +224,8 @@ async fn misplaced(alerts: &mut Alerts) {
     }
     alerts
         .fires(
-            "`lockhound_misplaced_answers_total`",
-            "lockhound_misplaced_answers_total",
+            "`lockhound_mismatched_replies_total`",
+            "lockhound_mismatched_replies_total",
             "",
             0.0,
         )

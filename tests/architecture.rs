@@ -2,6 +2,11 @@
 //! and the width of all lines. The checks are functions over text, each tested on small made-up
 //! sources that break its rule. They see words, not types. That is enough, since a module names all
 //! that it uses in a `use` or a path. A lexer removes comments and strings.
+//!
+//! The public surface of the crates is also compared with lists of it.
+
+#[path = "architecture/surface.rs"]
+mod surface;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -263,6 +268,37 @@ fn the_doctor_and_the_command_line_keep_the_same_rules() {
             "{} complaints about {package}/:\n{}",
             complaints.len(),
             complaints.join("\n")
+        );
+    }
+}
+
+/// Set to 1, writes the lists of the surface instead of comparing them.
+const UPDATE: &str = "UPDATE_PUBLIC_API";
+
+/// A change of the surface should be wanted: it is a line of the changelog, and after a release it
+/// may need another version.
+#[test]
+fn the_public_surface_is_the_one_that_is_written_down() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (name, directory) in [("lockhound", "src"), ("lockhound_doctor", "doctor/src")] {
+        // A published package does not have the doctor.
+        if !root.join(directory).exists() {
+            continue;
+        }
+        let now = surface::surface(name, &read(&root.join(directory), ""));
+        assert!(now.len() > 50, "{now:?}");
+        let list = root.join(format!("tests/public_api/{name}.txt"));
+        if std::env::var(UPDATE).is_ok_and(|value| value == "1") {
+            fs::write(&list, now.join("\n") + "\n").expect("written");
+        }
+        let known = fs::read_to_string(&list).unwrap_or_default();
+        let known: Vec<String> = known.lines().map(str::to_owned).collect();
+        let changes = surface::difference(&known, &now);
+        assert!(
+            changes.is_empty() && known == now,
+            "the public surface of {name} has changed:\n{}\nIf this is wanted, write it down with\n\
+             {UPDATE}=1 cargo test --test architecture public_surface",
+            changes.join("\n")
         );
     }
 }
@@ -1482,6 +1518,130 @@ fn pairs(tokens: &[Token]) -> impl Iterator<Item = (&Token, &Token)> {
 }
 
 // ---- The checker, checked ----
+
+/// Returns the surface of a made-up crate.
+fn surface_of(lib: &str, inner: &str) -> Vec<String> {
+    let sources = [Source::new("lib.rs", lib), Source::new("inner.rs", inner)];
+    surface::surface("made_up", &sources)
+}
+
+#[test]
+fn the_surface_is_what_users_can_name() {
+    let lib = r#"
+        mod inner;
+        #[cfg(test)]
+        mod tests;
+        pub mod page {}
+        #[cfg(feature = "more")]
+        pub use inner::More;
+        pub use inner::{Choice, Lock, Provider};
+        pub use other::Token;
+    "#;
+    let inner = r#"
+        /// A lock.
+        #[derive(Debug, Clone)]
+        pub struct Lock { name: String, pub size: u64, pub(crate) inner: Hidden }
+        struct Hidden;
+        pub struct NotExported;
+        impl Lock {
+            pub const LONGEST: u64 = 7;
+            /// Locks.
+            pub async fn lock<K: Into<Key>>(
+                &self,
+                mut key: K,
+                wait: impl FnOnce(&'static str) -> Option<Duration>,
+            ) -> Result<Option<&'_ [u8]>, Error>
+            where
+                K: Send,
+            {
+                let x = pub_fn();
+            }
+            #[cfg(feature = "more")]
+            pub const fn with(mut self, more: More) -> Self { self }
+            pub(crate) fn inside(&self) {}
+            fn private(&self) {}
+        }
+        impl<T: Send> From<T> for Lock { fn from(_: T) -> Self { Self } }
+        impl std::ops::Deref for Lock { type Target = str; fn deref(&self) -> &str { "" } }
+        impl From<Hidden> for Lock { fn from(_: Hidden) -> Self { Self } }
+        impl Hidden { pub fn unseen(&self) {} }
+        #[non_exhaustive]
+        #[derive(thiserror::Error)]
+        pub enum Choice {
+            /// One.
+            #[error("a, {0}")]
+            One(String, u8),
+            #[non_exhaustive]
+            Two { /// Its name.
+                name: Arc<str> },
+            Three,
+        }
+        pub trait Provider: Send + 'static {
+            fn needed(&self) -> impl Future<Output = u8> + Send;
+            fn given(&self) -> u8 { 1 }
+        }
+        pub struct More(pub u8, u16);
+    "#;
+    let lines = [
+        "#[non_exhaustive] pub enum made_up::Choice",
+        "impl Display for made_up::Choice",
+        "impl Error for made_up::Choice",
+        "pub made_up::Choice::One(String, u8)",
+        "pub made_up::Choice::Three",
+        "#[non_exhaustive] pub made_up::Choice::Two { name: Arc<str> }",
+        "pub struct made_up::Lock",
+        "impl Clone for made_up::Lock",
+        "impl Debug for made_up::Lock",
+        "impl Deref for made_up::Lock { type Target = str; }",
+        "impl<T: Send> From<T> for made_up::Lock",
+        "pub const made_up::Lock::LONGEST: u64",
+        "pub async fn made_up::Lock::lock<K: Into<Key>>(&self, key: K, wait: impl FnOnce(&'static str) -> \
+         Option<Duration>) -> Result<Option<&'_ [u8]>, Error> where K: Send",
+        "pub made_up::Lock::size: u64",
+        "#[cfg(feature = \"more\")] pub const fn made_up::Lock::with(self, more: More) -> Self",
+        "#[cfg(feature = \"more\")] pub struct made_up::More",
+        "#[cfg(feature = \"more\")] pub made_up::More::0: u8",
+        "pub trait made_up::Provider: Send + 'static",
+        "fn made_up::Provider::given(&self) -> u8 { .. }",
+        "fn made_up::Provider::needed(&self) -> impl Future<Output = u8> + Send",
+        "pub use made_up::Token = other::Token",
+        "pub mod made_up::page",
+    ];
+    assert_eq!(surface_of(lib, inner), lines);
+}
+
+#[test]
+fn each_change_of_the_surface_is_found() {
+    let lib = "mod inner; pub use inner::Lock;";
+    let of =
+        |members: &str| surface_of(lib, &format!("pub struct Lock; impl Lock {{ {members} }}"));
+    let before = of("pub fn name(&self) -> &str { \"\" }");
+    let change = |members: &str| surface::difference(&before, &of(members));
+    let none: [&str; 0] = [];
+    // How it does it is not of the surface, nor are comments.
+    assert_eq!(
+        change("/// Returns it.\n pub fn name(&self) -> &str { self.inner() } fn inner(&self) {}"),
+        none
+    );
+    let (gone, new) = (
+        "- pub fn made_up::Lock::name(&self) -> &str",
+        "+ pub fn made_up::Lock::name(&self) -> String",
+    );
+    assert_eq!(change(""), [gone]);
+    assert_eq!(change("pub(crate) fn name(&self) -> &str { \"\" }"), [gone]);
+    assert_eq!(change("pub fn name(&self) -> String { x }"), [gone, new]);
+    assert_eq!(
+        change("pub fn name(&self) -> &str { x } pub fn size(&self) {}"),
+        ["+ pub fn made_up::Lock::size(&self)"]
+    );
+    assert_eq!(
+        change("#[deprecated] pub fn name(&self) -> &str { x }"),
+        [
+            gone,
+            "+ #[deprecated] pub fn made_up::Lock::name(&self) -> &str"
+        ]
+    );
+}
 
 /// Returns the complaints about a made-up file that opens as it should, without the path.
 fn complaints(path: &str, text: &str) -> Vec<String> {

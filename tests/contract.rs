@@ -99,7 +99,7 @@ async fn a_user_with_the_guides_list_of_rights_can_lock() {
         "Always",
         "One server",
         "Several servers",
-        "The option `replicas`",
+        "The option `replica_acks`",
     ] {
         let commands = common::rights::commands(list);
         assert_eq!(commands.len(), 1, "{list}");

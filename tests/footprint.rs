@@ -79,7 +79,7 @@ async fn the_future_of_a_call_is_small() {
     let _turn = MEASURING.lock().await;
     let server = testing::Server::new();
     let locks = Locker::builder().memory(&server).connect().await.unwrap();
-    let (lock, all) = (locks.get("a"), locks.all(["a", "b"]));
+    let (lock, all) = (locks.get("a"), locks.multi(["a", "b"]));
     let guard = lock.lock().await.unwrap();
     let wait = ms(1_000);
     let sizes = [

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use common::{eventually, key, ms, soon};
 use lockhound::testing::Server;
-use lockhound::{Error, Fencing, Guard, Locker, LockerBuilder, Loss, Owner};
+use lockhound::{Error, FenceSource, Guard, Locker, LockerBuilder, Loss, Owner};
 use tokio::time::{Instant as Virtual, sleep};
 
 /// Returns a builder over these servers, whose votes count at once.
@@ -57,12 +57,7 @@ async fn a_server_is_shared_by_the_lockers_that_name_it_and_by_no_others() {
     let guard = one.get(&key).lock().await.unwrap();
     assert!(same.get(&key).try_lock().await.unwrap().is_none());
     assert!(other.get(&key).try_lock().await.unwrap().is_some());
-    assert!(
-        servers[0]
-            .holder(&key)
-            .unwrap()
-            .contains(&one.id().to_string())
-    );
+    assert!(servers[0].holder(&key).unwrap().contains(one.id()));
     guard.unlock().await.unwrap();
     assert_eq!(servers[0].holder(&key), None);
 }
@@ -71,7 +66,7 @@ async fn a_server_is_shared_by_the_lockers_that_name_it_and_by_no_others() {
 async fn a_server_counts_redissons_tokens() {
     let (servers, key) = (servers(1), key());
     let locks = over(&servers, ms(10_000))
-        .fencing(Fencing::Redisson)
+        .fence_source(FenceSource::RedissonTokens)
         .connect()
         .await
         .unwrap();
@@ -147,7 +142,7 @@ async fn a_command_that_a_stopped_server_received_is_undone_when_it_goes_on() {
         locks.get(key()).try_lock().await,
         Err(Error::Unavailable { .. })
     ));
-    servers[0].go_on();
+    servers[0].resume();
     eventually(ms(5_000), "undone", || locks.stats().pending_undos == 0).await;
     assert!(names.iter().all(|name| servers[0].holder(name).is_none()));
     locks
@@ -180,12 +175,7 @@ async fn a_grant_whose_answer_is_lost_is_given_back() {
         .await
         .expect("tried again")
         .unwrap();
-    assert!(
-        servers[0]
-            .holder(&key)
-            .unwrap()
-            .contains(&locks.id().to_string())
-    );
+    assert!(servers[0].holder(&key).unwrap().contains(locks.id()));
     guard.unlock().await.unwrap();
     assert_eq!(servers[0].holder(&key), None);
 }
@@ -224,7 +214,7 @@ async fn an_answer_that_comes_twice_is_not_taken_for_the_answer_to_the_next_comm
         .unwrap();
     server.duplicate_reply();
     let guard = locks.get(&one).lock().await.unwrap();
-    assert_eq!(locks.stats().misplaced_answers, 0);
+    assert_eq!(locks.stats().mismatched_replies, 0);
     // The copy of the answer would grant this lock.
     let answer = locks.get(&other).try_lock().await;
     let Err(Error::Unavailable { nodes, .. }) = answer else {
@@ -234,7 +224,7 @@ async fn an_answer_that_comes_twice_is_not_taken_for_the_answer_to_the_next_comm
         nodes[0].reason().contains("the answer to another command"),
         "{nodes:?}"
     );
-    assert_eq!(locks.stats().misplaced_answers, 1);
+    assert_eq!(locks.stats().mismatched_replies, 1);
     sleep(ms(300)).await;
     assert_eq!(
         (server.holder(&other), locks.stats().pending_undos),
@@ -246,7 +236,7 @@ async fn an_answer_that_comes_twice_is_not_taken_for_the_answer_to_the_next_comm
     guard.check().expect("renewed over the next connection");
     guard.unlock().await.unwrap();
     assert_eq!(
-        (server.holder(&one), locks.stats().misplaced_answers),
+        (server.holder(&one), locks.stats().mismatched_replies),
         (None, 1)
     );
 }
@@ -279,7 +269,7 @@ async fn an_answer_that_comes_twice_makes_the_outcome_of_all_commands_under_way_
         );
     }
     assert_eq!(
-        locks.stats().misplaced_answers,
+        locks.stats().mismatched_replies,
         1,
         "no answer comes over a connection that is given up"
     );
@@ -391,7 +381,7 @@ async fn a_partition_affects_one_locker_only_and_its_commands_arrive_when_the_pa
         .await
         .unwrap();
     let guard = one.get(&name).lock().await.unwrap();
-    far.cut();
+    far.disconnect();
     drop(guard);
     sleep(ms(500)).await;
     let answer = one.get(key()).try_lock().await;
@@ -411,18 +401,18 @@ async fn a_partition_affects_one_locker_only_and_its_commands_arrive_when_the_pa
         other.get(&name).try_lock().await.unwrap().is_none(),
         "its release is on its way"
     );
-    far.mend();
+    far.reconnect();
     assert_eq!(server.holder(&name), None, "and has come");
     // A message that was held up on its way wakes its waiters.
     let guard = other.get(&name).lock().await.unwrap();
     let (lock, began) = (one.get(&name), Virtual::now());
     let waiting = tokio::spawn(async move { lock.lock().await });
     sleep(ms(100)).await;
-    far.cut();
+    far.disconnect();
     guard.unlock().await.unwrap();
     sleep(ms(100)).await;
     assert!(!waiting.is_finished());
-    far.mend();
+    far.reconnect();
     waiting.await.unwrap().unwrap().unlock().await.unwrap();
     assert!(began.elapsed() < ms(400), "{:?}", began.elapsed());
 }
@@ -437,7 +427,7 @@ async fn an_address_that_leads_to_another_server_is_reconnected() {
         .unwrap();
     let direct = over(&servers[..1], ms(3_000)).connect().await.unwrap();
     let guard = locks.get(&name).lock().await.unwrap();
-    address.lead_to(&servers[1]);
+    address.redirect_to(&servers[1]);
     let began = Virtual::now();
     guard.lost().cancelled().await;
     assert!(began.elapsed() < ms(3_000), "{:?}", began.elapsed());
@@ -465,7 +455,7 @@ async fn two_addresses_that_lead_to_one_server_are_one_vote() {
     let locks = over(&addresses, ms(3_000)).connect().await.unwrap();
     let (name, other) = (key(), key());
     let guard = locks.get(&name).lock().await.unwrap();
-    addresses[1].lead_to(&servers[0]);
+    addresses[1].redirect_to(&servers[0]);
     locks
         .get(&other)
         .lock()
@@ -475,7 +465,7 @@ async fn two_addresses_that_lead_to_one_server_are_one_vote() {
         .await
         .unwrap();
     assert_eq!(servers[1].holder(&other), None);
-    addresses[2].cut();
+    addresses[2].disconnect();
     let began = Virtual::now();
     guard.lost().cancelled().await;
     assert!(
@@ -542,7 +532,7 @@ async fn a_minority_of_servers_may_stop_or_forget() {
         .await
         .expect("an answer");
     assert!(!matches!(answer, Ok(Some(_))), "{answer:?}");
-    servers[2].go_on();
+    servers[2].resume();
     drop(guard);
     soon(ms(20_000), two.get(&key).lock())
         .await
@@ -604,7 +594,7 @@ async fn each_call_that_may_wait_has_one_time() {
             .unwrap(),
     ];
     locks
-        .all([&name])
+        .multi([&name])
         .lock()
         .await
         .unwrap()
@@ -613,7 +603,7 @@ async fn each_call_that_may_wait_has_one_time() {
         .unwrap();
     assert_eq!(timed(), (1, 0), "the others are re-entries");
     drop(again);
-    let both = locks.all([&name, &other]).owned_by(Owner::new());
+    let both = locks.multi([&name, &other]).owned_by(Owner::new());
     let both = tokio::spawn(async move { both.lock().await.unwrap() });
     sleep(ms(300)).await;
     guard.unlock().await.unwrap();
@@ -646,9 +636,13 @@ async fn a_locker_in_its_callers_runtime_cannot_be_closed_by_a_blocking_call() {
 async fn options_that_a_server_in_memory_does_not_support_are_refused() {
     let server = Server::new();
     let builder = || Locker::builder().memory(&server).lease(ms(1_000));
-    let refused = builder().replicas(1, ms(100)).connect().await.unwrap_err();
+    let refused = builder()
+        .replica_acks(1, ms(50))
+        .connect()
+        .await
+        .unwrap_err();
     assert!(
-        matches!(refused, Error::Config(_)) && refused.to_string().contains("replicas"),
+        matches!(refused, Error::Config(_)) && refused.to_string().contains("has no replicas"),
         "{refused}"
     );
     let mixed = builder()
@@ -667,7 +661,7 @@ async fn options_that_a_server_in_memory_does_not_support_are_refused() {
         .await
         .unwrap_err();
     assert!(matches!(silent, Error::Unavailable { .. }), "{silent:?}");
-    server.go_on();
+    server.resume();
     let twice = builder()
         .memory(&server)
         .memory(&Server::new())

@@ -37,7 +37,7 @@ const DROPPED: [(&str, Body); 5] = [
         let locks = Locker::blocking_connect(url).unwrap();
         drop(
             locks
-                .all([key.to_owned(), format!("{key}:other")])
+                .multi([key.to_owned(), format!("{key}:other")])
                 .blocking_lock()
                 .unwrap(),
         );
@@ -130,7 +130,7 @@ const TOLD: [(&str, Body); 7] = [
         // More releases than scripts can be under way: the server now knows the script of several,
         // too.
         locks
-            .all(names())
+            .multi(names())
             .blocking_lock()
             .unwrap()
             .blocking_unlock()
@@ -242,7 +242,7 @@ mod forked {
     pub(crate) fn parent(url: &str, key: &str) {
         let (locks, guard) = lock(url, key);
         let joint = locks
-            .all([format!("{key}:a"), format!("{key}:b")])
+            .multi([format!("{key}:a"), format!("{key}:b")])
             .blocking_lock()
             .unwrap();
         let others = Others::new(&locks, key);
@@ -397,7 +397,7 @@ mod forked {
             forked(runtime.block_on(latch.wait()));
             forked(
                 runtime
-                    .block_on(locks.all([lock.key().clone()]).lock())
+                    .block_on(locks.multi([lock.key().clone()]).lock())
                     .map(drop),
             );
         }

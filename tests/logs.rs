@@ -179,7 +179,7 @@ async fn a_name_does_not_forge_a_line_of_the_log() {
     nested.unlock().await.unwrap();
     guard.unlock().await.unwrap();
     // Several at once, one of them held by another.
-    let several = locks.all([name("b"), name("c")]);
+    let several = locks.multi([name("b"), name("c")]);
     let other = locks.get(several.keys()[0].clone()).owned_by(Owner::new());
     let held = other.lock().await.unwrap();
     assert!(several.try_lock_for(ms(100)).await.unwrap().is_none());
@@ -261,6 +261,7 @@ async fn a_waiter_names_a_holder_without_a_lease_once() {
                     server.command::<()>(&["HSET", lock.key().as_str(), holder, "1"]);
                 }
                 Format::Plain => server.command::<()>(&["SET", lock.key().as_str(), holder]),
+                other => panic!("{other:?}"),
             }
         }
         server.command::<()>(&["PEXPIRE", leased.key().as_str(), "60000"]);
@@ -309,6 +310,7 @@ async fn a_waiter_names_a_holder_whose_lock_lasts_for_months() {
                     server.command::<()>(&["HSET", lock.key().as_str(), holder, "1"]);
                 }
                 Format::Plain => server.command::<()>(&["SET", lock.key().as_str(), holder]),
+                other => panic!("{other:?}"),
             }
             server.command::<()>(&["PEXPIRE", lock.key().as_str(), &left.to_string()]);
         }
@@ -636,7 +638,7 @@ async fn too_few_replicas_are_logged_by_connect_and_enough_are_not() {
     .await;
     let connect = async |count, timeout| {
         builder(&server.url(), ms(10_000))
-            .replicas(count, timeout)
+            .replica_acks(count, timeout)
             .connect()
             .await
     };

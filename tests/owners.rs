@@ -15,7 +15,8 @@ use common::log::Log;
 use common::{Server, builder, eventually, key, locker, ms};
 use futures_util::future::try_join_all;
 use futures_util::stream::{self, FuturesUnordered, StreamExt as _, TryStreamExt as _};
-use lockhound::{CallOutcome, Error, Guard, Lock, Locker, MultiLock, Owner, Reentry};
+use lockhound::stats::CallOutcome;
+use lockhound::{Error, Guard, Lock, Locker, MultiLock, Owner, Reentry};
 use tokio::time::{sleep, timeout};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -143,7 +144,7 @@ async fn runs_of_several_locks_in_branches_exclude_each_other() {
                 // Any two of these sets share a lock.
                 let n = next.fetch_add(1, Ordering::SeqCst) as usize;
                 let (lock, account) = (
-                    locks.all([&names[n % 3], &names[(n + 1) % 3]]),
+                    locks.multi([&names[n % 3], &names[(n + 1) % 3]]),
                     Arc::clone(&account),
                 );
                 Box::pin(async move { lock.run(|_| async { account.credit().await }).await })
@@ -306,7 +307,7 @@ async fn guards_of_several_locks_in_branches_cause_a_warning() {
     LazyLock::force(&LOG);
     let server = Server::start();
     let (locks, names) = (locker(&server).await, [key(), key()]);
-    let both: MultiLock = locks.all(&names);
+    let both: MultiLock = locks.multi(&names);
     let program = async move {
         let account = Account::default();
         let credit = async || {
@@ -658,7 +659,7 @@ async fn a_run_inside_a_guard_enters_again() {
     let server = Server::start();
     let (locks, name, other) = (locker(&server).await, key(), key());
     in_task_and_root(|| {
-        let (lock, both) = (locks.get(&name), locks.all([&name, &other]));
+        let (lock, both) = (locks.get(&name), locks.multi([&name, &other]));
         async move {
             let guard = lock.lock().await.unwrap();
             assert_eq!(
@@ -684,7 +685,7 @@ async fn a_run_inside_a_guard_enters_again() {
         }
     })
     .await;
-    let guard = locks.all([&name, &other]).lock().await.unwrap();
+    let guard = locks.multi([&name, &other]).lock().await.unwrap();
     let lock = locks.get(&other);
     let child = tokio::spawn(guard.scope(async move { lock.lock().await.unwrap().hold_count() }));
     assert_eq!(child.await.unwrap(), 2);
@@ -722,7 +723,7 @@ async fn children_of_guards_that_outlived_their_section_do_not_wait_for_them() {
     let (locks, names) = (locker(&server).await, [key(), key()]);
     let guard = locks
         .get(key())
-        .run(async |_| locks.all(&names).lock().await.unwrap())
+        .run(async |_| locks.multi(&names).lock().await.unwrap())
         .await
         .unwrap();
     let lock = locks.get(&names[0]);
@@ -761,7 +762,7 @@ async fn children_in_an_outer_scope_do_not_wait_for_the_section_that_awaits_them
         4
     );
     drop(guard);
-    let both = locks.all([lock.key(), &key().into()]);
+    let both = locks.multi([lock.key(), &key().into()]);
     let guard = both.lock().await.unwrap();
     let run = both.run(async |_| tokio::spawn(guard.scope(nested())).await.unwrap());
     assert_eq!(

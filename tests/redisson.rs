@@ -23,7 +23,7 @@ use common::record::{Record, visits};
 use common::several::{on, over, servers, settled};
 use common::{Server, builder, eventually, key, ms, say, soon};
 use futures_util::future::join_all;
-use lockhound::{Error, Fencing, Format, Guard, HoldState, Lock, Locker, Loss, Owner};
+use lockhound::{Error, FenceSource, Format, Guard, HoldState, Lock, Locker, Loss, Owner};
 use tokio::task::JoinHandle;
 
 /// A lease so long that no waiter re-checks by itself within ten seconds.
@@ -653,7 +653,7 @@ async fn with_tokens(server: &Server) -> Locker {
     Locker::builder()
         .node(server.url())
         .lease(LONG)
-        .fencing(Fencing::Redisson)
+        .fence_source(FenceSource::RedissonTokens)
         .connect()
         .await
         .unwrap()
@@ -695,7 +695,7 @@ async fn fences_and_tokens_of_fenced_locks_are_one_sequence() {
         nested.unlock().await.unwrap();
         guard.unlock().await.unwrap();
         let several = locks
-            .all([key.clone(), common::key()])
+            .multi([key.clone(), common::key()])
             .lock()
             .await
             .unwrap();

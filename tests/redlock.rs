@@ -29,7 +29,7 @@ async fn each_server_has_what_redissons_get_lock_writes() {
     .await;
     let first = servers[0].fields(&key);
     assert!(
-        first.len() == 1 && first[0].0.starts_with(&locks.id().to_string()),
+        first.len() == 1 && first[0].0.starts_with(locks.id()),
         "{first:?}"
     );
     for server in &servers {
@@ -103,7 +103,7 @@ async fn a_redisson_holder_of_a_minority_does_not_exclude_us_and_keeps_its_keys(
 /// with a uuid of its own.
 fn hold_as_redlock(servers: &[Server], key: &str) -> Vec<String> {
     let owner = |server: &Server| {
-        let owner = format!("{}:53", lockhound::Uuid::new_v4());
+        let owner = format!("{}:53", uuid::Uuid::new_v4());
         server.command::<()>(&["HINCRBY", key, &owner, "1"]);
         server.command::<()>(&["PEXPIRE", key, "30000"]);
         owner

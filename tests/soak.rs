@@ -78,7 +78,9 @@ async fn failovers_by_sentinels_lose_only_what_they_explain() {
         }
         for _ in 0..3 {
             let without = failovers::under_load_with_acknowledgements(failover).await;
-            println!("{failover:?} with replicas(1): no overlap; {without:.1?} without a replica");
+            println!(
+                "{failover:?} with replica_acks(1): no overlap; {without:.1?} without a replica"
+            );
         }
     }
 }

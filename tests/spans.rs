@@ -128,7 +128,11 @@ async fn the_span_of_each_wait_and_hold_says_how_it_ended() {
     });
     assert!(section.await.is_err());
     assert_eq!(ended("lockhound.hold", "lost"), 2, "{}", log.text());
-    locks.all([&name, &key()]).run(async |_| {}).await.unwrap();
+    locks
+        .multi([&name, &key()])
+        .run(async |_| {})
+        .await
+        .unwrap();
     assert_eq!(
         lines(
             &log,

@@ -185,7 +185,7 @@ async fn an_undo_does_not_overtake_its_acquire() {
     eventually(ms(10_000), "in step", || server.has_replicas(1)).await;
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(30_000))
-        .replicas(1, ms(500))
+        .replica_acks(1, ms(500))
         .connect()
         .await
         .unwrap();

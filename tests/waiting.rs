@@ -861,7 +861,7 @@ async fn hand_overs_whose_connections_are_killed_leave_nothing_behind() {
     .await;
     assert_eq!(
         locks.stats().losses,
-        lockhound::Losses::default(),
+        lockhound::stats::Losses::default(),
         "no lock was lost"
     );
 }

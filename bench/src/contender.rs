@@ -60,7 +60,7 @@ pub(crate) enum Contender {
     Lockhound(Locker),
     /// lockhound with `Format::Plain`, the format of rslock.
     Plain(Locker),
-    /// lockhound with `replicas(1)`.
+    /// lockhound with `replica_acks(1)`.
     Replicated(Locker),
     /// One side of lockhound's read-write lock.
     ReadWrite(Locker, Taken),
@@ -92,7 +92,7 @@ impl Contender {
     pub(crate) async fn replicated(server: &Server) -> Result<Self, Failure> {
         let builder = Locker::builder()
             .node(server.url())
-            .replicas(1, Duration::from_secs(1));
+            .replica_acks(1, Duration::from_secs(1));
         Ok(Self::Replicated(builder.connect().await?))
     }
 
@@ -110,7 +110,7 @@ impl Contender {
             Self::Fred(_) => "fred",
             Self::Lockhound(_) => LOCKHOUND,
             Self::Plain(_) => PLAIN,
-            Self::Replicated(_) => "replicas(1)",
+            Self::Replicated(_) => "replica_acks(1)",
             Self::ReadWrite(_, Taken::Write) => "write",
             Self::ReadWrite(..) => "read",
             Self::Rslock(_) => "rslock",

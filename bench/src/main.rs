@@ -45,7 +45,7 @@ usage: ./dev bench [NAME] [--json] [--picture FILE] [--contest CONTEST]
   renewal  1,000 to 100,000 locks kept alive: the watchdog, and rlock and distkit with a task and a script per lock
   quorum   1, 3 and 5 independent servers: 1 task, and 64 with a key each; and what their memory costs
   far      2, 10 and 20 contenders for one lock of three servers that are 2, 9 and 16 ms away, for each in another order
-  replicas what an acknowledgement costs: replicas(1) against none, on a server with one replica
+  replicas what an acknowledgement costs: replica_acks(1) against none, on a server with one replica
   waiters  1,000 and 80,000 callers in one line whose time ends together, while a lock with a short lease is held
   readwrite  readers and writers: lone pairs, 64 readers, a writer beside them, processes that mostly read
   contention  tasks, processes and clients in other languages that want one lock; how soon it goes from one to the next

@@ -203,7 +203,7 @@ fn quorum(
     Ok(())
 }
 
-/// Measures `replicas(1)`, on a server of its own, since replication costs a master CPU time.
+/// Measures `replica_acks(1)`, on a server of its own, since replication costs a master CPU time.
 fn replicas() -> Result<Outcome, Failure> {
     let master = Server::start()?;
     let _replica = master.replica()?;

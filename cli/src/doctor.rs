@@ -61,7 +61,7 @@ impl State {
         let is_broken = |promise| {
             report
                 .verdict(promise)
-                .is_some_and(|verdict| verdict.answer == Answer::No)
+                .is_some_and(|verdict| verdict.answer == Answer::Broken)
         };
         if is_broken(Promise::Locking) || is_broken(Promise::Exclusion) {
             Self::Broken
@@ -181,9 +181,9 @@ async fn user(server: &ServerHandle) -> String {
 
 fn promise(verdict: &Verdict) -> Value {
     let answer = match verdict.answer {
-        Answer::Yes => "yes",
-        Answer::No => "no",
-        Answer::Moot => "moot",
+        Answer::Kept => "kept",
+        Answer::Broken => "broken",
+        Answer::NotApplicable => "not_applicable",
         _ => "unknown",
     };
     let reasons = verdict.reasons.iter().map(|reason| {

@@ -165,7 +165,7 @@ impl CredentialProvider for Login {
         let password = self.password.read()?;
         Ok(match &self.user {
             Some(user) => Credentials::new(user, password),
-            None => Credentials::of_default_user(password),
+            None => Credentials::password(password),
         })
     }
 }

@@ -234,7 +234,7 @@ impl Args {
     }
 
     fn locks(&self, keys: &[&str], locker: &Locker) -> MultiLock {
-        let mut locks = locker.all(keys.iter().copied());
+        let mut locks = locker.multi(keys.iter().copied());
         if let Some(time) = self.min_hold {
             locks = locks.min_hold(time);
         }

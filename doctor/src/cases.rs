@@ -99,7 +99,7 @@ impl Wanted {
             command_timeout: settings.command_timeout(),
             restart_quarantine: settings.restart_quarantine(),
             format: settings.format(),
-            replicas: settings.replicas(),
+            replicas: settings.replica_acks(),
             deployment,
         }
     }
@@ -258,7 +258,7 @@ impl Wanted {
                     "{found} of {} acknowledge within {timeout:?}",
                     many_replicas(count)
                 );
-                case.breaks(at, problem, "more replicas, or fewer in `replicas`");
+                case.breaks(at, problem, "more replicas, or fewer in `replica_acks`");
             }
             found => case.wonders(at, "how many replicas acknowledge", found),
         }
@@ -405,7 +405,7 @@ impl Wanted {
                 case.breaks(
                     at,
                     problem,
-                    format!("{several}, or `replicas({replicas}, ..)`"),
+                    format!("{several}, or `replica_acks({replicas}, ..)`"),
                 );
             }
             Some((count, _)) if u64::from(count) < replicas => {
@@ -416,7 +416,7 @@ impl Wanted {
                 case.breaks(
                     at,
                     problem,
-                    format!("{several}, or `replicas({replicas}, ..)`"),
+                    format!("{several}, or `replica_acks({replicas}, ..)`"),
                 );
             }
             Some(_) => {

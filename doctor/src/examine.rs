@@ -1,7 +1,7 @@
 //! Examines the servers of a locker.
 
 use futures_util::future::join_all;
-use lockhound::{Error, Key, Locker, Uuid};
+use lockhound::{Error, Key, Locker};
 
 use crate::ask::server_report;
 use crate::cases::{Deployment, Wanted};
@@ -60,7 +60,7 @@ use crate::rights::Questions;
 pub async fn examine(locks: &Locker) -> Result<Report, Error> {
     report(
         locks,
-        vec![format!("lockhound:doctor:{}", Uuid::new_v4()).into()],
+        vec![format!("lockhound:doctor:{}", locks.id()).into()],
         false,
     )
     .await
@@ -88,7 +88,7 @@ pub async fn examine_keys<K: Into<Key>>(
 }
 
 async fn report(locks: &Locker, keys: Vec<Key>, is_of_locks: bool) -> Result<Report, Error> {
-    let (rights, replicas) = (locks.rights(keys)?, locks.settings().replicas());
+    let (rights, replicas) = (locks.rights(keys)?, locks.settings().replica_acks());
     let asked = Questions {
         rights,
         is_of_locks,

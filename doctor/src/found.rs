@@ -86,8 +86,8 @@ pub struct ServerReport {
     pub persistence: Finding<Persistence>,
     /// Its replicas, from `INFO`.
     pub replicas: Finding<Vec<Replica>>,
-    /// How many replicas acknowledge, if [`replicas`](lockhound::LockerBuilder::replicas) is set,
-    /// from `WAIT`.
+    /// How many replicas acknowledge, if [`replica_acks`](lockhound::LockerBuilder::replica_acks)
+    /// is set, from `WAIT`.
     pub acknowledging: Finding<u64>,
     /// The number of replicas below which it refuses writes, from `CONFIG GET`.
     pub min_replicas_to_write: Finding<u64>,

@@ -74,22 +74,22 @@ impl fmt::Display for Promise {
 #[non_exhaustive]
 pub enum Answer {
     /// It is kept.
-    Yes,
+    Kept,
     /// It is not kept.
-    No,
+    Broken,
     /// It may be kept: something that matters for it is not known.
     Unknown,
     /// It does not apply to these servers and options.
-    Moot,
+    NotApplicable,
 }
 
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Yes => "yes",
-            Self::No => "NO",
+            Self::Kept => "kept",
+            Self::Broken => "BROKEN",
             Self::Unknown => "unknown",
-            Self::Moot => "-",
+            Self::NotApplicable => "-",
         })
     }
 }
@@ -102,15 +102,15 @@ pub struct Verdict {
     pub promise: Promise,
     /// Whether it is kept.
     pub answer: Answer,
-    /// Why it is not kept, or not known to be. With [`Answer::Yes`] these are problems that a
+    /// Why it is not kept, or not known to be. With [`Answer::Kept`] these are problems that a
     /// majority of the servers makes up for, or conditions on which the promise depends.
     pub reasons: Vec<Reason>,
 }
 
 impl Verdict {
     /// Returns whether the promise is kept or does not apply.
-    pub const fn is_kept(&self) -> bool {
-        matches!(self.answer, Answer::Yes | Answer::Moot)
+    pub(crate) const fn is_fine(&self) -> bool {
+        matches!(self.answer, Answer::Kept | Answer::NotApplicable)
     }
 }
 

@@ -39,7 +39,7 @@ impl Report {
     pub fn keeps(&self, promise: Promise) -> bool {
         self.verdicts
             .iter()
-            .any(|verdict| verdict.promise == promise && verdict.is_kept())
+            .any(|verdict| verdict.promise == promise && verdict.is_fine())
     }
 
     /// Returns the verdict on this promise.
@@ -51,6 +51,6 @@ impl Report {
 
     /// Returns the verdicts on promises that are not kept, or not known to be.
     pub fn problems(&self) -> impl Iterator<Item = &Verdict> {
-        self.verdicts.iter().filter(|verdict| !verdict.is_kept())
+        self.verdicts.iter().filter(|verdict| !verdict.is_fine())
     }
 }

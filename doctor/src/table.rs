@@ -38,15 +38,15 @@ impl Display for Report {
                 .filter(|verdict| verdict.answer == answer)
                 .count()
         };
-        let (no, unknown) = (count(Answer::No), count(Answer::Unknown));
+        let (broken, unknown) = (count(Answer::Broken), count(Answer::Unknown));
         let kept = self
             .verdicts
             .iter()
-            .filter(|verdict| Verdict::is_kept(verdict))
+            .filter(|verdict| Verdict::is_fine(verdict))
             .count();
         write!(
             f,
-            "\n{kept} kept or not in question, {no} not kept, {unknown} unknown"
+            "\n{kept} kept or not applicable, {broken} broken, {unknown} unknown"
         )
     }
 }
@@ -394,7 +394,7 @@ mod tests {
             );
         }
         assert!(
-            text.contains("\nNO       one holder at a time after a server crashed"),
+            text.contains("\nBROKEN   one holder at a time after a server crashed"),
             "{text}"
         );
         assert!(
@@ -403,7 +403,7 @@ mod tests {
         );
         assert!(text.contains("\n-        locking goes on"), "{text}");
         assert!(
-            text.ends_with("\n\n7 kept or not in question, 1 not kept, 1 unknown"),
+            text.ends_with("\n\n7 kept or not applicable, 1 broken, 1 unknown"),
             "{text}"
         );
         assert!(Forgets::Nothing < Forgets::Everything);

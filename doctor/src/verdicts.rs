@@ -52,9 +52,9 @@ impl Judge<'_> {
             doubts.extend(case.doubts);
         }
         let answer = match (broken.is_empty(), doubts.is_empty()) {
-            (false, _) => Answer::No,
+            (false, _) => Answer::Broken,
             (true, false) => Answer::Unknown,
-            (true, true) => Answer::Yes,
+            (true, true) => Answer::Kept,
         };
         broken.append(&mut doubts);
         (answer, broken)
@@ -69,11 +69,11 @@ impl Judge<'_> {
         let cases: Vec<Case> = self.servers.iter().map(case).collect();
         let majority = majority(self.servers.len());
         let answer = if cases.iter().filter(|case| case.is_sound()).count() >= majority {
-            Answer::Yes
+            Answer::Kept
         } else if cases.iter().filter(|case| case.broken.is_empty()).count() >= majority {
             Answer::Unknown
         } else {
-            Answer::No
+            Answer::Broken
         };
         let (broken, doubts): (Vec<_>, Vec<_>) = cases
             .into_iter()
@@ -85,7 +85,7 @@ impl Judge<'_> {
     fn locking(&self) -> Judged {
         match self.most(|at| self.wanted.locking_of(at)) {
             // Problems of the others are reported by the promises for which they matter.
-            (Answer::Yes, _) => (Answer::Yes, Vec::new()),
+            (Answer::Kept, _) => (Answer::Kept, Vec::new()),
             judged => judged,
         }
     }
@@ -97,7 +97,7 @@ impl Judge<'_> {
                 [at] if !at.sentinels.is_empty() => {
                     return self.every(|at| self.wanted.sentinels_of(at));
                 }
-                _ => return (Answer::Moot, Vec::new()),
+                _ => return (Answer::NotApplicable, Vec::new()),
             },
             Deployment::Independent(servers) => servers,
         };
@@ -111,7 +111,7 @@ impl Judge<'_> {
         if majority(servers) == servers {
             let problem =
                 format!("{servers} servers survive no failure: all of them have to answer");
-            judged.0 = Answer::No;
+            judged.0 = Answer::Broken;
             judged.1.push(of_all(problem, "name three servers, or one"));
         }
         judged
@@ -124,7 +124,7 @@ impl Judge<'_> {
             case.doubts.append(&mut case.broken);
             case
         });
-        if judged.0 == Answer::Yes {
+        if judged.0 == Answer::Kept {
             judged.1.clear();
         }
         // Two addresses of one server count as one vote, if the user may send what reveals that.
@@ -132,7 +132,7 @@ impl Judge<'_> {
             Some(_) => Case::default(),
             None => self.wanted.rights_of(at, Promise::Exclusion),
         });
-        if answer != Answer::Yes && judged.0 == Answer::Yes {
+        if answer != Answer::Kept && judged.0 == Answer::Kept {
             judged.0 = Answer::Unknown;
         }
         judged.1.extend(doubts);
@@ -141,18 +141,18 @@ impl Judge<'_> {
 
     fn restart(&self) -> Judged {
         if self.wanted.abstains() && !self.wanted.is_alone() {
-            return (Answer::Yes, Vec::new());
+            return (Answer::Kept, Vec::new());
         }
         self.every(|at| self.wanted.memory_of(at))
     }
 
     fn failover(&self) -> Judged {
         if self.wanted.abstains() && !self.wanted.is_alone() {
-            return (Answer::Yes, Vec::new());
+            return (Answer::Kept, Vec::new());
         }
         let none = |at: &ServerReport| at.replicas.known().is_some_and(Vec::is_empty);
         if self.servers.iter().all(none) {
-            return (Answer::Moot, Vec::new());
+            return (Answer::NotApplicable, Vec::new());
         }
         self.every(|at| self.wanted.promotion_of(at))
     }
@@ -161,7 +161,7 @@ impl Judge<'_> {
         if self.wanted.format == Format::Plain {
             let remark = "Format::Plain: programs of this crate tell of releases; waiters poll for those of others";
             return (
-                Answer::Moot,
+                Answer::NotApplicable,
                 vec![Reason {
                     node: None,
                     problem: remark.to_owned(),
@@ -177,7 +177,7 @@ impl Judge<'_> {
             return self.every(|at| self.wanted.fences_of(at));
         }
         let mut judged = if self.wanted.abstains() {
-            (Answer::Yes, Vec::new())
+            (Answer::Kept, Vec::new())
         } else {
             self.every(|at| self.wanted.memory_of(at))
         };
@@ -194,7 +194,7 @@ impl Judge<'_> {
         if let (Some(highest), Some(lowest)) = (least, most)
             && highest.saturating_sub(lowest) > UNBELIEVABLE_US
         {
-            judged.0 = Answer::No;
+            judged.0 = Answer::Broken;
             let problem = "their clocks are more than 30 days apart: no fence of the one is believed by the other";
             judged
                 .1
@@ -359,7 +359,7 @@ mod tests {
                 &servers(count),
             ) {
                 assert!(
-                    verdict.is_kept() && verdict.reasons.is_empty(),
+                    verdict.is_fine() && verdict.reasons.is_empty(),
                     "{count}: {verdict:?}"
                 );
             }
@@ -371,7 +371,7 @@ mod tests {
         let of = |change: fn(&mut ServerReport)| of_one(Promise::Locking, change);
         assert_says(
             of(away),
-            Answer::No,
+            Answer::Broken,
             &["connection refused", "correct its address"],
         );
         let old = |server: &mut ServerReport| {
@@ -380,19 +380,19 @@ mod tests {
                 number: "6.0.16".to_owned(),
             });
         };
-        assert_says(of(old), Answer::No, &["is Redis 6.0.16", "6.2"]);
+        assert_says(of(old), Answer::Broken, &["is Redis 6.0.16", "6.2"]);
         let replica = |server: &mut ServerReport| {
             server.role = Finding::Known(Role::Replica(Some("h2:1".to_owned())));
         };
         assert_says(
             of(replica),
-            Answer::No,
+            Answer::Broken,
             &["a replica of h2:1", "name its master"],
         );
         let other = |server: &mut ServerReport| {
             server.role = Finding::Known(Role::Other("active-replica".to_owned()));
         };
-        assert_says(of(other), Answer::No, &["active-replica"]);
+        assert_says(of(other), Answer::Broken, &["active-replica"]);
         assert_says(
             of(|server| server.role = Finding::Forbidden("+info")),
             Answer::Unknown,
@@ -403,7 +403,7 @@ mod tests {
         };
         assert_says(
             of(cluster),
-            Answer::No,
+            Answer::Broken,
             &["state: fail", "redis-cluster://"],
         );
         let unknown = |server: &mut ServerReport| server.mode = Finding::Unknown("odd".to_owned());
@@ -411,15 +411,15 @@ mod tests {
         let sentinel = |server: &mut ServerReport| {
             server.mode = Finding::Known(Mode::Other("sentinel".to_owned()));
         };
-        assert_says(of(sentinel), Answer::No, &["sentinel"]);
+        assert_says(of(sentinel), Answer::Broken, &["sentinel"]);
         assert_says(
             of(|server| server.abstains = Some("abstains for 3 s".to_owned())),
-            Answer::No,
+            Answer::Broken,
             &["for 3 s"],
         );
         assert_says(
             of(|server| server.refuses_writes = Some("it is loading".to_owned())),
-            Answer::No,
+            Answer::Broken,
             &["loading"],
         );
     }
@@ -438,10 +438,10 @@ mod tests {
         let of = |trips: Finding<RoundTrips>| {
             of_one(Promise::Locking, |server| server.round_trip = trips)
         };
-        assert_says(of(trips(second * 3 / 2)), Answer::Yes, &[]);
+        assert_says(of(trips(second * 3 / 2)), Answer::Kept, &[]);
         assert_says(
             of(trips(second * 2)),
-            Answer::No,
+            Answer::Broken,
             &["takes 2.0s", "command_timeout = 3s"],
         );
         assert_says(
@@ -461,11 +461,11 @@ mod tests {
             servers[0].acknowledging = acknowledging;
             verdict(wanted, &servers, Promise::Locking)
         };
-        assert_says(of(Finding::Known(2)), Answer::Yes, &[]);
+        assert_says(of(Finding::Known(2)), Answer::Kept, &[]);
         assert_says(
             of(Finding::Known(1)),
-            Answer::No,
-            &["1 of 2 replicas acknowledge within 100ms", "`replicas`"],
+            Answer::Broken,
+            &["1 of 2 replicas acknowledge within 100ms", "`replica_acks`"],
         );
         assert_says(of(Finding::Forbidden("+wait")), Answer::Unknown, &["+wait"]);
         let with_least = |online| {
@@ -474,10 +474,10 @@ mod tests {
                 server.min_replicas_to_write = Finding::Known(1);
             })
         };
-        assert_says(with_least(true), Answer::Yes, &[]);
+        assert_says(with_least(true), Answer::Kept, &[]);
         assert_says(
             with_least(false),
-            Answer::No,
+            Answer::Broken,
             &["0 of 1 replica it waits for", "min-replicas-to-write"],
         );
         let forbidden = |server: &mut ServerReport| {
@@ -492,7 +492,7 @@ mod tests {
             forbidden(server);
             server.replicas = Finding::Forbidden("+info");
         });
-        assert_says(without_info, Answer::Yes, &[]);
+        assert_says(without_info, Answer::Kept, &[]);
     }
 
     #[test]
@@ -510,10 +510,10 @@ mod tests {
             let all = vec![Promise::Locking, Promise::Wakeups, Promise::Inspection];
             assert_says(
                 with(all),
-                Answer::No,
+                Answer::Broken,
                 &["does not permit", "give its user +x"],
             );
-            assert_says(with(vec![Promise::Exclusion]), Answer::Yes, &[]);
+            assert_says(with(vec![Promise::Exclusion]), Answer::Kept, &[]);
             let unknown = UnknownRight {
                 rule: "+x".to_owned(),
                 needed_for: vec![promise],
@@ -530,22 +530,26 @@ mod tests {
         away(&mut three[1]);
         assert_says(
             verdict(default_options, &three, Promise::Locking),
-            Answer::Yes,
+            Answer::Kept,
             &[""],
         );
         let tolerance = verdict(default_options, &three, Promise::FaultTolerance);
-        assert_says(tolerance, Answer::No, &["redis://h1: connection refused"]);
+        assert_says(
+            tolerance,
+            Answer::Broken,
+            &["redis://h1: connection refused"],
+        );
         assert_says(
             verdict(default_options, &three, Promise::Exclusion),
-            Answer::Yes,
+            Answer::Kept,
             &[],
         );
         let wakeups = verdict(default_options, &three, Promise::Wakeups);
-        assert_says(wakeups, Answer::Yes, &["redis://h1: was not asked"]);
+        assert_says(wakeups, Answer::Kept, &["redis://h1: was not asked"]);
         away(&mut three[0]);
         assert_says(
             verdict(default_options, &three, Promise::Locking),
-            Answer::No,
+            Answer::Broken,
             &["redis://h0", "redis://h1"],
         );
         assert_says(
@@ -571,12 +575,12 @@ mod tests {
                 change(server);
             })
         };
-        assert_says(of(|_| {}), Answer::Yes, &[]);
+        assert_says(of(|_| {}), Answer::Kept, &[]);
         let slow =
             of(|server| server.sentinels[1].down_after = Finding::Known(Duration::from_secs(30)));
         assert_says(
             slow,
-            Answer::No,
+            Answer::Broken,
             &[
                 "s1",
                 "after about 31s",
@@ -586,32 +590,40 @@ mod tests {
             ],
         );
         let stale = of(|server| server.sentinels[0].master = Finding::Known("h9:1".to_owned()));
-        assert_says(stale, Answer::No, &["s0 names h9:1, and s1 names h0:6379"]);
+        assert_says(
+            stale,
+            Answer::Broken,
+            &["s0 names h9:1, and s1 names h0:6379"],
+        );
         let silent = of(|server| {
             server.sentinels[2].master = Finding::Unknown("does not answer".to_owned());
         });
-        assert_says(silent, Answer::No, &["s2 has no say: does not answer"]);
+        assert_says(silent, Answer::Broken, &["s2 has no say: does not answer"]);
         let few = of(|server| server.sentinels[0].others = Finding::Known(1));
         assert_says(
             few,
-            Answer::No,
+            Answer::Broken,
             &["s0 knows of 2 in all", "three Sentinels"],
         );
         let many = of(|server| server.sentinels[0].quorum = Finding::Known(4));
-        assert_says(many, Answer::No, &["wants 4 of 3", "quorum"]);
+        assert_says(many, Answer::Broken, &["wants 4 of 3", "quorum"]);
         let alone = of(|server| server.replicas = Finding::Known(Vec::new()));
-        assert_says(alone, Answer::No, &["no replica in step"]);
+        assert_says(alone, Answer::Broken, &["no replica in step"]);
     }
 
     #[test]
     fn fault_tolerance_does_not_apply_to_one_server_and_two_have_none() {
         assert_says(
             verdict(default_options, &servers(1), Promise::FaultTolerance),
-            Answer::Moot,
+            Answer::NotApplicable,
             &[],
         );
         let two = verdict(default_options, &servers(2), Promise::FaultTolerance);
-        assert_says(two, Answer::No, &["2 servers survive no failure", "three"]);
+        assert_says(
+            two,
+            Answer::Broken,
+            &["2 servers survive no failure", "three"],
+        );
         let mut three = servers(3);
         let missing = MissingRight {
             rule: "+exists".to_owned(),
@@ -619,7 +631,7 @@ mod tests {
         };
         three[2].rights.missing.push(missing);
         let tolerance = verdict(default_options, &three, Promise::FaultTolerance);
-        assert_says(tolerance, Answer::No, &["redis://h2", "+exists"]);
+        assert_says(tolerance, Answer::Broken, &["redis://h2", "+exists"]);
     }
 
     #[test]
@@ -648,11 +660,11 @@ mod tests {
                 }
             })
         };
-        assert_says(of(|_| {}), Answer::Yes, &[]);
+        assert_says(of(|_| {}), Answer::Kept, &[]);
         let everysec = |p: &mut Persistence| p.fsync = Finding::Known("everysec".to_owned());
         assert_says(
             of(everysec),
-            Answer::No,
+            Answer::Broken,
             &[
                 "the last second or two",
                 "`appendfsync always`, or several servers",
@@ -661,12 +673,12 @@ mod tests {
         let suspended = |p: &mut Persistence| p.no_fsync_on_rewrite = Finding::Known(true);
         assert_says(
             of(suspended),
-            Answer::No,
+            Answer::Broken,
             &["`no-appendfsync-on-rewrite no`"],
         );
         assert_says(
             of(|p| p.append_only = false),
-            Answer::No,
+            Answer::Broken,
             &["forgets everything"],
         );
         let forbidden = |p: &mut Persistence| p.fsync = Finding::Forbidden("+config|get");
@@ -688,13 +700,13 @@ mod tests {
         three.iter_mut().for_each(forgetful);
         assert_says(
             verdict(default_options, &three, Promise::Restart),
-            Answer::Yes,
+            Answer::Kept,
             &[],
         );
         let without = verdict(without_quarantine, &three, Promise::Restart);
         assert_says(
             without,
-            Answer::No,
+            Answer::Broken,
             &["redis://h2", "or a `restart_quarantine`"],
         );
         let alone = |options: &mut Wanted| options.restart_quarantine = Duration::from_secs(30);
@@ -714,19 +726,19 @@ mod tests {
         let mut one = servers(1);
         assert_says(
             verdict(default_options, &one, Promise::Failover),
-            Answer::Moot,
+            Answer::NotApplicable,
             &[],
         );
         one[0].replicas = Finding::Known(vec![replica(true), replica(false)]);
         let none = verdict(default_options, &one, Promise::Failover);
         assert_says(
             none,
-            Answer::No,
-            &["2 replicas", "`replicas(2, ..)`", "several servers"],
+            Answer::Broken,
+            &["2 replicas", "`replica_acks(2, ..)`", "several servers"],
         );
         assert_says(
             verdict(replicas(1), &one, Promise::Failover),
-            Answer::No,
+            Answer::Broken,
             &["of which 1 acknowledge"],
         );
         assert_says(
@@ -744,13 +756,13 @@ mod tests {
         three[1].replicas = Finding::Known(vec![replica(true)]);
         assert_says(
             verdict(default_options, &three, Promise::Failover),
-            Answer::Yes,
+            Answer::Kept,
             &[],
         );
         let without = verdict(without_quarantine, &three, Promise::Failover);
         assert_says(
             without,
-            Answer::No,
+            Answer::Broken,
             &["redis://h1", "a `restart_quarantine`"],
         );
         away(&mut three[1]);
@@ -775,7 +787,7 @@ mod tests {
         };
         assert_says(
             with("noeviction", Some(1_000)),
-            Answer::No,
+            Answer::Broken,
             &["no memory left (maxmemory 1000, noeviction)"],
         );
         for (policy, used) in [
@@ -783,7 +795,7 @@ mod tests {
             ("noeviction", None),
             ("allkeys-lru", Some(1_000)),
         ] {
-            assert_says(with(policy, used), Answer::Yes, &[]);
+            assert_says(with(policy, used), Answer::Kept, &[]);
         }
         let unlimited = Eviction {
             policy: "noeviction".to_owned(),
@@ -793,7 +805,7 @@ mod tests {
         let locking = of_one(Promise::Locking, |server| {
             server.eviction = Finding::Known(unlimited);
         });
-        assert_says(locking, Answer::Yes, &[]);
+        assert_says(locking, Answer::Kept, &[]);
     }
 
     #[test]
@@ -809,7 +821,7 @@ mod tests {
         let full = of_one(Promise::Eviction, evicts(1_000));
         assert_says(
             full,
-            Answer::No,
+            Answer::Broken,
             &[
                 "when its memory is full (maxmemory-policy volatile-ttl)",
                 "noeviction",
@@ -817,7 +829,7 @@ mod tests {
         );
         assert_says(
             of_one(Promise::Eviction, evicts(0)),
-            Answer::No,
+            Answer::Broken,
             &["once it has a `maxmemory`"],
         );
         let unknown = of_one(Promise::Eviction, |server| {
@@ -833,7 +845,7 @@ mod tests {
         evicts(1)(&mut three[2]);
         assert_says(
             verdict(default_options, &three, Promise::Eviction),
-            Answer::No,
+            Answer::Broken,
             &["redis://h2"],
         );
     }
@@ -843,7 +855,7 @@ mod tests {
         let plain = |options: &mut Wanted| options.format = Format::Plain;
         assert_says(
             verdict(plain, &servers(1), Promise::Wakeups),
-            Answer::Moot,
+            Answer::NotApplicable,
             &["poll"],
         );
     }
@@ -869,17 +881,17 @@ mod tests {
         let replicated =
             |server: &mut ServerReport| server.replicas = Finding::Known(vec![replica(true)]);
         for older in [snapshots, replicated] {
-            assert_says(of(-60 * second, 10, older), Answer::Yes, &[]);
-            assert_says(of(100_000 - 10, 10, older), Answer::Yes, &[]);
+            assert_says(of(-60 * second, 10, older), Answer::Kept, &[]);
+            assert_says(of(100_000 - 10, 10, older), Answer::Kept, &[]);
             assert_says(of(100_000, 10, older), Answer::Unknown, &["NTP"]);
             assert_says(
                 of(5 * second, 10, older),
-                Answer::No,
+                Answer::Broken,
                 &["up to 5.0s ahead", "NTP"],
             );
         }
-        assert_says(of(60 * second, 10, |_| {}), Answer::Yes, &[]);
-        assert_says(of(60 * second, 10, forgetful), Answer::Yes, &[]);
+        assert_says(of(60 * second, 10, |_| {}), Answer::Kept, &[]);
+        assert_says(of(60 * second, 10, forgetful), Answer::Kept, &[]);
         let unknown = of_one(Promise::Fences, |server| {
             snapshots(server);
             server.clock = Finding::Forbidden("+time");
@@ -893,12 +905,12 @@ mod tests {
         three.iter_mut().for_each(forgetful);
         assert_says(
             verdict(default_options, &three, Promise::Fences),
-            Answer::Yes,
+            Answer::Kept,
             &[],
         );
         assert_says(
             verdict(without_quarantine, &three, Promise::Fences),
-            Answer::No,
+            Answer::Broken,
             &["restart_quarantine"],
         );
         three[1].clock = Finding::Known(Clock {
@@ -907,7 +919,7 @@ mod tests {
         });
         assert_says(
             verdict(default_options, &three, Promise::Fences),
-            Answer::No,
+            Answer::Broken,
             &["30 days apart"],
         );
     }
@@ -942,15 +954,15 @@ mod tests {
     #[test]
     fn a_cluster_keeps_what_each_of_its_masters_keeps() {
         for (promise, answer) in [
-            (Promise::Locking, Answer::Yes),
-            (Promise::FaultTolerance, Answer::Yes),
-            (Promise::Exclusion, Answer::Yes),
-            (Promise::Restart, Answer::Yes),
-            (Promise::Failover, Answer::No),
-            (Promise::Eviction, Answer::Yes),
-            (Promise::Wakeups, Answer::Yes),
-            (Promise::Fences, Answer::Yes),
-            (Promise::Inspection, Answer::Yes),
+            (Promise::Locking, Answer::Kept),
+            (Promise::FaultTolerance, Answer::Kept),
+            (Promise::Exclusion, Answer::Kept),
+            (Promise::Restart, Answer::Kept),
+            (Promise::Failover, Answer::Broken),
+            (Promise::Eviction, Answer::Kept),
+            (Promise::Wakeups, Answer::Kept),
+            (Promise::Fences, Answer::Kept),
+            (Promise::Inspection, Answer::Kept),
         ] {
             assert_says(of_cluster(promise, |_| {}), answer, &[]);
         }
@@ -970,7 +982,7 @@ mod tests {
         for promise in [Promise::Locking, Promise::FaultTolerance] {
             assert_says(
                 of_cluster(promise, away),
-                Answer::No,
+                Answer::Broken,
                 &["redis://h1: connection refused"],
             );
         }
@@ -981,11 +993,11 @@ mod tests {
         let deaf = of_cluster(Promise::Wakeups, |master| {
             master.rights.missing.push(missing);
         });
-        assert_says(deaf, Answer::No, &["redis://h1", "+ssubscribe"]);
+        assert_says(deaf, Answer::Broken, &["redis://h1", "+ssubscribe"]);
         let standalone = |master: &mut ServerReport| master.mode = Finding::Known(Mode::Standalone);
         assert_says(
             of_cluster(Promise::Locking, standalone),
-            Answer::No,
+            Answer::Broken,
             &["redis://h1: is in no cluster"],
         );
     }
@@ -999,7 +1011,7 @@ mod tests {
         };
         assert_says(
             state(Finding::Known("fail".to_owned())),
-            Answer::No,
+            Answer::Broken,
             &["cluster_state:fail", "CLUSTER NODES"],
         );
         assert_says(
@@ -1023,15 +1035,15 @@ mod tests {
         };
         assert_says(
             slots(16_383, 0),
-            Answer::No,
+            Answer::Broken,
             &["16383 of 16384 slots", "--cluster fix"],
         );
         assert_says(
             slots(16_384, 1),
-            Answer::No,
+            Answer::Broken,
             &["does not reach the masters of 1 of 16384 slots"],
         );
-        assert_says(slots(16_384, 0), Answer::Yes, &[]);
+        assert_says(slots(16_384, 0), Answer::Kept, &[]);
     }
 
     #[test]
@@ -1046,7 +1058,7 @@ mod tests {
         let alone = of(&|master, _| master.replicas = Finding::Known(vec![replica(false)]));
         assert_says(
             alone,
-            Answer::No,
+            Answer::Broken,
             &[
                 "no replica in step",
                 "cluster-require-full-coverage yes",
@@ -1058,7 +1070,7 @@ mod tests {
             view.requires_full_coverage = Finding::Known(false);
         });
         assert!(!partial.1.contains("full-coverage"), "{partial:?}");
-        assert_says(partial, Answer::No, &["no replica in step"]);
+        assert_says(partial, Answer::Broken, &["no replica in step"]);
         assert_says(
             of(&|master, _| master.replicas = Finding::Forbidden("+info")),
             Answer::Unknown,
@@ -1071,14 +1083,14 @@ mod tests {
                 masters: 2,
             });
         });
-        assert_says(two, Answer::No, &["one of 2 masters", "three masters"]);
+        assert_says(two, Answer::Broken, &["one of 2 masters", "three masters"]);
         let seconds = |secs| {
             of(&move |_, view| view.node_timeout = Finding::Known(Duration::from_secs(secs)))
         };
-        assert_says(seconds(9), Answer::Yes, &[]);
+        assert_says(seconds(9), Answer::Kept, &[]);
         assert_says(
             seconds(15),
-            Answer::No,
+            Answer::Broken,
             &["about 16s", "their lease, 30s", "`lease` of 48s"],
         );
         let unknown = of(&|_, view| view.node_timeout = Finding::Forbidden("+config|get"));

@@ -182,7 +182,7 @@ mod tests {
         let (first, next) = (connect(&far).await, connect(&server).await);
         let first = tokio::spawn(async move { once(&first, std::future::pending()).await });
         sleep(Duration::from_secs(3)).await;
-        far.cut();
+        far.disconnect();
         assert!(
             once(&next, Arc::clone(&jobs).job(false))
                 .await

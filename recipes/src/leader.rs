@@ -111,10 +111,10 @@ mod tests {
         assert_eq!((terms(), LEADING.load(Ordering::SeqCst)), (1, 1));
 
         // The first leader loses contact. The next one leads after a lease.
-        far.cut();
+        far.disconnect();
         sleep(LEASE * 2).await;
         assert_eq!((terms(), LEADING.load(Ordering::SeqCst)), (2, 1));
-        far.mend();
+        far.reconnect();
 
         // Both others stop. The first one has contact again, and leads at once.
         workers[1..].iter().for_each(tokio::task::JoinHandle::abort);

@@ -122,7 +122,7 @@ mod tests {
     fn two_programs_lose_no_count() {
         let redis = Redis::start();
         let programs = [0, 1].map(|_| Locker::blocking_connect(redis.url()).expect("connected"));
-        let file = env::temp_dir().join(format!("lockhound-recipes-{}", lockhound::Uuid::new_v4()));
+        let file = env::temp_dir().join(format!("lockhound-recipes-{}", programs[0].id()));
         thread::scope(|scope| {
             for program in &programs {
                 let file = &file;

@@ -2,12 +2,12 @@
 //!
 //! Waking a sleeping thread takes a system call and a switch of the scheduler, which on a quiet
 //! machine takes as long as the server's part of a lock. A lone caller that locks and unlocks waits
-//! for that four times. So the engine polls for a moment (`busy_poll`) before it sleeps, while it
-//! waits for the answer to a lone caller's question, and for the next question after the answer. It
-//! learns from the result: if the server is far away, if the caller has other things to do, or if
-//! there are many callers, it sleeps at once and only tries again now and then, as adaptive mutexes
-//! and tokio's workers do. It also sleeps if a caller waits for other lockers: they and the servers
-//! need the CPUs more.
+//! for that four times. So the engine polls for a moment before it sleeps, while it waits for the
+//! answer to a lone caller's question, and for the next question after the answer. Linux's busy
+//! polling of sockets does the same. The engine learns from the result: if the server is far away,
+//! if the caller has other things to do, or if there are many callers, it sleeps at once and only
+//! tries again now and then, as adaptive mutexes and tokio's workers do. It also sleeps if a caller
+//! waits for other lockers: they and the servers need the CPUs more.
 
 use std::time::Duration;
 
@@ -16,6 +16,10 @@ use tokio::task::yield_now;
 
 use crate::clock::{Clock, Instant};
 use crate::sync::Mutex;
+
+/// How long the engine stays awake for an event. A nearby server answers in less, and the end of a
+/// sleep takes about a third of it.
+const MOMENT: Duration = Duration::from_micros(150);
 
 /// Whether it pays to stay awake for an event, by how often the event came in time.
 #[derive(Debug)]
@@ -67,10 +71,9 @@ enum Activity {
     Answer,
 }
 
-/// The awaited event, and how long the engine stays awake for it. Callers pass the time.
+/// The awaited event. Callers pass the time.
 #[derive(Debug)]
 struct PollWindow {
-    moment: Duration,
     /// The event for which the engine stays awake, and until when.
     awaited: Option<(Activity, Instant)>,
     questions: Habit,
@@ -78,9 +81,8 @@ struct PollWindow {
 }
 
 impl PollWindow {
-    fn new(moment: Duration) -> Self {
+    fn new() -> Self {
         Self {
-            moment,
             awaited: None,
             questions: Habit::new(),
             answers: Habit::new(),
@@ -101,7 +103,7 @@ impl PollWindow {
             Activity::Question => Activity::Answer,
             Activity::Answer => Activity::Question,
         };
-        self.awaited = self.habit(next).pays().then(|| (next, now() + self.moment));
+        self.awaited = self.habit(next).pays().then(|| (next, now() + MOMENT));
         self.awaited.is_some()
     }
 
@@ -137,18 +139,27 @@ impl PollWindow {
 pub(super) struct BusyPoll {
     window: Mutex<PollWindow>,
     begun: Notify,
-    /// Set if it never stays awake: with one CPU, the awaited caller or server could not run
-    /// meanwhile.
+    /// Set if the engine never stays awake: with one CPU, the awaited caller or server could not
+    /// run meanwhile.
     off: bool,
 }
 
 impl BusyPoll {
-    pub(super) fn new(moment: Duration) -> Self {
+    pub(super) fn new() -> Self {
         let one_cpu = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
         Self {
-            window: Mutex::new(PollWindow::new(moment)),
+            window: Mutex::new(PollWindow::new()),
             begun: Notify::new(),
-            off: one_cpu || moment.is_zero(),
+            off: one_cpu,
+        }
+    }
+
+    /// Makes one that never keeps the engine awake, for an engine without a thread.
+    #[cfg(feature = "testing")]
+    pub(super) fn off() -> Self {
+        Self {
+            off: true,
+            ..Self::new()
         }
     }
 
@@ -193,7 +204,6 @@ impl BusyPoll {
 mod tests {
     use super::*;
 
-    const MOMENT: Duration = Duration::from_micros(150);
     const SHORT: Duration = Duration::from_micros(40);
     const LONG: Duration = Duration::from_micros(400);
 
@@ -219,14 +229,14 @@ mod tests {
 
     #[test]
     fn a_lone_caller_with_a_server_nearby_finds_the_engine_awake() {
-        let mut window = PollWindow::new(MOMENT);
+        let mut window = PollWindow::new();
         let mut now = Instant::now();
         assert_eq!(awake(&mut window, &mut now, 100, SHORT, SHORT), 200);
     }
 
     #[test]
     fn the_engine_sleeps_while_it_waits_for_a_server_far_away() {
-        let mut window = PollWindow::new(MOMENT);
+        let mut window = PollWindow::new();
         let mut now = Instant::now();
         let stayed = awake(&mut window, &mut now, 1_000, LONG, LONG);
         assert!(stayed <= 2 * (1 + 10), "{stayed} of 2000");
@@ -237,7 +247,7 @@ mod tests {
 
     #[test]
     fn the_engine_stays_awake_for_answers_but_sleeps_between_rare_questions() {
-        let mut window = PollWindow::new(MOMENT);
+        let mut window = PollWindow::new();
         let mut now = Instant::now();
         let stayed = awake(&mut window, &mut now, 1_000, SHORT, LONG);
         assert!((1_000..=1_011).contains(&stayed), "{stayed} of 2000");
@@ -245,7 +255,7 @@ mod tests {
 
     #[test]
     fn with_many_callers_nothing_is_polled_busily() {
-        let mut window = PollWindow::new(MOMENT);
+        let mut window = PollWindow::new();
         let mut now = Instant::now();
         let mut awake = 0;
         for _ in 0..1_000 {
@@ -266,7 +276,7 @@ mod tests {
 
     #[test]
     fn with_other_lockers_in_line_nothing_is_polled_busily() {
-        let mut window = PollWindow::new(MOMENT);
+        let mut window = PollWindow::new();
         let mut now = Instant::now();
         awake(&mut window, &mut now, 100, SHORT, SHORT);
         let mut stayed = 0;
@@ -284,15 +294,16 @@ mod tests {
     }
 
     #[test]
-    fn a_time_of_zero_turns_busy_polling_off() {
-        let busy_poll = BusyPoll::new(Duration::ZERO);
+    #[cfg(feature = "testing")]
+    fn an_engine_without_a_thread_does_not_poll_busily() {
+        let busy_poll = BusyPoll::off();
         busy_poll.asked();
         assert_eq!(busy_poll.window.lock().awaited, None);
     }
 
     #[test]
     fn busy_polling_ends_by_itself() {
-        let mut window = PollWindow::new(MOMENT);
+        let mut window = PollWindow::new();
         let now = Instant::now();
         assert!(window.note(Activity::Question, || now));
         assert!(window.is_on(now + MOMENT));

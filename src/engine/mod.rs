@@ -22,7 +22,6 @@ mod runner;
 
 use std::future::Future;
 use std::io;
-use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
@@ -64,15 +63,14 @@ struct Embedded {
 }
 
 impl Engine {
-    /// Starts the thread "lockhound", which polls busily for this long if that pays, for this many
-    /// nodes.
-    pub(crate) fn start(busy_poll: Duration, nodes: usize) -> io::Result<Self> {
+    /// Starts the thread "lockhound" for this many nodes. It polls busily if that pays.
+    pub(crate) fn start(nodes: usize) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let tally = Tally::new(std::process::id(), nodes);
         let engine = Self {
             handle: runtime.handle().clone(),
             stop: CancellationToken::new(),
-            busy_poll: Arc::new(BusyPoll::new(busy_poll)),
+            busy_poll: Arc::new(BusyPoll::new()),
             journal: journal(&tally),
             tally,
             replies: Arc::default(),
@@ -122,7 +120,7 @@ impl Engine {
                 _end: Arc::new(stop.clone().drop_guard()),
             }),
             stop,
-            busy_poll: Arc::new(BusyPoll::new(Duration::ZERO)),
+            busy_poll: Arc::new(BusyPoll::off()),
             journal: journal(&tally),
             tally,
             replies: Arc::default(),
@@ -260,6 +258,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
 
     use super::*;
 
@@ -289,7 +288,7 @@ mod tests {
 
     #[test]
     fn an_engine_that_nobody_asks_sleeps() {
-        let engine = Engine::start(Duration::from_micros(150), 1).expect("a thread");
+        let engine = Engine::start(1).expect("a thread");
         for number in 0..1_000 {
             assert_eq!(ask(&engine, move || number).recv(), Ok(number));
         }

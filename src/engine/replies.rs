@@ -93,14 +93,13 @@ pub(super) async fn deliver(flusher: Flusher) {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
-    use std::time::Duration;
 
     use super::super::Engine;
     use super::MOST;
 
     #[test]
     fn letters_go_out_together_after_the_tasks_that_are_ready() {
-        let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
+        let engine = Engine::start(1).expect("a thread");
         let (says, said) = channel();
         let other = engine.clone();
         engine.spawn(async move {
@@ -126,7 +125,7 @@ mod tests {
 
     #[test]
     fn only_so_many_replies_wait() {
-        let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
+        let engine = Engine::start(1).expect("a thread");
         let (says, said) = channel();
         let other = engine.clone();
         engine.spawn(async move {
@@ -149,7 +148,7 @@ mod tests {
 
     #[test]
     fn letters_are_opened_when_the_engine_ends_and_after_that_at_once() {
-        let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
+        let engine = Engine::start(1).expect("a thread");
         let (says, said) = channel();
         let stopping = engine.clone();
         let reply = says.clone();

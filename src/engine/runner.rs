@@ -234,7 +234,7 @@ mod tests {
 
     impl Scene {
         fn new() -> Self {
-            let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
+            let engine = Engine::start(1).expect("a thread");
             let (says, said) = channel();
             Self {
                 runner: JobRunner::new(&engine),
@@ -307,7 +307,7 @@ mod tests {
                 }
             }
         }
-        let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
+        let engine = Engine::start(1).expect("a thread");
         let runner = Arc::new(JobRunner::new(&engine));
         let over = Arc::<AtomicBool>::default();
         runner.submit(Endless {
@@ -341,7 +341,7 @@ mod tests {
                 }
             }
         }
-        let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
+        let engine = Engine::start(1).expect("a thread");
         let (runner, (says, said)) = (JobRunner::new(&engine), channel());
         engine.spawn(async move {
             (0..1_000).for_each(|number| {
@@ -366,7 +366,7 @@ mod tests {
                 self.1.send(self.0).expect("the test listens");
             }
         }
-        let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
+        let engine = Engine::start(1).expect("a thread");
         let (runner, (says, said)) = (JobRunner::new(&engine), channel());
         // From a task of the engine, so all are there before the runner looks.
         engine.spawn(async move {
@@ -397,7 +397,7 @@ mod tests {
                 std::future::pending::<()>().await;
             }
         }
-        let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
+        let engine = Engine::start(1).expect("a thread");
         let (runner, (says, said)) = (JobRunner::new(&engine), channel());
         // From a task of the engine, so all are there before the runner looks.
         engine.spawn(async move {
@@ -461,7 +461,7 @@ mod tests {
                 drop(self);
             }
         }
-        let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
+        let engine = Engine::start(1).expect("a thread");
         let (runner, (begun, begins), alive) = (JobRunner::new(&engine), channel(), Arc::new(()));
         for number in 0..9 {
             let alive = Some(Arc::clone(&alive)).filter(|_| number != 4);

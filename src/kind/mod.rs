@@ -27,6 +27,7 @@ use crate::lua::{Script, Texts};
 /// How a lock is stored on the server, and so which other clients share it. All programs that share
 /// a lock have to use the same format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Format {
     /// A hash with the owner and the hold count: Redisson's `getLock`, whose releases send a
     /// message to the waiters.
@@ -34,8 +35,8 @@ pub enum Format {
     Redisson,
     /// A string with the owner, `SET key owner NX PX lease`, as Redlock clients write it (redsync,
     /// redis-py, node-redlock, rslock and others). Their releases send no message, so waiters poll,
-    /// at intervals of [`retry_delay`](crate::LockerBuilder::retry_delay); releases of this crate
-    /// wake them all the same. Only the holder's process keeps the hold count.
+    /// at intervals of [`poll_interval`](crate::LockerBuilder::poll_interval); releases of this
+    /// crate wake them all the same. Only the holder's process keeps the hold count.
     Plain,
 }
 

@@ -602,7 +602,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         if let Some(wake_state) = &mut self.wake_state
             && due.is_none_or(|due| due > now)
             && rest.others
-            && moment.is_told
+            && moment.poll.is_none()
         {
             wake_state.oversleep(now);
         }
@@ -674,6 +674,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
     const RETRY: Duration = Duration::from_millis(30);
+    const POLL: Duration = Duration::from_millis(20);
     const RECHECK: Duration = Duration::from_millis(5_000);
     const PATIENCE: Duration = Duration::from_millis(1_000);
     const FAR: Duration = Duration::from_millis(20);
@@ -735,12 +736,12 @@ mod tests {
                 now,
                 chance: 0.5,
                 retry: RETRY,
+                poll: None,
                 recheck: RECHECK,
                 lease: RECHECK * 6,
                 patience: PATIENCE,
                 majority: 1,
                 round_trip: FAR,
-                is_told: true,
                 counts: true,
                 lister: Some(&LOCKER),
                 hint: None,
@@ -1037,9 +1038,9 @@ mod tests {
 
     #[test]
     fn a_wait_in_which_nobody_acts_makes_the_locker_report_it() {
-        for (is_told, looked) in [(true, true), (false, false)] {
+        for (poll, looked) in [(None, true), (Some(POLL), false)] {
             let mut tested = Tested::with(&[1]);
-            tested.moment.is_told = is_told;
+            tested.moment.poll = poll;
             assert!(tested.waits(Some(RECHECK)).is_some());
             let now = tested.moment.now;
             tested.heard().held(Some(2), Some(RECHECK), now);
@@ -1052,9 +1053,9 @@ mod tests {
     #[test]
     fn locks_of_clients_that_tell_nobody_are_polled() {
         let mut tested = Tested::with(&[1]);
-        tested.moment.is_told = false;
+        tested.moment.poll = Some(POLL);
         let effect = tested.waits(Some(RECHECK));
-        assert_eq!(effect, tested.sleep(RETRY, true));
+        assert_eq!(effect, tested.sleep(POLL, true));
     }
 
     #[test]
@@ -1425,8 +1426,8 @@ mod tests {
     }
 
     /// A caller that took the lock past the line has released it while the line asked. Its message
-    /// is taken for that of an own release, and nobody else is told. With `replicas` the answer to
-    /// the ask comes by another connection than that to the release, and so may come after it.
+    /// is taken for that of an own release, and nobody else is told. With `replica_acks` the answer
+    /// to the ask comes by another connection than that to the release, and so may come after it.
     #[test]
     fn a_hold_that_ends_while_the_line_asks_is_no_reason_to_wait() {
         let mut tested = Tested::with(&[1]);

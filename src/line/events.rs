@@ -147,6 +147,9 @@ pub(crate) struct Moment<'a> {
     pub(crate) chance: f64,
     /// A random pause between two attempts.
     pub(crate) retry: Duration,
+    /// A random pause until a lock is polled. `None` if every release publishes a message: in the
+    /// plain format, clients of other languages publish none.
+    pub(crate) poll: Option<Duration>,
     /// After so long a lock is checked though nothing was heard.
     pub(crate) recheck: Duration,
     /// The lease of the locker: a list is kept for longer, whatever lease its callers want.
@@ -157,9 +160,6 @@ pub(crate) struct Moment<'a> {
     pub(crate) majority: usize,
     /// How far the servers are.
     pub(crate) round_trip: Duration,
-    /// Whether every release publishes a message. In the plain format, clients of other languages
-    /// do not.
-    pub(crate) is_told: bool,
     /// Whether the number of clients that the message of a release reaches tells whether others
     /// wait.
     pub(crate) counts: bool,
@@ -191,11 +191,8 @@ pub(crate) struct WakeSources {
 impl Moment<'_> {
     /// Returns how long a line waits for a message before it asks again.
     pub(super) fn look(&self) -> Duration {
-        if self.is_told {
-            self.recheck
-        } else {
-            self.recheck.min(self.retry)
-        }
+        self.poll
+            .map_or(self.recheck, |poll| self.recheck.min(poll))
     }
 
     /// Returns whether what follows a release of this locker says something: there is a list, or

@@ -23,7 +23,7 @@ use super::reply;
 use super::scheme::{self, FORMS, Mode, NO_TEXT, PERCENT_ENCODE, Transport, refuse};
 use super::sentinel::{Group, Named};
 use crate::error::{Error, NodeFailure};
-use crate::stats::MisplacedAnswers;
+use crate::stats::MismatchedReplies;
 use crate::sync::{Arc, Mutex};
 
 /// Names of parameters that other clients have. Any other name may be a password.
@@ -61,7 +61,7 @@ pub(crate) struct Address {
     /// Whether the server accepts these credentials.
     pub(super) admission: Admission,
     /// Counts answers that came to the wrong command, on all connections to it.
-    pub(super) misplaced: MisplacedAnswers,
+    pub(super) mismatched: MismatchedReplies,
     last_failure: Mutex<Option<NodeFailure>>,
     /// The Sentinels that name the server, if any do.
     sentinels: Option<Group>,
@@ -87,7 +87,7 @@ impl Address {
         Self {
             name: parts.name,
             admission,
-            misplaced: MisplacedAnswers::default(),
+            mismatched: MismatchedReplies::default(),
             last_failure: Mutex::default(),
             sentinels: parts.sentinels,
             known_nodes: None,

@@ -114,7 +114,7 @@ pub(super) fn reply_timeout(role: Role, settings: &Settings) -> Duration {
     // A reply behind a WAIT comes only when that has ended, also the reply to a heartbeat.
     let blocked = match role {
         Role::Renewals | Role::Acknowledged | Role::Visitor => settings
-            .replicas
+            .replica_acks
             .map_or(Duration::ZERO, |replicas| replicas.timeout),
         Role::Commands | Role::Subscriber | Role::Sentinel => Duration::ZERO,
     };
@@ -203,7 +203,7 @@ mod tests {
             timeout: Duration::from_secs(1),
         };
         let settings = Options {
-            replicas,
+            replica_acks: replicas,
             ..Options::default()
         }
         .validate(1)

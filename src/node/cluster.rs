@@ -8,7 +8,7 @@
 //!    other.
 //! 2. [`Cluster::call`] sends the script to the master in the map. After `MOVED`, the map is
 //!    changed, and asked for again. After `ASK`, `ASKING` and the script are sent one behind the
-//!    other on one connection; with `replicas` the locker waits instead, since it could not say
+//!    other on one connection; with `replica_acks` the locker waits instead, since it could not say
 //!    what was acknowledged. `TRYAGAIN` is waited out for half a command timeout, and is then *not
 //!    executed*.
 //! 3. The masters tell the map (`masters.rs`). Each connection asks which cluster its server is in
@@ -59,7 +59,7 @@ use super::check::Obstacle;
 use super::door::Door;
 use super::host_port::HostPort;
 use super::link::STRANGER;
-use super::redis::{Redis, SHORTEST_PAUSE};
+use super::redis::{CONNECT_PAUSE, Redis};
 use super::replica_acks::ReplicaAck;
 use super::reply::{self, Outcome, Reply};
 use super::slot::{Slot, slot_of};
@@ -92,7 +92,7 @@ impl Cluster {
                 Err(Obstacle::Passing(_)) => {}
                 Err(lasting) => return Err(lasting.into_error(&seeds.name)),
             }
-            sleep(wiring.settings.retry_pause(0.5).max(SHORTEST_PAUSE)).await;
+            sleep(CONNECT_PAUSE).await;
         }
     }
 
@@ -170,15 +170,15 @@ impl Cluster {
         self.0.wiring.settings.command_timeout / 2
     }
 
-    pub(super) fn misplaced_answers(&self) -> u64 {
+    pub(super) fn mismatched_replies(&self) -> u64 {
         let now: u64 = self
             .0
             .state()
             .masters
             .values()
-            .map(|master| master.redis.misplaced_answers())
+            .map(|master| master.redis.mismatched_replies())
             .sum();
-        self.0.misplaced.load(Ordering::Relaxed) + now
+        self.0.mismatched.load(Ordering::Relaxed) + now
     }
 
     /// Runs a script once, on the master that has these keys; as [`Redis::call`]. Waits a while if
@@ -207,9 +207,9 @@ impl Cluster {
                     self.follow(slot, &to, &told_by, until).await;
                     answer
                 }
-                // With `replicas`, nobody could tell what was acknowledged: it waits until the slot
-                // has moved.
-                Some(Redirection::Ask(to)) if self.0.wiring.settings.replicas.is_none() => {
+                // With `replica_acks`, nobody could tell what was acknowledged: it waits until the
+                // slot has moved.
+                Some(Redirection::Ask(to)) if self.0.wiring.settings.replica_acks.is_none() => {
                     match self.at(&to, &told_by) {
                         Some(master) => (master.redis.call_asking(&call).await, ReplicaAck::moot()),
                         None => answer,

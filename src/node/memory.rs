@@ -88,8 +88,8 @@ impl MemoryConnection {
         self.server.permits_suspicious_reentries()
     }
 
-    pub(super) fn misplaced_answers(&self) -> u64 {
-        self.wire.misplaced()
+    pub(super) fn mismatched_replies(&self) -> u64 {
+        self.wire.mismatched()
     }
 
     /// Returns how long an acquire waits for a silent server.
@@ -186,7 +186,7 @@ impl MemoryConnection {
     }
 
     pub(super) fn quit(&self) {
-        self.server.disconnect(self.connection);
+        self.server.hang_up(self.connection);
     }
 
     /// Asks the server, once.

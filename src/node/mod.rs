@@ -2,13 +2,13 @@
 //! place that knows fred.
 //!
 //! A Redis, and each master of a cluster, has three connections: commands, subscriber, renewals.
-//! With `replicas` there is a fourth for what replicas have to acknowledge: acquires, retakes, the
-//! raise of a fence, counts of latches (`Lane::Grants`, otherwise the connection for commands). One
-//! connection would be enough for a server, but not for fred: it gives an error reply to SUBSCRIBE
-//! to the next command, which on a shared connection is a lock's. Renewals must not wait behind a
-//! burst of acquires, nor end with a connection that is given up because of one. The subscriber
-//! speaks RESP3, since a subscribed connection refuses other commands in RESP2; the others speak
-//! RESP2.
+//! With `replica_acks` there is a fourth for what replicas have to acknowledge: acquires, retakes,
+//! the raise of a fence, counts of latches (`Lane::Grants`, otherwise the connection for commands).
+//! One connection would be enough for a server, but not for fred: it gives an error reply to
+//! SUBSCRIBE to the next command, which on a shared connection is a lock's. Renewals must not wait
+//! behind a burst of acquires, nor end with a connection that is given up because of one. The
+//! subscriber speaks RESP3, since a subscribed connection refuses other commands in RESP2; the
+//! others speak RESP2.
 //!
 //! A node is made and used inside the engine's runtime.
 
@@ -80,7 +80,7 @@ use crate::testing;
 pub(crate) enum Lane {
     Commands,
     /// For scripts whose writes replicas have to acknowledge, and for those that have to come
-    /// behind them. With `replicas` it is a connection of its own, which the WAIT under way may
+    /// behind them. With `replica_acks` it is a connection of its own, which the WAIT under way may
     /// hold up; otherwise it is that of the commands.
     Grants,
     Renewals,
@@ -289,12 +289,12 @@ impl Node {
     }
 
     /// Returns the number of answers that came to the wrong command.
-    pub(crate) fn misplaced_answers(&self) -> u64 {
+    pub(crate) fn mismatched_replies(&self) -> u64 {
         match &self.server {
-            Backend::Redis(redis) => redis.misplaced_answers(),
-            Backend::Cluster(cluster) => cluster.misplaced_answers(),
+            Backend::Redis(redis) => redis.mismatched_replies(),
+            Backend::Cluster(cluster) => cluster.mismatched_replies(),
             #[cfg(feature = "testing")]
-            Backend::Memory(memory) => memory.misplaced_answers(),
+            Backend::Memory(memory) => memory.mismatched_replies(),
         }
     }
 

@@ -23,8 +23,8 @@ use crate::foreign;
 use crate::options::Replicas;
 use crate::presence::Presence;
 
-/// The shortest pause between two attempts to connect to a server.
-pub(super) const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+/// The pause between two attempts to connect to a server.
+pub(super) const CONNECT_PAUSE: Duration = Duration::from_millis(125);
 
 /// One server and the connections to it.
 pub(crate) struct Redis {
@@ -102,7 +102,7 @@ impl Redis {
                 Err(Obstacle::Passing(failure)) => address.failed(failure),
                 Err(lasting) => return Err(lasting.into_error(&address.name)),
             }
-            sleep(wiring.settings.retry_pause(0.5).max(SHORTEST_PAUSE)).await;
+            sleep(CONNECT_PAUSE).await;
         }
     }
 
@@ -129,12 +129,12 @@ impl Redis {
             .await
             .map_err(refused)?;
         begun.0.push(Arc::clone(&renewals));
-        let grants = match wiring.settings.replicas {
+        let grants = match wiring.settings.replica_acks {
             Some(_) => connect(Role::Acknowledged, ups).await.map_err(refused)?,
             None => Arc::clone(&commands),
         };
         begun.0.push(Arc::clone(&grants));
-        if let Some(replicas) = wiring.settings.replicas {
+        if let Some(replicas) = wiring.settings.replica_acks {
             ReplicaAcks::new(Arc::clone(&grants), replicas)
                 .check()
                 .await
@@ -160,7 +160,7 @@ impl Redis {
         let commands = start(Role::Commands, ups.clone());
         let subscriber = start(Role::Subscriber, heard);
         let renewals = start(Role::Renewals, wiring.reconnected.clone());
-        let grants = match wiring.settings.replicas {
+        let grants = match wiring.settings.replica_acks {
             Some(_) => start(Role::Acknowledged, ups),
             None => Arc::clone(&commands),
         };
@@ -178,7 +178,7 @@ impl Redis {
         let presence = wiring.roll.add(links.commands.server(), wiring.part, is_up);
         links.commands.reports_to(&presence);
         Self {
-            batchers: batchers(&links, wiring.settings.replicas),
+            batchers: batchers(&links, wiring.settings.replica_acks),
             links,
             sentinels,
             presence,
@@ -197,8 +197,8 @@ impl Redis {
         self.links.commands.patience()
     }
 
-    pub(super) fn misplaced_answers(&self) -> u64 {
-        self.links.commands.misplaced_answers()
+    pub(super) fn mismatched_replies(&self) -> u64 {
+        self.links.commands.mismatched_replies()
     }
 
     /// Runs a script once. If it has to be acknowledged, the `ReplicaAck` tells when enough

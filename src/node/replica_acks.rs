@@ -277,7 +277,7 @@ mod tests {
         };
         let command_timeout = Some(Duration::from_millis(200));
         let settings = Options {
-            replicas,
+            replica_acks: replicas,
             command_timeout,
             ..Options::default()
         }

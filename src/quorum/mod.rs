@@ -25,7 +25,7 @@
 //!    when so many servers say *gone* that no majority can be left.
 //! 6. If the lock is not granted, a server that said yes gets one undo, one that said *held* none,
 //!    and one that has not answered what its answer calls for. After a [`Split`](Acquired::Split)
-//!    the line pauses for a random `retry_delay`.
+//!    the line pauses for a random time.
 //! 7. If a renewal finds the lock gone on a minority, the book asks for that vote again
 //!    (`retake.lua`), with the same field. The fence is raised there too: a rolling restart would
 //!    otherwise forget it node by node.

@@ -235,8 +235,8 @@ mod tests {
             futures_util::poll!(renewing.as_mut()).is_pending(),
             "it was sent"
         );
-        test.servers[0].go_on();
-        test.servers[0].lead_to(&crate::testing::Server::new());
+        test.servers[0].resume();
+        test.servers[0].redirect_to(&crate::testing::Server::new());
         let answer = raising.await;
         assert!(
             matches!(&answer, Outcome::Unknown(failure) if failure.reason.contains("reconnected")),

@@ -16,6 +16,7 @@ use crate::hold::{Hold, Want};
 use crate::identity::{Caller, Origin};
 use crate::key::Key;
 use crate::lines::{Arrival, CallWaiter, LineAnswer, LockRequest, Timed};
+use crate::random;
 
 /// A caller's place in a line. Dropping it leaves the line.
 struct WaiterGuard<'a> {
@@ -166,7 +167,7 @@ async fn read_inside(
                 if left.is_zero() {
                     return Err(error);
                 }
-                let pause = session.settings.retry_pause(fastrand::f64()).min(left);
+                let pause = random::retry_pause().min(left);
                 waits::pause_until(session, now + pause).await;
             }
             Err(error) => return Err(error),

@@ -92,7 +92,7 @@ impl<'a> PendingAcquire<'a> {
         // Invariant 3: nothing has been sent yet.
         let sent = session.now();
         let fences = Source::new(
-            session.settings.fencing,
+            session.settings.fence_source,
             clock::wall_micros(),
             session.quorum.nodes().len(),
         );

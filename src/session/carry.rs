@@ -19,6 +19,7 @@ use crate::key::Key;
 use crate::lease;
 use crate::line::{Effect, Event, Moment};
 use crate::lines::{CallWaiter, Head, LineAnswer, Timed, Timers, World};
+use crate::random;
 use crate::shown::Shown;
 
 impl World for Around {
@@ -47,13 +48,13 @@ impl World for Around {
             now: self.clock.now(),
             // Drawn here, so that a line stays pure: models replay it.
             chance: fastrand::f64(),
-            retry: settings.retry_pause(fastrand::f64()),
+            retry: random::retry_pause(),
+            poll: (!is_told).then(|| random::within(&settings.poll_interval)),
             recheck: lease::recheck_interval(settings.lease),
             lease: settings.lease,
             patience: settings.command_timeout,
             majority: quorum.majority(),
             round_trip: quorum.round_trip(),
-            is_told,
             counts,
             lister: quorum.lister_of(key).filter(|_| is_alone),
             hint: has_readers.then(|| lease::hint_interval(settings.lease)),
@@ -164,7 +165,7 @@ fn pass(session: &Arc<Session>, key: &Key) -> Option<Event> {
             if key.has_readers() {
                 owned
                     .quorum
-                    .withdraw(key.clone(), owned.id.to_string().into())
+                    .withdraw(key.clone(), Arc::clone(&owned.id_text))
                     .await
             } else {
                 owned.quorum.pass(key.clone()).await

@@ -142,6 +142,7 @@ pub(super) fn over(
         };
         Session {
             id,
+            id_text: id.to_string().into(),
             runner: JobRunner::new(&engine),
             engine,
             channels,
@@ -265,20 +266,12 @@ impl Session {
 
     /// Makes a session over this many servers that are never there.
     pub(super) fn over_nobodies(servers: usize) -> Arc<Self> {
-        Self::on(
-            Engine::start(std::time::Duration::ZERO, servers).expect("a thread"),
-            servers,
-        )
+        Self::on(Engine::start(servers).expect("a thread"), servers)
     }
 
     /// Makes a session over one server that is never there, as a forked process sees it.
     pub(super) fn forked() -> Arc<Self> {
-        Self::on(
-            Engine::start(std::time::Duration::ZERO, 1)
-                .expect("a thread")
-                .forked(),
-            1,
-        )
+        Self::on(Engine::start(1).expect("a thread").forked(), 1)
     }
 
     fn on(engine: Engine, servers: usize) -> Arc<Self> {

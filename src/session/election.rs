@@ -29,6 +29,7 @@ use crate::key::Key;
 use crate::lease;
 use crate::op::{KeyLeader, Proclaim};
 use crate::quorum::Settled;
+use crate::random;
 use crate::sync::Mutex;
 use crate::tasks::Stop;
 
@@ -100,7 +101,7 @@ impl Session {
 
     /// Waits before another campaign, when the servers are away.
     pub(crate) async fn pause_campaign(&self) {
-        let pause = self.settings.retry_pause(fastrand::f64());
+        let pause = random::retry_pause();
         waits::pause_until(self, self.now() + pause).await;
     }
 

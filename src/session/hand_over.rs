@@ -1,8 +1,9 @@
 //! Hands a lock over: one script releases it and takes it for the next waiter of this locker.
 //!
 //! An acquisition under contention then costs one script instead of two. It takes a deployment in
-//! which one answer decides (one server without a memory, or a cluster, and no `replicas`) and a
-//! hold that is sound (`leave.rs`). `line/turn.rs` bounds how often in a row a lock is handed over.
+//! which one answer decides (one server without a memory, or a cluster, and no `replica_acks`) and
+//! a hold that is sound (`leave.rs`). `line/turn.rs` bounds how often in a row a lock is handed
+//! over.
 //!
 //! # Order of events
 //! 1. The last guard is dropped. If the line waits for this hold and has nothing in flight, it

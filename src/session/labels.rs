@@ -33,7 +33,7 @@ async fn keep(labelling: Arc<Labelling>, session: Weak<Session>) {
         };
         session
             .quorum
-            .label(session.id.to_string().into(), Some(&session.settings.label))
+            .label(Arc::clone(&session.id_text), Some(&session.settings.label))
             .await;
         // A task that sleeps must not keep the session, and with it the connections.
         drop(session);
@@ -67,7 +67,7 @@ pub(super) fn need_label(session: &Session) {
 pub(super) async fn leave_servers(session: &Session) {
     let unlabelled = async {
         if has_labels(session) && session.labelling.is_needed.load(Ordering::Relaxed) {
-            let deleting = session.quorum.label(session.id.to_string().into(), None);
+            let deleting = session.quorum.label(Arc::clone(&session.id_text), None);
             if timeout(STRAGGLERS, deleting).await.is_err() {
                 // It would not answer the QUIT behind the deletion either: nobody waits for that.
                 return;

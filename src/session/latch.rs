@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::lease;
 use crate::op::{CountDown, LatchCall, Op, ReadLatch, SetLatch};
+use crate::random;
 
 /// How much longer than an `outage_tolerance` the server remembers the id of a call: a command may
 /// be in a buffer for as long after its last copy was sent.
@@ -112,7 +113,7 @@ where
         if waited >= session.settings.outage_tolerance {
             return Err(error.after(waited));
         }
-        let pause = session.settings.retry_pause(fastrand::f64());
+        let pause = random::retry_pause();
         waits::pause_until(&session, session.now() + pause).await;
         session.check_open()?;
     }

@@ -136,10 +136,10 @@ fn hands_over(session: &Session, hold: &Hold) -> bool {
             .any(|node| hold.is_uncertain(node));
     // A lock that is kept for its `min_hold` is not free for the next caller.
     let is_over = hold::rest(hold.kept_until(), session.now()).is_none();
-    // With `replicas`, acquires and releases are on different connections.
+    // With `replica_acks`, acquires and releases are on different connections.
     hold.claim.kind.hands_over()
         && session.quorum.hands_over()
-        && session.settings.replicas.is_none()
+        && session.settings.replica_acks.is_none()
         && is_sound
         && is_over
 }

@@ -125,7 +125,7 @@ mod tests {
     /// Makes a session without a server, and the channel of its losses.
     fn session() -> (Arc<Session>, UnboundedReceiver<Lost>) {
         let settings = Options::default().validate(1).expect("valid");
-        let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
+        let engine = Engine::start(1).expect("a thread");
         connect::over(
             engine,
             Alarm::of_process().expect("a thread"),

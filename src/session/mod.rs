@@ -14,7 +14,7 @@
 //! 4. *Held by another owner*: the line subscribes, waits for the confirmation, and asks once more,
 //!    since it has not heard a release in between. Then it waits for a message, for the end of the
 //!    holder's lease, or for a sixth of its own; in `Format::Plain`, whose clients send no
-//!    messages, for a random `retry_delay` at most.
+//!    messages, for a `poll_interval` at most.
 //! 5. *Unknown*: the book (`standing/`) undoes what the attempt may have taken, behind the acquire
 //!    on the same connection. The next attempt follows after a random pause, with another
 //!    generation.

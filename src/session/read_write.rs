@@ -35,7 +35,7 @@ pub(super) fn upgrade(key: &Key) -> Error {
 /// Returns how a reader or a writer asks that does not wait if it is refused.
 pub(super) fn among(session: &Session) -> Among {
     Among {
-        locker: session.id.to_string().into(),
+        locker: Arc::clone(&session.id_text),
         under: None,
         hint: None,
         comes: Duration::ZERO,

@@ -61,7 +61,7 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
     };
     let mut answers = session.quorum.release(&hold.claim, rest, &wakes);
     // What may yet be executed on a node is undone there as well, behind the release; with
-    // `replicas`, on another connection than the release.
+    // `replica_acks`, on another connection than the release.
     session.book.undo_uncertain(&hold);
     let mut repeated = Calls::none();
     let mut confirmations = Confirmations::new(session.quorum.nodes().len());

@@ -82,7 +82,7 @@ impl SharedSession {
         let no_thread =
             |error: std::io::Error| failed(&targets, &format!("the thread cannot start: {error}"));
         let alarm = Alarm::of_process().map_err(no_thread)?;
-        let engine = Engine::start(settings.busy_poll, targets.len()).map_err(no_thread)?;
+        let engine = Engine::start(targets.len()).map_err(no_thread)?;
         let (reply, answer) = std::sync::mpsc::sync_channel(1);
         let starting = engine.clone();
         engine.spawn(async move {
@@ -114,7 +114,7 @@ impl SharedSession {
         let no_thread =
             |error: std::io::Error| failed(&targets, &format!("the thread cannot start: {error}"));
         let alarm = Alarm::of_process().map_err(no_thread)?;
-        let engine = Engine::start(settings.busy_poll, targets.len()).map_err(no_thread)?;
+        let engine = Engine::start(targets.len()).map_err(no_thread)?;
         Ok(Self::begin_on(&engine, alarm, settings, targets))
     }
 

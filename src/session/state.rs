@@ -36,6 +36,8 @@ pub(super) const LEVELS: usize = 2 * LockKind::ALL.len() + 3;
 /// Everything that a locker's handles share.
 pub(crate) struct Session {
     pub(super) id: Uuid,
+    /// The same, as the servers see it.
+    pub(super) id_text: Arc<str>,
     pub(super) settings: Settings,
     pub(super) engine: Engine,
     pub(super) runner: JobRunner<Task>,
@@ -135,8 +137,8 @@ pub(super) struct Labelling {
 }
 
 impl Session {
-    pub(crate) fn id(&self) -> Uuid {
-        self.id
+    pub(crate) fn id(&self) -> &str {
+        &self.id_text
     }
 
     /// Returns the addresses of the servers, passwords as `***`.
@@ -157,11 +159,11 @@ impl Session {
         if self.is_forked() {
             return Stats::default();
         }
-        let misplaced_answers = self
+        let mismatched_replies = self
             .quorum
             .nodes()
             .iter()
-            .map(|node| node.misplaced_answers())
+            .map(|node| node.mismatched_replies())
             .sum();
         let tally = self.engine.tally();
         let stats = self
@@ -170,7 +172,7 @@ impl Session {
         let nodes = self.quorum.roll().nodes(self.now());
         Stats {
             nodes,
-            misplaced_answers,
+            mismatched_replies,
             latch_waiters: self.latch_waiters.load(Ordering::Relaxed),
             dropped_events: self.engine.journal().dropped(),
             ..stats

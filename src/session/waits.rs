@@ -12,6 +12,7 @@ use crate::clock::Instant;
 use crate::error::Error;
 use crate::foreign;
 use crate::line::Event;
+use crate::random;
 use crate::tasks::Stop;
 
 impl Session {
@@ -32,13 +33,11 @@ impl Session {
         }
     }
 
-    /// Waits for a `retry_delay`, but not beyond `end`, before a caller is told of a refusal, if
+    /// Waits for a random time, but not beyond `end`, before a caller is told of a refusal, if
     /// there was another one a moment ago.
     pub(crate) async fn pace_refusal(&self, end: Option<Instant>) {
         let now = self.now();
-        let pause = self
-            .refusals
-            .next(self.settings.retry_pause(fastrand::f64()), now);
+        let pause = self.refusals.next(random::retry_pause(), now);
         let pause = end.map_or(pause, |end| pause.min(now.until(end)));
         if !pause.is_zero() {
             pause_until(self, now + pause).await;

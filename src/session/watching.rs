@@ -21,6 +21,7 @@ use crate::clock::Instant;
 use crate::error::Error;
 use crate::foreign;
 use crate::key::Key;
+use crate::random;
 
 /// Has its caller read again. Ends when it is dropped.
 #[derive(Debug)]
@@ -103,7 +104,7 @@ impl KeyWatch {
             return Err(error);
         }
         self.failing = Some((since, error));
-        let pause = settings.retry_pause(fastrand::f64());
+        let pause = random::retry_pause();
         self.wait(now + pause).await;
         Ok(())
     }

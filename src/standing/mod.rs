@@ -486,7 +486,7 @@ mod tests {
         let settings = Options::default().validate(servers).expect("valid");
         let nodes = (0..servers).map(|_| Node::of_nobody(&settings)).collect();
         let quorum = Arc::new(Quorum::new(nodes, Duration::ZERO, Duration::ZERO));
-        let engine = Engine::start(Duration::ZERO, servers).expect("a thread");
+        let engine = Engine::start(servers).expect("a thread");
         Book::start(
             engine,
             quorum,
@@ -602,7 +602,12 @@ mod tests {
             list.next(now).is_none() && list.wakes_at().is_some(),
             "one waits"
         );
-        assert_eq!(book.counters.stats(&Default::default(), 0, 0).undone, 1);
+        assert_eq!(
+            book.counters
+                .stats(&Default::default(), 0, 0)
+                .undone_acquires,
+            1
+        );
         book.engine.stop();
     }
 
@@ -676,7 +681,9 @@ mod tests {
         );
         assert!(matches!(refused, Outcome::Refused(_)), "{refused:?}");
         assert_eq!(
-            book.counters.stats(&Default::default(), 0, 0).undone,
+            book.counters
+                .stats(&Default::default(), 0, 0)
+                .undone_acquires,
             0,
             "a release is no undo"
         );

@@ -154,7 +154,7 @@ impl Machine {
         self.state().is_stopped = true;
     }
 
-    pub(super) fn go_on(&self) {
+    pub(super) fn resume(&self) {
         let mut state = self.state();
         state.is_stopped = false;
         while let Some(sent) = state.waiting.pop_front() {

@@ -36,8 +36,8 @@ use super::route::Route;
 /// one](Self::flush), or restart with [older data](Self::restore); it can
 /// [lose](Self::lose_replies), [repeat](Self::duplicate_reply) and [delay](Self::delay) its
 /// answers; and its [clock](Self::set_clock_offset) can be wrong. All of that affects all lockers.
-/// The network to it can be [cut](Self::cut), or [lead](Self::lead_to) to another server, for only
-/// those lockers that connected through one [route](Self::route).
+/// The network to it can be [disconnected](Self::disconnect), or [redirected](Self::redirect_to) to
+/// another server, for only those lockers that connected through one [route](Self::route).
 ///
 /// # Suspicious re-entries
 /// If two branches of a task wait for a lock together, or release guards as if they had been inside
@@ -93,7 +93,7 @@ use super::route::Route;
 ///     let back = server.clone();
 ///     tokio::spawn(async move {
 ///         sleep(Duration::from_secs(20)).await;
-///         back.go_on();
+///         back.resume();
 ///     });
 ///     locks.get("report").lock().await?.unlock().await?;
 ///     assert!((20..22).contains(&started.elapsed().as_secs()));
@@ -166,8 +166,8 @@ impl Server {
     /// before, or if it is released in another task while others stay. The guard has been counted
     /// down by then, and one that is dropped while its thread panics does not panic again. Over
     /// other servers, such releases are only logged and counted
-    /// ([`Stats::suspicious_reentries`](crate::Stats::suspicious_reentries)). The call concerns all
-    /// lockers of the server.
+    /// ([`Stats::suspicious_reentries`](crate::stats::Stats::suspicious_reentries)). The call
+    /// concerns all lockers of the server.
     ///
     /// # Examples
     /// ```
@@ -194,14 +194,14 @@ impl Server {
     }
 
     /// Stops the server. It answers nothing, while leases run out all the same. Commands that
-    /// arrive meanwhile are executed when it [goes on](Self::go_on).
+    /// arrive meanwhile are executed when it [resumes](Self::resume).
     pub fn stop(&self) {
         self.route.machine().stop();
     }
 
-    /// Lets a stopped server go on.
-    pub fn go_on(&self) {
-        self.route.machine().go_on();
+    /// Resumes a stopped server.
+    pub fn resume(&self) {
+        self.route.machine().resume();
     }
 
     /// Restarts the server: it loses all data, and all lockers reconnect.
@@ -263,7 +263,7 @@ impl Server {
     ///
     /// The copy arrives in place of the answer to the next command on that connection. The outcome
     /// of that command, and of others under way, is then unknown, and the locker gives up the
-    /// connection. See [`Stats::misplaced_answers`](crate::Stats::misplaced_answers).
+    /// connection. See [`Stats::mismatched_replies`](crate::stats::Stats::mismatched_replies).
     pub fn duplicate_reply(&self) {
         self.route.machine().duplicate_reply();
     }
@@ -375,7 +375,7 @@ impl Server {
     ///     let one = Locker::builder().memory(&far).connect().await?;
     ///     let other = Locker::builder().memory(&server).connect().await?;
     ///     let guard = one.get("report").lock().await?;
-    ///     far.cut();
+    ///     far.disconnect();
     ///     let next = other.get("report").lock().await?;
     ///     assert!(guard.is_lost());
     ///     next.unlock().await
@@ -389,21 +389,21 @@ impl Server {
         }
     }
 
-    /// Cuts the network to the server. Commands, answers and messages are held until the network is
-    /// [mended](Self::mend), as on a connection that no end gives up.
-    pub fn cut(&self) {
+    /// Disconnects the network to the server. Commands, answers and messages are held until it is
+    /// [reconnected](Self::reconnect), as on a connection that neither end gives up.
+    pub fn disconnect(&self) {
         self.route.cut();
     }
 
-    /// Mends the network: everything that was held arrives, in its order.
-    pub fn mend(&self) {
+    /// Reconnects the network: everything that was held arrives, in its order.
+    pub fn reconnect(&self) {
         self.route.mend();
     }
 
-    /// Makes the address lead to another server, as when a DNS name or a proxy is changed. Lockers
+    /// Redirects the address to another server, as when a DNS name or a proxy is changed. Lockers
     /// that are connected through it reconnect, to that server. From now on every method of this
     /// `Server` affects that one.
-    pub fn lead_to(&self, other: &Self) {
+    pub fn redirect_to(&self, other: &Self) {
         self.route.lead_to(&other.route.machine());
     }
 
@@ -419,7 +419,7 @@ impl Server {
         connection
     }
 
-    pub(crate) fn disconnect(&self, connection: u64) {
+    pub(crate) fn hang_up(&self, connection: u64) {
         self.route.disconnect(connection);
     }
 

@@ -43,7 +43,7 @@ pub(super) struct Wheel {
 struct Rhythm {
     grid: Duration,
     command_timeout: Duration,
-    renewal_failures: u32,
+    renewal_attempts: u32,
 }
 
 /// One hold in the wheel. It does not keep the hold alive.
@@ -81,7 +81,7 @@ impl Wheel {
         let rhythm = Rhythm {
             grid: lease::grid(settings.lease),
             command_timeout: settings.command_timeout,
-            renewal_failures: settings.renewal_failures,
+            renewal_attempts: settings.renewal_attempts,
         };
         let schedule = Schedule::new(rhythm.grid);
         let entries = HashMap::default();
@@ -393,7 +393,7 @@ impl Rhythm {
             } else {
                 hold.tick_failed()
             };
-            if failed >= self.renewal_failures {
+            if failed >= self.renewal_attempts {
                 hold.lose(Loss::RenewalFailed);
                 notes.push((hold, Note::FailedLast));
                 return Tended::Leave;
@@ -445,7 +445,7 @@ impl Rhythm {
     }
 
     fn interval(self, hold: &Hold) -> Duration {
-        lease::tick_interval(hold.trusted_lease(), self.renewal_failures)
+        lease::tick_interval(hold.trusted_lease(), self.renewal_attempts)
     }
 }
 

@@ -38,7 +38,7 @@ fn child(task: &str, url: &str, keys: &[&str], rounds: usize, out: &Path) -> Com
 
 /// Returns a path in the temporary directory that nothing else uses.
 pub fn scratch(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("lockhound-{name}-{}", lockhound::Uuid::new_v4()))
+    std::env::temp_dir().join(format!("lockhound-{name}-{}", uuid::Uuid::new_v4()))
 }
 
 /// Returns what a child has to do: its task, the address, the keys, the number of rounds, and where

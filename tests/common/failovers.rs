@@ -448,7 +448,7 @@ pub async fn under_load_with_acknowledgements(failover: Failover) -> Duration {
         let builder = group
             .builder(LEASE)
             .command_timeout(COMMAND_TIMEOUT)
-            .replicas(1, ms(200));
+            .replica_acks(1, ms(200));
         lockers.push(builder.connect().await.unwrap());
     }
     let load = load(&lockers, &names, &over);

@@ -42,7 +42,7 @@ pub use server::Server;
 
 /// Returns a name that no other test uses.
 pub fn key() -> String {
-    format!("test:{}", lockhound::Uuid::new_v4())
+    format!("test:{}", uuid::Uuid::new_v4())
 }
 
 /// Prints a line past libtest, which hides what a passing test prints.

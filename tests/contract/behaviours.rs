@@ -109,9 +109,10 @@ pub struct Chosen {
 
 impl From<Format> for Chosen {
     fn from(format: Format) -> Self {
-        let by: fn(LockerBuilder) -> LockerBuilder = match format {
-            Format::Redisson => |builder| builder.format(Format::Redisson),
-            Format::Plain => |builder| builder.format(Format::Plain),
+        let by: fn(LockerBuilder) -> LockerBuilder = if format == Format::Plain {
+            |builder| builder.format(Format::Plain)
+        } else {
+            |builder| builder.format(Format::Redisson)
         };
         Self { by, prefix: "" }
     }
@@ -868,10 +869,7 @@ pub async fn a_leader_leads_alone_and_observers_see_it(on: Deployment) {
         (leader.term(), leader.value()),
         (Some(leadership.term()), Some("again"))
     );
-    assert!(
-        leader.owner().starts_with(&one.id().to_string()),
-        "{leader:?}"
-    );
+    assert!(leader.owner().starts_with(one.id()), "{leader:?}");
     let term = leadership.term();
     let waiting = tokio::spawn(async move { there.campaign("second").await });
     eventually(ms(5_000), "it waits", || two.stats().waiters == 1).await;

@@ -539,7 +539,7 @@ async fn several_locks_of_several_slots_are_taken_all_or_none() {
     let keys: Vec<_> = (0..3)
         .map(|master| keys_of(&cluster, master).next().unwrap())
         .collect();
-    let all = one.all(&keys).lock().await.unwrap();
+    let all = one.multi(&keys).lock().await.unwrap();
     for key in &keys {
         assert!(two.get(key).try_lock().await.unwrap().is_none());
     }
@@ -547,7 +547,7 @@ async fn several_locks_of_several_slots_are_taken_all_or_none() {
     for taken in &keys {
         let other = two.get(taken).lock().await.unwrap();
         assert!(
-            one.all(&keys).try_lock().await.unwrap().is_none(),
+            one.multi(&keys).try_lock().await.unwrap().is_none(),
             "one of them is held"
         );
         other.unlock().await.unwrap();
@@ -562,7 +562,7 @@ async fn several_locks_of_several_slots_are_taken_all_or_none() {
     for (locks, turn) in [(&one, 0), (&two, 1), (&one, 2), (&two, 0)] {
         let mut keys = keys.clone();
         keys.rotate_left(turn);
-        let lock = locks.all(&keys).owned_by(Owner::new());
+        let lock = locks.multi(&keys).owned_by(Owner::new());
         orders.push(tokio::spawn(async move {
             for _ in 0..10 {
                 lock.lock().await.unwrap().unlock().await.unwrap();

@@ -13,7 +13,7 @@ use crate::common::rights;
 use crate::common::sentinel::Sentinels;
 use crate::common::several::{over, servers, settled};
 use crate::common::{Server, builder, eventually, key, locker, machine, ms, soon};
-use lockhound::{Error, Fencing, Locker};
+use lockhound::{Error, FenceSource, Locker};
 use lockhound_doctor::{
     self as doctor, Answer, Finding, Forgets, Promise, Report, Role, ServerReport,
 };
@@ -64,15 +64,15 @@ async fn a_server_without_persistence_keeps_all_promises_but_restart() {
     assert_answers(
         &report,
         [
-            (Promise::Locking, Answer::Yes),
-            (Promise::FaultTolerance, Answer::Moot),
-            (Promise::Exclusion, Answer::Yes),
-            (Promise::Restart, Answer::No),
-            (Promise::Failover, Answer::Moot),
-            (Promise::Eviction, Answer::Yes),
-            (Promise::Wakeups, Answer::Yes),
-            (Promise::Fences, Answer::Yes),
-            (Promise::Inspection, Answer::Yes),
+            (Promise::Locking, Answer::Kept),
+            (Promise::FaultTolerance, Answer::NotApplicable),
+            (Promise::Exclusion, Answer::Kept),
+            (Promise::Restart, Answer::Broken),
+            (Promise::Failover, Answer::NotApplicable),
+            (Promise::Eviction, Answer::Kept),
+            (Promise::Wakeups, Answer::Kept),
+            (Promise::Fences, Answer::Kept),
+            (Promise::Inspection, Answer::Kept),
         ],
     );
     assert!(!report.is_ok() && report.keeps(Promise::Locking) && !report.keeps(Promise::Restart));
@@ -123,23 +123,23 @@ async fn each_persistence_setting_is_reported_with_what_a_crash_loses() {
         (
             &[("save", "3600 1")][..],
             Forgets::SinceSnapshot,
-            Answer::No,
+            Answer::Broken,
         ),
         (
             &[("appendonly", "yes"), ("appendfsync", "no")],
             Forgets::Unwritten,
-            Answer::No,
+            Answer::Broken,
         ),
         (
             &[("appendfsync", "everysec")],
             Forgets::LastSeconds,
-            Answer::No,
+            Answer::Broken,
         ),
-        (&[("appendfsync", "always")], Forgets::Nothing, Answer::Yes),
+        (&[("appendfsync", "always")], Forgets::Nothing, Answer::Kept),
         (
             &[("no-appendfsync-on-rewrite", "yes")],
             Forgets::Unwritten,
-            Answer::No,
+            Answer::Broken,
         ),
     ] {
         settings
@@ -163,8 +163,8 @@ async fn a_server_that_may_evict_locks_is_reported_with_its_policy() {
         assert_answers(
             &report,
             [
-                (Promise::Eviction, Answer::No),
-                (Promise::Locking, Answer::Yes),
+                (Promise::Eviction, Answer::Broken),
+                (Promise::Locking, Answer::Kept),
             ],
         );
         let said = said(&report, Promise::Eviction);
@@ -188,7 +188,7 @@ async fn the_number_of_replicas_is_compared_with_the_option() {
     .await;
     let wanting = async |count| {
         builder(&server.url(), ms(30_000))
-            .replicas(count, ms(2_000))
+            .replica_acks(count, ms(2_000))
             .connect()
             .await
             .unwrap()
@@ -197,8 +197,8 @@ async fn the_number_of_replicas_is_compared_with_the_option() {
     assert_answers(
         &without,
         [
-            (Promise::Failover, Answer::No),
-            (Promise::Locking, Answer::Yes),
+            (Promise::Failover, Answer::Broken),
+            (Promise::Locking, Answer::Kept),
         ],
     );
     let found = only(&without).replicas.known().unwrap();
@@ -212,19 +212,19 @@ async fn the_number_of_replicas_is_compared_with_the_option() {
         &with_one,
         [
             (Promise::Failover, Answer::Unknown),
-            (Promise::Locking, Answer::Yes),
+            (Promise::Locking, Answer::Kept),
         ],
     );
     assert_eq!(only(&with_one).acknowledging, Finding::Known(1));
     let with_two = examine(&wanting(2).await).await.unwrap();
-    assert_answers(&with_two, [(Promise::Locking, Answer::No)]);
+    assert_answers(&with_two, [(Promise::Locking, Answer::Broken)]);
     assert!(
         said(&with_two, Promise::Locking).contains("1 of 2 replicas acknowledge"),
         "{with_two}"
     );
     server.command::<()>(&["CONFIG", "SET", "min-replicas-to-write", "2"]);
     let refused = examine(&locker(&server).await).await.unwrap();
-    assert_answers(&refused, [(Promise::Locking, Answer::No)]);
+    assert_answers(&refused, [(Promise::Locking, Answer::Broken)]);
     assert!(
         said(&refused, Promise::Locking).contains("min-replicas-to-write"),
         "{refused}"
@@ -233,7 +233,7 @@ async fn the_number_of_replicas_is_compared_with_the_option() {
     assert_answers(
         &on_replica,
         [
-            (Promise::Locking, Answer::No),
+            (Promise::Locking, Answer::Broken),
             (Promise::Exclusion, Answer::Unknown),
         ],
     );
@@ -301,15 +301,15 @@ async fn the_report_has_an_entry_for_each_master_of_a_cluster() {
     assert_answers(
         &report,
         [
-            (Promise::Locking, Answer::Yes),
-            (Promise::FaultTolerance, Answer::Yes),
-            (Promise::Exclusion, Answer::Yes),
-            (Promise::Restart, Answer::No),
-            (Promise::Failover, Answer::No),
-            (Promise::Eviction, Answer::Yes),
-            (Promise::Wakeups, Answer::Yes),
-            (Promise::Fences, Answer::Yes),
-            (Promise::Inspection, Answer::Yes),
+            (Promise::Locking, Answer::Kept),
+            (Promise::FaultTolerance, Answer::Kept),
+            (Promise::Exclusion, Answer::Kept),
+            (Promise::Restart, Answer::Broken),
+            (Promise::Failover, Answer::Broken),
+            (Promise::Eviction, Answer::Kept),
+            (Promise::Wakeups, Answer::Kept),
+            (Promise::Fences, Answer::Kept),
+            (Promise::Inspection, Answer::Kept),
         ],
     );
     let named: BTreeMap<_, _> = report
@@ -349,7 +349,7 @@ async fn the_report_has_an_entry_for_each_master_of_a_cluster() {
     );
     let replicated = cluster
         .builder(ms(30_000))
-        .replicas(1, ms(2_000))
+        .replica_acks(1, ms(2_000))
         .connect()
         .await
         .unwrap();
@@ -363,8 +363,8 @@ async fn the_report_has_an_entry_for_each_master_of_a_cluster() {
     assert_answers(
         &report,
         [
-            (Promise::FaultTolerance, Answer::No),
-            (Promise::Locking, Answer::Yes),
+            (Promise::FaultTolerance, Answer::Broken),
+            (Promise::Locking, Answer::Kept),
         ],
     );
     assert!(
@@ -396,8 +396,8 @@ async fn the_report_has_an_entry_for_each_master_of_a_cluster() {
     assert_answers(
         &report,
         [
-            (Promise::FaultTolerance, Answer::No),
-            (Promise::Locking, Answer::Yes),
+            (Promise::FaultTolerance, Answer::Broken),
+            (Promise::Locking, Answer::Kept),
         ],
     );
     assert!(
@@ -415,8 +415,8 @@ async fn the_report_has_an_entry_for_each_master_of_a_cluster() {
     assert_answers(
         &report,
         [
-            (Promise::Locking, Answer::No),
-            (Promise::FaultTolerance, Answer::No),
+            (Promise::Locking, Answer::Broken),
+            (Promise::FaultTolerance, Answer::Broken),
         ],
     );
     let said = said(&report, Promise::Locking);
@@ -424,7 +424,7 @@ async fn the_report_has_an_entry_for_each_master_of_a_cluster() {
         said.contains("refused") && said.contains("cluster_state:fail"),
         "{said}"
     );
-    assert_eq!(locks.stats().misplaced_answers, 0);
+    assert_eq!(locks.stats().mismatched_replies, 0);
 }
 
 #[tokio::test]
@@ -485,7 +485,7 @@ async fn a_right_missing_on_one_master_of_a_cluster_is_the_only_one_reported() {
             let answer = if promise == Promise::Exclusion {
                 Answer::Unknown
             } else {
-                Answer::No
+                Answer::Broken
             };
             assert_answers(&report, [(promise, answer)]);
         }
@@ -497,7 +497,7 @@ async fn a_right_missing_on_one_master_of_a_cluster_is_the_only_one_reported() {
         "nothing is written"
     );
     assert!(!format!("{:?}", examine(&locks).await).contains("t0p-secret"));
-    assert_eq!(locks.stats().misplaced_answers, 0);
+    assert_eq!(locks.stats().mismatched_replies, 0);
 }
 
 #[tokio::test]
@@ -512,7 +512,7 @@ async fn a_cluster_that_cannot_be_reached_is_an_entry_of_the_report() {
     assert_answers(
         &report,
         [
-            (Promise::Locking, Answer::No),
+            (Promise::Locking, Answer::Broken),
             (Promise::Exclusion, Answer::Unknown),
         ],
     );
@@ -652,10 +652,10 @@ async fn a_missing_right_is_the_only_one_reported() {
 /// The server has to vote first, for which its memory is written.
 #[tokio::test]
 async fn a_server_that_remembers_votes_with_the_rights_it_needs() {
-    for (count, fencing) in [
-        (1, Fencing::Lockhound),
-        (1, Fencing::Redisson),
-        (3, Fencing::Lockhound),
+    for (count, source) in [
+        (1, FenceSource::Counters),
+        (1, FenceSource::RedissonTokens),
+        (3, FenceSource::Counters),
     ] {
         let servers = servers(count);
         let over = |address: &dyn Fn(&Server) -> String| {
@@ -665,7 +665,7 @@ async fn a_server_that_remembers_votes_with_the_rights_it_needs() {
             nodes
                 .lease(ms(1_000))
                 .restart_quarantine(ms(1_000))
-                .fencing(fencing)
+                .fence_source(source)
         };
         let told = over(&Server::url)
             .connect_lazy()
@@ -683,7 +683,7 @@ async fn a_server_that_remembers_votes_with_the_rights_it_needs() {
         let locks = over(&as_app).connect().await.unwrap();
         let guard = soon(ms(10_000), locks.get("app:42").lock()).await;
         guard
-            .unwrap_or_else(|| panic!("{count} with {fencing:?} do not vote"))
+            .unwrap_or_else(|| panic!("{count} with {source:?} do not vote"))
             .unwrap()
             .unlock()
             .await
@@ -717,8 +717,8 @@ async fn a_right_missing_for_waiting_lists_is_reported_and_breaks_no_promise() {
         assert_answers(
             &report,
             [
-                (Promise::Locking, Answer::Yes),
-                (Promise::Wakeups, Answer::Yes),
+                (Promise::Locking, Answer::Kept),
+                (Promise::Wakeups, Answer::Kept),
             ],
         );
     }
@@ -731,7 +731,7 @@ async fn the_right_to_wait_is_needed_with_replicas() {
     permit(&server, all().chain(["+wait"]));
     let locks = Locker::builder()
         .node(as_app(&server))
-        .replicas(1, ms(20))
+        .replica_acks(1, ms(20))
         .connect()
         .await
         .unwrap();
@@ -782,10 +782,10 @@ async fn what_a_restricted_user_may_not_ask_is_unknown_and_names_the_missing_rig
     assert_answers(
         &of_lock,
         [
-            (Promise::Locking, Answer::Yes),
-            (Promise::Exclusion, Answer::Yes),
-            (Promise::Wakeups, Answer::Yes),
-            (Promise::Inspection, Answer::Yes),
+            (Promise::Locking, Answer::Kept),
+            (Promise::Exclusion, Answer::Kept),
+            (Promise::Wakeups, Answer::Kept),
+            (Promise::Inspection, Answer::Kept),
             (Promise::Restart, Answer::Unknown),
             (Promise::Failover, Answer::Unknown),
             (Promise::Eviction, Answer::Unknown),
@@ -801,7 +801,7 @@ async fn what_a_restricted_user_may_not_ask_is_unknown_and_names_the_missing_rig
     assert_answers(
         &with_info,
         [
-            (Promise::Eviction, Answer::Yes),
+            (Promise::Eviction, Answer::Kept),
             (Promise::Restart, Answer::Unknown),
         ],
     );
@@ -846,8 +846,8 @@ async fn names_are_examined_with_the_prefix_of_the_locker() {
         assert_answers(
             &report,
             [
-                (Promise::Locking, Answer::Yes),
-                (Promise::Wakeups, Answer::Yes),
+                (Promise::Locking, Answer::Kept),
+                (Promise::Wakeups, Answer::Kept),
             ],
         );
     }
@@ -878,8 +878,8 @@ async fn servers_that_are_down_or_frozen_are_entries_of_the_report() {
     assert_answers(
         &report,
         [
-            (Promise::Locking, Answer::Yes),
-            (Promise::FaultTolerance, Answer::No),
+            (Promise::Locking, Answer::Kept),
+            (Promise::FaultTolerance, Answer::Broken),
         ],
     );
     servers[2].stop();
@@ -899,7 +899,7 @@ async fn servers_that_are_down_or_frozen_are_entries_of_the_report() {
     assert_answers(
         &report,
         [
-            (Promise::Locking, Answer::No),
+            (Promise::Locking, Answer::Broken),
             (Promise::Exclusion, Answer::Unknown),
         ],
     );
@@ -961,7 +961,11 @@ async fn a_wrong_clock_is_reported_and_judged_for_fences() {
         return;
     };
     let locks = locker(&server).await;
-    for (offset_ms, answer) in [(5_000, Answer::No), (-5_000, Answer::Yes), (0, Answer::Yes)] {
+    for (offset_ms, answer) in [
+        (5_000, Answer::Broken),
+        (-5_000, Answer::Kept),
+        (0, Answer::Kept),
+    ] {
         server.set_clock(offset_ms);
         let report = examine(&locks).await.unwrap();
         let clock = only(&report).clock.known().unwrap();
@@ -1021,7 +1025,7 @@ async fn an_examination_writes_nothing_and_leaves_no_connection() {
             server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]),
             Vec::<String>::new()
         );
-        assert_eq!(locks.stats().misplaced_answers, 0);
+        assert_eq!(locks.stats().mismatched_replies, 0);
         locks.close().await;
     }
     assert!(guard.check().is_ok());
@@ -1112,8 +1116,8 @@ mod in_memory {
         assert_answers(
             &report,
             [
-                (Promise::Locking, Answer::No),
-                (Promise::Restart, Answer::Yes),
+                (Promise::Locking, Answer::Broken),
+                (Promise::Restart, Answer::Kept),
             ],
         );
         assert!(report.servers.iter().all(|server| {
@@ -1137,8 +1141,8 @@ mod in_memory {
         assert_answers(
             &report,
             [
-                (Promise::Locking, Answer::Yes),
-                (Promise::FaultTolerance, Answer::No),
+                (Promise::Locking, Answer::Kept),
+                (Promise::FaultTolerance, Answer::Broken),
             ],
         );
     }
@@ -1182,7 +1186,7 @@ async fn each_right_is_missed(
             let locks_without = removed.starts_with('&')
                 || heading == "Elections"
                 || heading == "Read-write locks" && removed.contains("lockhound_");
-            assert_eq!(answer == Answer::Yes, locks_without, "{removed}\n{report}");
+            assert_eq!(answer == Answer::Kept, locks_without, "{removed}\n{report}");
         }
     }
 }

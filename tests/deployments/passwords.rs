@@ -145,8 +145,8 @@ async fn a_server_takes_every_user_and_password() {
             let [user, password] = login.encoded();
             let by_url =
                 Locker::builder().node(format!("redis://{user}:{password}@127.0.0.1:{port}"));
-            // With `replicas` there is a connection more.
-            let by_url = assert_locks(by_url.replicas(1, ms(2_000)), login).await;
+            // With `replica_acks` there is a connection more.
+            let by_url = assert_locks(by_url.replica_acks(1, ms(2_000)), login).await;
             let report = lockhound_doctor::examine(&by_url).await.unwrap();
             assert_eq!(report.servers[0].failure, None, "{:?}", login.password);
             let by_provider = Locker::builder()

@@ -25,7 +25,7 @@ async fn with_replicas(count: usize) -> (Server, Vec<Server>) {
 
 async fn locker(server: &Server, count: u32, timeout: Duration) -> Locker {
     builder(&server.url(), ms(10_000))
-        .replicas(count, timeout)
+        .replica_acks(count, timeout)
         .connect()
         .await
         .unwrap()
@@ -200,7 +200,7 @@ async fn a_renewal_that_too_few_replicas_acknowledge_fails() {
     let (server, replicas) = with_replicas(1).await;
     let lease = ms(1_500);
     let locks = builder(&server.url(), lease)
-        .replicas(1, ms(70))
+        .replica_acks(1, ms(70))
         .connect()
         .await
         .unwrap();
@@ -242,7 +242,7 @@ async fn a_renewal_that_too_few_replicas_acknowledge_fails() {
 async fn a_lock_that_is_gone_is_lost_whatever_replicas_acknowledge() {
     let ((server, replicas), key) = (with_replicas(1).await, key());
     let locks = builder(&server.url(), ms(1_500))
-        .replicas(1, ms(70))
+        .replica_acks(1, ms(70))
         .connect()
         .await
         .unwrap();
@@ -411,7 +411,7 @@ async fn a_wait_after_a_reconnect_acknowledges_no_earlier_acquire() {
     for _ in 0..8 {
         lockers.push(
             builder(&proxy.url(), ms(10_000))
-                .replicas(1, ms(3))
+                .replica_acks(1, ms(3))
                 .connect()
                 .await
                 .unwrap(),
@@ -463,7 +463,7 @@ async fn an_undo_is_executed_after_its_acquire() {
     let ((server, _replicas), key) = (with_replicas(1).await, key());
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(10_000))
-        .replicas(1, ms(100))
+        .replica_acks(1, ms(100))
         .connect()
         .await
         .unwrap();
@@ -509,7 +509,7 @@ async fn an_undo_is_executed_after_its_acquire() {
 async fn a_wait_delays_an_undo_at_most_once_and_a_release_never() {
     let ((server, replicas), held, refused) = (with_replicas(1).await, key(), key());
     let locks = builder(&server.url(), ms(10_000))
-        .replicas(1, ms(400))
+        .replica_acks(1, ms(400))
         .connect()
         .await
         .unwrap();
@@ -558,7 +558,10 @@ async fn quorum(count: usize, lease: Duration) -> (Vec<(Server, Server)>, Locker
 #[tokio::test]
 async fn over_several_servers_a_vote_counts_once_its_replicas_acknowledge() {
     let (pairs, builder) = quorum(3, ms(10_000)).await;
-    let (locks, key) = (builder.replicas(1, ms(600)).connect().await.unwrap(), key());
+    let (locks, key) = (
+        builder.replica_acks(1, ms(600)).connect().await.unwrap(),
+        key(),
+    );
     // The servers learn the scripts: an EVAL after a NOSCRIPT would come behind the WAIT, and after
     // the release.
     locks
@@ -608,7 +611,7 @@ async fn a_vote_acquired_again_behind_a_wait_is_released_too() {
     let (pairs, builder) = quorum(3, ms(3_000)).await;
     let locks = builder
         .command_timeout(ms(300))
-        .replicas(1, ms(250))
+        .replica_acks(1, ms(250))
         .connect()
         .await
         .unwrap();
@@ -656,12 +659,12 @@ async fn options_that_contradict_each_other_name_both_values() {
     let refusal = async |timeout| {
         let builder = builder(&server.url(), ms(10_000))
             .command_timeout(ms(500))
-            .replicas(2, timeout);
+            .replica_acks(2, timeout);
         builder.connect().await.expect_err("refused").to_string()
     };
     let error = refusal(ms(500)).await;
     assert!(
-        error.contains("replicas: 500ms") && error.contains("command_timeout = 500ms"),
+        error.contains("replica_acks: 500ms") && error.contains("command_timeout = 500ms"),
         "{error}"
     );
     let error = refusal(Duration::ZERO).await;
@@ -676,7 +679,7 @@ async fn connect_reports_a_user_without_the_right_to_wait() {
     let server = Server::start_with(&["--user", "half", "on", ">pw", "~*", "&*", "+@all", "-wait"]);
     let url = format!("redis://half:pw@127.0.0.1:{}", server.port());
     let error = builder(&url, ms(10_000))
-        .replicas(1, ms(50))
+        .replica_acks(1, ms(50))
         .connect()
         .await
         .expect_err("refused");
@@ -708,7 +711,7 @@ async fn a_replica_whose_clock_is_ahead_frees_a_lock_early_that_it_acknowledged(
     .await;
     let (locks, key) = (
         builder(&master.url(), ms(4_000))
-            .replicas(1, ms(200))
+            .replica_acks(1, ms(200))
             .connect()
             .await
             .unwrap(),
@@ -730,7 +733,7 @@ async fn acknowledgement_by_replicas_needs_no_right_to_ping() {
     ]);
     let url = format!("redis://half:pw@127.0.0.1:{}", server.port());
     let locks = builder(&url, ms(10_000))
-        .replicas(1, ms(500))
+        .replica_acks(1, ms(500))
         .connect()
         .await
         .unwrap();

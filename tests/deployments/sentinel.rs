@@ -72,7 +72,7 @@ async fn an_unreplicated_lock_may_have_two_holders_until_the_next_renewal_and_an
     let locks = group.builder(lease).connect().await.unwrap();
     let careful = group
         .builder(lease)
-        .replicas(1, ms(200))
+        .replica_acks(1, ms(200))
         .connect()
         .await
         .unwrap();

@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::common::polls::poll_times;
 use crate::common::{Server, eventually, key, locker, locker_with, soon};
 use crate::{LONG, SHORT, SOON, campaigns, elected};
-use lockhound::{Error, Format, LockKind, Locker, Loss};
+use lockhound::stats::LockKind;
+use lockhound::{Error, Format, Locker, Loss};
 
 #[tokio::test]
 async fn one_candidate_leads_and_the_next_one_when_it_resigns() {

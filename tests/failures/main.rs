@@ -8,7 +8,7 @@ mod common;
 mod faults;
 mod isolation;
 mod losses;
-mod misplaced;
+mod mismatched;
 mod outages;
 mod races;
 mod refusals;

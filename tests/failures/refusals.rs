@@ -92,6 +92,7 @@ async fn in_state(
             Err(Error::Server {
                 kind: found,
                 source,
+                ..
             }),
         ) if kind == found => {
             assert!(source.to_string().contains(name), "{name}: {source}");

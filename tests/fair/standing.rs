@@ -2,7 +2,8 @@
 
 use crate::common::{Server, builder, key, locker, ms, soon};
 use crate::{SOON, granted, placed, wait_for};
-use lockhound::{Error, Format, LockKind, Locker};
+use lockhound::stats::LockKind;
+use lockhound::{Error, Format, Locker};
 
 #[tokio::test]
 async fn a_fair_lock_is_counted_by_its_kind() {

@@ -90,7 +90,7 @@ fn builder(urls: impl IntoIterator<Item = String>) -> LockerBuilder {
         .fold(Locker::builder(), |builder, url| builder.node(url));
     nodes
         .lease(RECHECK * 6)
-        .renewal_failures(14)
+        .renewal_attempts(14)
         .command_timeout(ms(250))
         .restart_quarantine(Duration::ZERO)
 }
@@ -267,7 +267,9 @@ async fn an_ordinary_day() {
         stage.lock(&stage.key()).run(|_| async { 7 }).await.unwrap(),
         7
     );
-    let several = locks.all([stage.key(), stage.key()]).owned_by(Owner::new());
+    let several = locks
+        .multi([stage.key(), stage.key()])
+        .owned_by(Owner::new());
     several.lock().await.unwrap().unlock().await.unwrap();
     drop(several.lock().await.unwrap());
     // A grant that is lost before its caller takes it, since its future is not polled.
@@ -315,7 +317,7 @@ async fn an_ordinary_day() {
         Err(Error::Config(_))
     ));
     assert!(matches!(
-        locks.all([""]).owned_by(Owner::new()).lock().await,
+        locks.multi([""]).owned_by(Owner::new()).lock().await,
         Err(Error::Config(_))
     ));
     let kept = stage.lock(&stage.key()).min_hold(ms(500));
@@ -336,7 +338,7 @@ async fn guards_of_a_task_that_unwinds() {
     );
     let (awaited, several) = (
         stage.lock(held.key().as_str()),
-        stage.locks.all([stage.key(), stage.key()]),
+        stage.locks.multi([stage.key(), stage.key()]),
     );
     let locks = stage.locks.clone();
     let task = tokio::spawn(async move {
@@ -607,7 +609,7 @@ async fn a_renewal_out_of_turn() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     // The next tick is three seconds away.
-    let stage = Stage::over(vec![server], builder([proxy.url()]).renewal_failures(2)).await;
+    let stage = Stage::over(vec![server], builder([proxy.url()]).renewal_attempts(2)).await;
     let key = stage.key();
     let held = stage.peer.get(&key).lock().await.unwrap();
     let lock = stage.lock(&key);
@@ -953,7 +955,11 @@ async fn replicas_are_away() {
         server.has_replicas(1)
     })
     .await;
-    let acknowledged = |url| builder([url]).command_timeout(ms(550)).replicas(1, ms(200));
+    let acknowledged = |url| {
+        builder([url])
+            .command_timeout(ms(550))
+            .replica_acks(1, ms(200))
+    };
     replica.stop();
     // It has acknowledged all that was written before.
     server.command::<()>(&["SET", &key(), "1"]);
@@ -1018,7 +1024,7 @@ async fn replies_are_lost() {
     meddler.spoil_one_in(3);
     let lock = stage.lock(&stage.key());
     let found = async {
-        while stage.locks.stats().misplaced_answers == 0 {
+        while stage.locks.stats().mismatched_replies == 0 {
             drop(lock.try_lock().await);
         }
     };
@@ -1038,7 +1044,7 @@ async fn a_server_forgets() {
     let cautious = |urls: Vec<String>| {
         builder(urls)
             .lease(lease)
-            .renewal_failures(2)
+            .renewal_attempts(2)
             .restart_quarantine(lease)
     };
     let locks = cautious(urls.clone()).connect().await.unwrap();

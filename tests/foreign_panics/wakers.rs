@@ -172,7 +172,7 @@ async fn every_call_of_a_task_whose_waker_panics_has_its_answer() {
     let locks = sickly("connect", locker(&server)).await;
     let (one, other) = (key(), key());
     let lock = locks.get(&one).owned_by(Owner::new());
-    let all = locks.all([&one[..], &other[..]]).owned_by(Owner::new());
+    let all = locks.multi([&one[..], &other[..]]).owned_by(Owner::new());
     for _ in 0..3 {
         sickly(
             "unlock",
@@ -402,7 +402,7 @@ async fn a_waker_that_panics_when_it_is_cloned_leaves_nothing_behind() {
     let owner = Owner::new();
     let (lock, all) = (
         locks.get(&one).owned_by(owner.clone()),
-        locks.all([&one[..], &other[..]]).owned_by(Owner::new()),
+        locks.multi([&one[..], &other[..]]).owned_by(Owner::new()),
     );
     let names = [one.clone(), other.clone(), held.clone()];
     let foreign = locks
@@ -459,7 +459,7 @@ async fn a_waker_that_panics_when_it_is_cloned_leaves_nothing_behind() {
         })
         .await;
         assert!(late.unwrap().is_none());
-        let waiting = locks.all([&held[..], &one[..]]).owned_by(Owner::new());
+        let waiting = locks.multi([&held[..], &one[..]]).owned_by(Owner::new());
         let late = at_each_clone("the end of its time, of several", async || {
             waiting.try_lock_for(ms(100))
         })

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use lockhound::stats::{Attempts, CallOutcome};
 use lockhound::testing::Server;
-use lockhound::{Attempts, CallOutcome, Error, Locker, MultiLock, Owner};
+use lockhound::{Error, Locker, MultiLock, Owner};
 use tokio::time::{sleep, timeout};
 
 use super::{key, ms, over, servers};
@@ -33,7 +34,7 @@ fn only(before: &Attempts, locks: &Locker, outcome: CallOutcome, calls: u64) {
 }
 
 fn several(locks: &Locker, name: &str) -> MultiLock {
-    locks.all([name.to_owned(), key()])
+    locks.multi([name.to_owned(), key()])
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,7 +81,7 @@ async fn each_call_of_each_kind_ends_with_one_outcome() {
         lock.try_lock().await.unwrap().unwrap(),
     ];
     locks
-        .all([&name])
+        .multi([&name])
         .lock()
         .await
         .unwrap()
@@ -135,7 +136,7 @@ async fn each_call_of_each_kind_ends_with_one_outcome() {
 
     assert!(matches!(locks.get("").lock().await, Err(Error::Config(_))));
     assert!(matches!(
-        locks.all([&name, &name]).run(|_| async {}).await,
+        locks.multi([&name, &name]).run(|_| async {}).await,
         Err(Error::Config(_))
     ));
     assert!(

@@ -43,7 +43,7 @@ async fn a_lock_is_retaken_on_a_server_that_lost_it() {
         assert!(
             server
                 .holder(&name)
-                .is_some_and(|holder| holder.contains(&locks.id().to_string()))
+                .is_some_and(|holder| holder.contains(locks.id()))
         );
         guard.check().unwrap();
     }
@@ -109,7 +109,7 @@ async fn a_release_whose_answer_was_lost_is_confirmed_by_the_next_one() {
     let unlocking = tokio::spawn(guard.unlock());
     sleep(ms(10)).await;
     // The address is reconnected: the answer is lost.
-    address.lead_to(&server);
+    address.redirect_to(&server);
     server.delay(Duration::ZERO..=Duration::ZERO);
     assert_eq!(server.holder(&name), None);
     unlocking.await.unwrap().unwrap();
@@ -142,7 +142,7 @@ async fn an_error_names_the_lock_that_was_lost_first() {
         Err(Error::Lost { key, loss, .. }) => (key.to_string(), loss),
         other => panic!("{other:?}"),
     };
-    let guard = locks.all(names).lock().await.unwrap();
+    let guard = locks.multi(names).lock().await.unwrap();
     server.delete(first);
     guard.lost().cancelled().await;
     assert!(locks.get(next).force_unlock().await.unwrap());
@@ -159,7 +159,7 @@ async fn an_error_names_the_lock_that_was_lost_first() {
     );
     assert_eq!(lost(guard.unlock().await), (first.clone(), Loss::NotOwner));
 
-    let all = locks.all(names);
+    let all = locks.multi(names);
     let run = all.run(async |section| {
         server.delete(next);
         section.lost().cancelled().await;
@@ -186,7 +186,7 @@ async fn an_unconfirmed_release_names_the_reason_of_each_server() {
         let unlocking = tokio::spawn(guard.unlock());
         sleep(ms(10)).await;
         if reasons.is_empty() {
-            address.lead_to(&server);
+            address.redirect_to(&server);
         }
         let Err(Error::Unavailable { nodes, .. }) = unlocking.await.unwrap() else {
             panic!("nobody answers")
@@ -199,7 +199,7 @@ async fn an_unconfirmed_release_names_the_reason_of_each_server() {
         reasons,
         ["its connection was given up", "timed out after 100ms"]
     );
-    server.go_on();
+    server.resume();
     sleep(ms(1_000)).await;
     assert!(names.iter().all(|name| server.holder(name).is_none()));
     assert_eq!(locks.stats().pending, 0);
@@ -229,9 +229,9 @@ async fn releases_that_fail_together_are_confirmed_together() {
     // Both sendings are lost with their connections.
     for _ in 0..2 {
         sleep(ms(5)).await;
-        address.lead_to(&server);
+        address.redirect_to(&server);
     }
-    server.go_on();
+    server.resume();
     for unlocked in unlocking {
         unlocked.await.unwrap().unwrap();
     }
@@ -241,7 +241,10 @@ async fn releases_that_fail_together_are_confirmed_together() {
         began.elapsed()
     );
     assert!(names.iter().all(|name| server.holder(name).is_none()));
-    assert_eq!((locks.stats().pending, locks.stats().undone), (0, 0));
+    assert_eq!(
+        (locks.stats().pending, locks.stats().undone_acquires),
+        (0, 0)
+    );
 }
 
 /// A renewal that was under way may have restarted the lease.
@@ -292,7 +295,7 @@ async fn a_caller_that_is_gone_when_its_grant_comes_has_it_given_back() {
         (None, 0),
         "taken back"
     );
-    assert_eq!(locks.stats().undone, 0, "both were released");
+    assert_eq!(locks.stats().undone_acquires, 0, "both were released");
     drop(call);
     lock.lock().await.unwrap().unlock().await.unwrap();
 }
@@ -447,7 +450,7 @@ async fn waiting_for_several_locks_begins_again_if_the_first_was_lost_meanwhile(
         .await
         .unwrap();
     let guard = other.get(&two).lock().await.unwrap();
-    let both = locks.all([&*one, &*two]);
+    let both = locks.multi([&*one, &*two]);
     let waiting = tokio::spawn(async move { both.try_lock_for(ms(60_000)).await });
     sleep(ms(100)).await;
     assert!(server.holder(&one).is_some());
@@ -472,7 +475,7 @@ async fn waiting_for_several_locks_without_any_answer_is_unavailable() {
     let _waiting = tokio::spawn(async move { lock.lock().await });
     sleep(ms(1)).await;
     let answer = locks
-        .all([&*names[0], &*names[1]])
+        .multi([&*names[0], &*names[1]])
         .try_lock_for(ms(50))
         .await;
     assert!(

@@ -78,7 +78,7 @@ async fn an_extension_shortens_nothing() {
     servers[0].stop();
     let (late, longer) = tokio::join!(guard.extend(ms(1_000)), async {
         sleep(ms(50)).await;
-        servers[0].go_on();
+        servers[0].resume();
         guard.extend(ms(20_000)).await
     });
     assert!(late.is_ok() && longer.is_ok(), "{late:?} {longer:?}");
@@ -106,7 +106,7 @@ async fn a_minority_extends_nothing() {
     assert!(guard.remaining() <= before, "{:?}", guard.remaining());
     guard.lost().cancelled().await;
     // The servers may keep it until the extension is over; the release ends it before.
-    servers[..2].iter().for_each(Server::go_on);
+    servers[..2].iter().for_each(Server::resume);
     let other = over(&servers, ms(3_000))
         .connect()
         .await

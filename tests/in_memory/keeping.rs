@@ -87,10 +87,7 @@ async fn nobody_gets_a_kept_lock_not_even_the_owner_that_released_it() {
         .await
         .unwrap()
         .expect("it is shown as held");
-    assert!(
-        holder.owner().starts_with(&one.id().to_string()),
-        "{holder:?}"
-    );
+    assert!(holder.owner().starts_with(one.id()), "{holder:?}");
     assert_eq!(one.stats().holds, 0, "no guard of it is left");
     assert!((3_000..3_010).contains(&taken_after(start, &one, &key).await));
 }
@@ -161,7 +158,7 @@ async fn several_locks_are_kept_together_unless_the_attempt_failed() {
     sorted.sort();
     // The first in order is taken for a while, and then released, since the second one is held.
     let other = two.get(&sorted[1]).lock().await.unwrap();
-    let both = one.all(&keys).min_hold(ms(5_000));
+    let both = one.multi(&keys).min_hold(ms(5_000));
     assert!(both.try_lock_for(ms(500)).await.unwrap().is_none());
     sleep(ms(100)).await;
     assert_eq!(server.holder(&sorted[0]), None);
@@ -194,7 +191,7 @@ async fn a_program_that_is_cut_off_keeps_its_lock_for_a_lease() {
     let [one, _] = two(&far).await;
     let [two, _] = two(&server).await;
     let guard = one.get(&key).min_hold(ms(60_000)).lock().await.unwrap();
-    far.cut();
+    far.disconnect();
     assert!((1_000..1_010).contains(&taken_after(start, &two, &key).await));
     assert!(guard.is_lost());
 }
@@ -268,7 +265,7 @@ async fn an_impossible_min_hold_is_refused_by_its_name() {
             "{error}"
         );
         let error = one
-            .all(["k", "l"])
+            .multi(["k", "l"])
             .min_hold(min_hold)
             .try_lock()
             .await

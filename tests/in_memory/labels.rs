@@ -136,7 +136,7 @@ async fn a_repeated_answer_is_not_taken_for_that_of_a_label() {
     assert_eq!(
         (
             seen(&other, &key).await.as_deref(),
-            one.stats().misplaced_answers
+            one.stats().mismatched_replies
         ),
         (Some("shop"), 0)
     );
@@ -144,7 +144,7 @@ async fn a_repeated_answer_is_not_taken_for_that_of_a_label() {
         one.get("other").try_lock().await,
         Err(Error::Unavailable { .. })
     ));
-    assert_eq!(one.stats().misplaced_answers, 1);
+    assert_eq!(one.stats().mismatched_replies, 1);
     drop(guard);
 }
 

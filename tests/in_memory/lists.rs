@@ -18,10 +18,13 @@ async fn lockers<const N: usize>(server: &Server) -> [Locker; N] {
 async fn lockers_of<const N: usize>(server: &Server, format: Format) -> [Locker; N] {
     let mut lockers = Vec::new();
     for _ in 0..N {
-        let builder = over(std::slice::from_ref(server), ms(10_000))
-            .format(format)
-            .command_timeout(ms(1_000));
-        lockers.push(builder.retry_delay(ms(50)..ms(60)).connect().await.unwrap());
+        let builder = over(std::slice::from_ref(server), ms(10_000)).command_timeout(ms(1_000));
+        let builder = if format == Format::Plain {
+            builder.poll_interval(ms(50)..ms(60))
+        } else {
+            builder
+        };
+        lockers.push(builder.format(format).connect().await.unwrap());
     }
     lockers.try_into().unwrap()
 }
@@ -151,7 +154,7 @@ async fn a_locker_that_does_not_come_is_passed_over_after_20_ms() {
     let ([holder, second], [first]) = (lockers(&server).await, lockers(&far).await);
     let guard = holder.get(&name).lock().await.unwrap();
     let waiting = [waits(&first, &name).await, waits(&second, &name).await];
-    far.cut();
+    far.disconnect();
     let began = Instant::now();
     guard.unlock().await.unwrap();
     let [first, second] = waiting;
@@ -161,7 +164,7 @@ async fn a_locker_that_does_not_come_is_passed_over_after_20_ms() {
         "{:?}",
         began.elapsed()
     );
-    far.mend();
+    far.reconnect();
     guard.unlock().await.unwrap();
     has_it(first, 1).await;
 }
@@ -175,11 +178,11 @@ async fn a_locker_that_polls_takes_nobody_off_the_list() {
     let [first] = lockers_of(&far, Format::Plain).await;
     let _guard = holder.get(&name).lock().await.unwrap();
     let (first, second) = (waits(&first, &name).await, waits(&second, &name).await);
-    far.cut();
+    far.disconnect();
     server.delete(&name);
     let guard = timeout(ms(61), second).await.expect("it polls").unwrap();
     let third = waits(&third, &name).await;
-    far.mend();
+    far.reconnect();
     sleep(ms(5)).await;
     guard.unlock().await.unwrap();
     has_it(first, 1).await;

@@ -151,10 +151,7 @@ async fn a_majority_decides_who_the_holder_is_without_waiting_for_the_others() {
         .unwrap();
     sleep(ms(10)).await;
     let told = holder().await.0.unwrap().expect("held");
-    assert!(
-        told.owner().starts_with(&locks.id().to_string()),
-        "{told:?}"
-    );
+    assert!(told.owner().starts_with(locks.id()), "{told:?}");
     assert_eq!(
         (told.hold_count(), told.is_agreed(), told.by_node().len()),
         (2, true, 2)
@@ -272,7 +269,7 @@ async fn a_server_that_restarted_votes_again_after_its_quarantine() {
             matches!(answer, Err(Error::Unavailable { .. })),
             "it may have forgotten: {answer:?}"
         );
-        servers[(at + 1) % 3].go_on();
+        servers[(at + 1) % 3].resume();
         sleep(ms(10_000)).await;
         servers[(at + 1) % 3].stop();
         let answer = locks.get(&name).try_lock().await;
@@ -282,7 +279,7 @@ async fn a_server_that_restarted_votes_again_after_its_quarantine() {
             .unlock()
             .await
             .unwrap();
-        servers[(at + 1) % 3].go_on();
+        servers[(at + 1) % 3].resume();
         sleep(ms(2_000)).await;
     }
 }

@@ -28,7 +28,7 @@ async fn suffice(all: &[Server], up: &[usize], locks: &Locker) -> bool {
         .collect();
     down.iter().for_each(|server| server.stop());
     let answer = locks.get(key()).try_lock().await;
-    down.iter().for_each(|server| server.go_on());
+    down.iter().for_each(|server| server.resume());
     match answer {
         Ok(guard) => {
             guard.expect("free").unlock().await.unwrap();
@@ -112,7 +112,7 @@ async fn a_server_that_forgot_votes_once_all_others_but_a_minority_told_it_their
     servers[3].stop();
     sleep(ms(1_900)).await;
     assert!(!suffice(&servers, &[0, 1, 4], &locks).await, "two are not");
-    servers[2].go_on();
+    servers[2].resume();
     sleep(ms(20_000)).await;
     assert!(suffice(&servers, &[0, 1, 4], &locks).await);
 }
@@ -125,7 +125,7 @@ async fn a_server_that_forgot_votes_once_both_others_told_it_their_highest_fence
     servers[1].stop();
     sleep(ms(1_900)).await;
     assert!(!suffice(&servers, &[0, 2], &locks).await);
-    servers[1].go_on();
+    servers[1].resume();
     sleep(ms(100)).await;
     assert!(suffice(&servers, &[0, 2], &locks).await);
 }
@@ -158,7 +158,7 @@ async fn a_server_that_forgot_votes_after_two_leases_though_another_is_away() {
         "{}",
         log.text()
     );
-    servers[1].go_on();
+    servers[1].resume();
     sleep(ms(1_000)).await;
     assert!(
         suffice(&servers, &[1, 2], &locks).await,
@@ -268,8 +268,8 @@ async fn the_grant_of_a_server_whose_address_leads_elsewhere_is_no_vote() {
     let attempt = tokio::spawn(async move { lock.try_lock().await });
     sleep(ms(10)).await;
     for (at, address) in addresses.iter().enumerate() {
-        servers[at].go_on();
-        address.lead_to(&others[at]);
+        servers[at].resume();
+        address.redirect_to(&others[at]);
     }
     assert!(servers.iter().all(|server| server.holder(&name).is_some()));
     let answer = attempt.await.unwrap();
@@ -300,14 +300,14 @@ async fn a_vote_that_no_longer_counts_is_reported_once() {
             .await
             .unwrap();
         sleep(ms(500)).await;
-        servers[2].go_on();
+        servers[2].resume();
     }
     sleep(ms(20_000)).await;
     assert_eq!(told("this server has no vote for a while"), before + 1);
     let addresses: Vec<Server> = servers.iter().map(Server::route).collect();
     let _others = over(&addresses, ms(10_000)).connect().await.unwrap();
     assert_eq!(told("the vote of this server does not count"), 0);
-    addresses[1].lead_to(&servers[0]);
+    addresses[1].redirect_to(&servers[0]);
     sleep(ms(5_000)).await;
     assert_eq!(told("the vote of this server does not count"), 1);
 }

@@ -77,7 +77,7 @@ fn no_answer_without_a_server_starves_a_runtime() {
                     Locker::connect(&url).await.unwrap(),
                 );
                 closed.close().await;
-                let (lock, several) = (closed.get(key()), closed.all([key(), key()]));
+                let (lock, several) = (closed.get(key()), closed.multi([key(), key()]));
                 let nameless = open.get("");
                 let (lost, owner) = (open.get(key()), Owner::new());
                 let lost = lost.owned_by(owner);
@@ -155,12 +155,7 @@ fn no_answer_without_a_server_starves_another_executor() {
 #[tokio::test]
 async fn a_loop_that_retries_refusals_does_not_flood_the_server() {
     let server = Server::start();
-    let locks = Locker::builder()
-        .node(server.url())
-        .retry_delay(ms(50)..ms(100))
-        .connect()
-        .await
-        .unwrap();
+    let locks = Locker::connect(server.url()).await.unwrap();
     let lock = locks.get(key());
     server.command::<()>(&["LPUSH", lock.key().as_str(), "no lock"]);
     let refused = |error| {

@@ -272,7 +272,7 @@ async fn a_prefix_stands_before_each_name_once() {
         "a text is put behind it"
     );
     let names: Vec<_> = locks
-        .all(["a", "b"])
+        .multi(["a", "b"])
         .keys()
         .iter()
         .map(ToString::to_string)
@@ -471,7 +471,7 @@ async fn an_address_names_the_user_the_password_and_the_database() {
     ]);
     let port = server.port();
     let wrong = refusal(&format!("redis://:wrong-one@127.0.0.1:{port}")).await;
-    let Error::Server { kind, source } = &wrong else {
+    let Error::Server { kind, source, .. } = &wrong else {
         panic!("{wrong:?}")
     };
     assert_eq!(*kind, ServerErrorKind::Auth);
@@ -817,7 +817,7 @@ async fn commands_are_sent_in_resp2_and_messages_heard_in_resp3() {
 #[cfg(feature = "unix")]
 #[tokio::test]
 async fn an_address_can_name_a_unix_socket() {
-    let path = std::env::temp_dir().join(format!("lockhound-{}.sock", lockhound::Uuid::new_v4()));
+    let path = std::env::temp_dir().join(format!("lockhound-{}.sock", uuid::Uuid::new_v4()));
     let server = Server::start_with(&["--unixsocket", path.to_str().unwrap()]);
     let key = key();
     let locks = Locker::connect(format!("redis+unix://{}?db=0", path.display()))

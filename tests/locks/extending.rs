@@ -106,7 +106,7 @@ fn a_thread_extends_and_several_locks_are_extended_at_once() {
     longer(1);
     guard.blocking_unlock().unwrap();
     let both = locks
-        .all(&names)
+        .multi(&names)
         .fixed_lease(ms(5_000))
         .blocking_lock()
         .unwrap();

@@ -8,7 +8,7 @@ use crate::common::rights;
 use crate::common::several::{over, servers};
 use crate::common::{Server, builder, key, locker, ms};
 use futures_util::poll;
-use lockhound::{Error, Fencing, Format, Locker, Loss, Owner};
+use lockhound::{Error, FenceSource, Format, Locker, Loss, Owner};
 
 #[tokio::test]
 async fn fences_grow_across_holders_and_lockers() {
@@ -386,7 +386,7 @@ async fn a_user_with_the_rights_that_are_documented_has_fences() {
 
 async fn with_tokens(url: &str) -> Locker {
     builder(url, ms(30_000))
-        .fencing(Fencing::Redisson)
+        .fence_source(FenceSource::RedissonTokens)
         .connect()
         .await
         .unwrap()
@@ -418,7 +418,7 @@ async fn tokens_are_counted_up_from_one_for_each_lock_and_marks_are_left_alone()
             token
         );
     }
-    let both = locks[0].all([&one, &other]).lock().await.unwrap();
+    let both = locks[0].multi([&one, &other]).lock().await.unwrap();
     assert_eq!(
         (
             both.fence(&one).unwrap().get(),
@@ -459,7 +459,7 @@ async fn fences_grow_over_a_change_of_fencing_if_the_counter_is_set_to_the_clock
 #[tokio::test]
 async fn tokens_of_several_servers_are_refused() {
     let error = over(&servers(3), ms(3_000))
-        .fencing(Fencing::Redisson)
+        .fence_source(FenceSource::RedissonTokens)
         .connect()
         .await
         .unwrap_err();

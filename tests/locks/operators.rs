@@ -143,7 +143,7 @@ async fn a_refusal_for_a_wrong_type_names_the_key_and_its_type() {
                 let said = locks.get(&key).lock().await.expect_err(kind).to_string();
                 assert!(said.contains(&format!("{key:?} holds a {kind}")), "{said}");
                 let said = locks
-                    .all([&free, &key])
+                    .multi([&free, &key])
                     .try_lock()
                     .await
                     .expect_err(kind)
@@ -567,6 +567,7 @@ fn name_of_holder(server: &Server, format: Format, key: &str) -> String {
     let held = match format {
         Format::Redisson => server.fields(key)[0].0.clone(),
         Format::Plain => server.command(&["GET", key]),
+        other => panic!("{other:?}"),
     };
     server.command(&["EVAL", "return redis.sha1hex(ARGV[1])", "0", &held])
 }
@@ -665,6 +666,7 @@ async fn a_force_unlock_of_servers_that_name_different_holders_frees_them_all() 
         match format {
             Format::Redisson => servers[n].command::<()>(&["HSET", &key, &owner, "1"]),
             Format::Plain => servers[n].command::<()>(&["SET", &key, &owner]),
+            other => panic!("{other:?}"),
         }
     };
     held(Format::Redisson, 0);
@@ -710,7 +712,7 @@ fn connections(server: &Server) -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// A reply with a fraction still belongs to its script, and is not taken for a misplaced answer.
+/// A reply with a fraction still belongs to its script, and is not taken for a mismatched reply.
 #[tokio::test]
 async fn asking_for_the_holder_of_a_foreign_hash_gives_up_no_connection() {
     let server = Server::start();
@@ -740,7 +742,7 @@ async fn asking_for_the_holder_of_a_foreign_hash_gives_up_no_connection() {
             "{value}"
         );
     }
-    assert_eq!(locks.stats().misplaced_answers, 0);
+    assert_eq!(locks.stats().mismatched_replies, 0);
     // Each command of the test itself opened a connection of its own.
     assert!(
         connections(&server) <= before + 11,
@@ -754,7 +756,7 @@ async fn values_are_shown_in_a_short_line_without_internals() {
     let server = Server::start();
     let locks = locker(&server).await;
     let lock = locks.get("orders:42");
-    let several = locks.all(["a", "b"]);
+    let several = locks.multi(["a", "b"]);
     let guard = lock.lock().await.unwrap();
     let section = locks
         .get("run")

@@ -272,7 +272,7 @@ async fn the_value_of_a_foreign_owner_may_be_any_bytes() {
 #[tokio::test]
 async fn waiters_poll_at_random_intervals() {
     let (server, key) = (Server::start(), key());
-    let connect = builder(&server.url(), Duration::from_secs(30)).retry_delay(ms(20)..ms(60));
+    let connect = builder(&server.url(), Duration::from_secs(30)).poll_interval(ms(20)..ms(60));
     let locks = connect.format(Format::Plain).connect().await.unwrap();
     locks
         .get(crate::common::key())
@@ -311,7 +311,7 @@ async fn waiters_are_woken_at_once_by_releases_of_this_crate() {
     let connect = || {
         let far = Duration::from_secs(4)..Duration::from_secs(5);
         builder(&server.url(), Duration::from_secs(30))
-            .retry_delay(far)
+            .poll_interval(far)
             .format(Format::Plain)
             .connect()
     };

@@ -112,13 +112,15 @@ async fn run_for_waits_at_most_that_long_and_does_not_bound_the_section() {
     guard.unlock().await.unwrap();
     let several = locker(&server)
         .await
-        .all([format!("{key}:a"), format!("{key}:b")]);
+        .multi([format!("{key}:a"), format!("{key}:b")]);
     assert_eq!(
         several.run_for(ms(200), |_| async { 7 }).await.unwrap(),
         Some(7)
     );
     let held = others.lock().await.unwrap();
-    let both = locker(&server).await.all([key.clone(), format!("{key}:b")]);
+    let both = locker(&server)
+        .await
+        .multi([key.clone(), format!("{key}:b")]);
     assert_eq!(both.run_for(ms(100), |_| async { 7 }).await.unwrap(), None);
     held.unlock().await.unwrap();
 }
@@ -207,7 +209,7 @@ fn blocking_runs_exclude_each_other_and_enter_again_inside() {
         .get(&key)
         .blocking_run(|_| server.command::<bool>(&["DEL", &key]));
     assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
-    let pair = locks.all([format!("{key}:a"), format!("{key}:b")]);
+    let pair = locks.multi([format!("{key}:a"), format!("{key}:b")]);
     assert!(
         pair.blocking_run(|section| section.check().is_ok())
             .unwrap()

@@ -501,7 +501,7 @@ impl Trial {
     async fn drop_and_try_again(&self, locks: &Locker, tasks: usize) {
         let tasks = (0..tasks).map(|task| {
             let (lock, pair, trial) = (locks.get(key()), [key(), key()], self.clone());
-            let all = locks.all(&pair);
+            let all = locks.multi(&pair);
             tokio::spawn(async move {
                 let mut round = 0;
                 while trial.goes_on() {
@@ -641,7 +641,7 @@ async fn abandoned_acquires_are_undone_when_the_server_forgets_its_scripts() {
         join_all(tasks)
     );
     assert!(tasks.iter().all(Result::is_ok), "{tasks:?}");
-    assert!(locks.stats().undone > 0, "{:?}", locks.stats());
+    assert!(locks.stats().undone_acquires > 0, "{:?}", locks.stats());
     nothing_is_left(&server, &locks).await;
 }
 
@@ -750,7 +750,7 @@ async fn commands_that_are_sent_again_are_acknowledged_by_replicas() {
     let replica = server.replica();
     eventually(ms(10_000), "in step", || server.has_replicas(1)).await;
     let locks = builder(&server.url(), ms(60_000))
-        .replicas(1, ms(1_000))
+        .replica_acks(1, ms(1_000))
         .connect()
         .await
         .unwrap();

@@ -183,9 +183,7 @@ async fn holders_are_listed_with_their_labels() {
         (LockMode::Write, 1)
     );
     let writer = holders.writer().unwrap();
-    assert!(
-        writer.owner().ends_with(":write") && writer.owner().starts_with(&here.id().to_string())
-    );
+    assert!(writer.owner().ends_with(":write") && writer.owner().starts_with(here.id()));
     drop((guard, nested));
 }
 

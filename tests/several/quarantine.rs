@@ -58,7 +58,7 @@ async fn forgotten(
     let connected = || {
         servers[1]
             .command::<String>(&["CLIENT", "LIST"])
-            .contains(&second.id().to_string())
+            .contains(second.id())
     };
     eventually(ms(10_000), "the other is connected again", connected).await;
     (guard, granted, second)

@@ -426,11 +426,10 @@ async fn a_waiter_is_woken_by_a_majority_of_messages_and_not_by_fewer() {
 }
 
 #[tokio::test]
-async fn a_split_vote_is_tried_again_after_the_retry_delay() {
+async fn a_split_vote_is_tried_again_after_a_pause() {
     let (servers, key) = (servers(3), key());
     let locks = over(&servers, ms(30_000))
         .command_timeout(ms(50))
-        .retry_delay(ms(200)..ms(250))
         .connect()
         .await
         .unwrap();
@@ -446,8 +445,8 @@ async fn a_split_vote_is_tried_again_after_the_retry_delay() {
     // Each attempt took the lock on the free server, and released it again.
     let attempts = servers[2].calls("hsetnx");
     assert!(
-        (3..=6).contains(&attempts),
-        "one every 200 to 300 ms: {attempts}"
+        (4..=19).contains(&attempts),
+        "one every 50 to 250 ms: {attempts}"
     );
     guard.unlock().await.unwrap();
 }
@@ -488,7 +487,10 @@ async fn sixteen_contenders_on_five_servers_exclude_each_other() {
     // The release of a grant publishes on five servers. Further messages come from attempts that
     // were undone.
     let (messages, scripts) = (sum(&servers, "publish"), sum(&servers, "evalsha"));
-    let undone: u64 = contenders.iter().map(|locks| locks.stats().undone).sum();
+    let undone: u64 = contenders
+        .iter()
+        .map(|locks| locks.stats().undone_acquires)
+        .sum();
     let told = format!(
         "{took:?}: {grants} grants, {messages} messages, {undone} undone, {scripts} scripts"
     );

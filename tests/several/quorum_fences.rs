@@ -66,7 +66,7 @@ async fn fences_grow_whichever_minority_misses_an_acquisition() {
             for locks in &lockers {
                 let list = || servers[other].command::<String>(&["CLIENT", "LIST"]);
                 eventually(ms(3_000), "connected", || {
-                    list().matches(&locks.id().to_string()).count() == 3
+                    list().matches(locks.id()).count() == 3
                 })
                 .await;
                 settled(locks).await;
@@ -381,7 +381,7 @@ async fn fences_grow_with_clocks_at(offsets: [i64; 3]) {
             for server in &servers {
                 let list = || server.command::<String>(&["CLIENT", "LIST"]);
                 eventually(ms(6_000), "connected", || {
-                    list().matches(&locks.id().to_string()).count() == 3
+                    list().matches(locks.id()).count() == 3
                 })
                 .await;
             }
@@ -449,7 +449,7 @@ async fn fences_grow_through_a_rolling_restart_with_snapshots() {
         server.restart();
         let list = || server.command::<String>(&["CLIENT", "LIST"]);
         eventually(ms(6_000), "connected", || {
-            list().matches(&locks.id().to_string()).count() == 3
+            list().matches(locks.id()).count() == 3
         })
         .await;
         let fence = pair(&locks, &key).await;

@@ -309,17 +309,17 @@ impl Crowd {
                 let route = &self.net.routes[locker][0];
                 self.world.note(format_args!("locker {locker} is cut off"));
                 self.set_cut(locker, false);
-                route.cut();
+                route.disconnect();
                 if anew {
                     sleep(up_to(lasts)).await;
                     self.world
                         .note(format_args!("locker {locker} is connected anew"));
-                    route.lead_to(server);
+                    route.redirect_to(server);
                 }
                 sleep(lasts).await;
                 self.world
                     .note(format_args!("locker {locker} comes to the server again"));
-                route.mend();
+                route.reconnect();
                 self.set_cut(locker, true);
             }
             Fault::Lost => {

@@ -64,7 +64,11 @@ impl Net {
     pub fn set_cut(&self, locker: usize, servers: &[usize], is_cut: bool) {
         for &at in servers {
             let route = &self.routes[locker][at];
-            if is_cut { route.cut() } else { route.mend() }
+            if is_cut {
+                route.disconnect();
+            } else {
+                route.reconnect();
+            }
         }
     }
 
@@ -81,11 +85,11 @@ impl Net {
     /// All faults end.
     pub fn heal(&self) {
         for (at, server) in self.servers.iter().enumerate() {
-            server.go_on();
+            server.resume();
             server.lose_replies(0);
             server.delay(Duration::ZERO..=Duration::ZERO);
             for routes in &self.routes {
-                routes[at].mend();
+                routes[at].reconnect();
             }
         }
     }
@@ -135,7 +139,7 @@ async fn one_trouble(world: &World, net: &Net, plan: &Plan) {
             server.stop();
             sleep(lasts).await;
             world.note(format_args!("server {at} goes on"));
-            server.go_on();
+            server.resume();
         }
         1 => {
             let lost = fastrand::u32(1..4);
@@ -167,10 +171,10 @@ async fn one_trouble(world: &World, net: &Net, plan: &Plan) {
         }
         _ => {
             world.note(format_args!("locker {locker} is cut off from server {at}"));
-            route.cut();
+            route.disconnect();
             sleep(lasts).await;
             world.note(format_args!("locker {locker} comes to server {at} again"));
-            route.mend();
+            route.reconnect();
         }
     }
 }
@@ -235,7 +239,7 @@ async fn lead_to(
         fastrand::bool(),
         (0..plan.lockers).filter(|&other| other != locker),
     );
-    net.routes[locker][at].lead_to(&net.servers[there]);
+    net.routes[locker][at].redirect_to(&net.servers[there]);
     match fastrand::u8(0..4) {
         0 | 1 => {}
         2 => sleep(up_to(plan.lease / 2)).await,
@@ -254,7 +258,7 @@ async fn lead_to(
     net.set_cut(locker, far, false);
     sleep(up_to(plan.lease)).await;
     world.note("all lockers come to all servers again");
-    net.routes[locker][at].lead_to(&net.servers[at]);
+    net.routes[locker][at].redirect_to(&net.servers[at]);
     if apart {
         strangers.for_each(|other| net.set_cut(other, near, false));
     }

@@ -61,7 +61,7 @@ pub async fn forget_a_vote(world: &World, net: &Net, plan: &Plan, keys: &[String
         near.iter().for_each(|&near| net.servers[near].stop());
         sleep_until(over - up_to(plan.lease / 2)).await;
         world.note(format_args!("servers {near:?} go on"));
-        near.iter().for_each(|&near| net.servers[near].go_on());
+        near.iter().for_each(|&near| net.servers[near].resume());
     }
     world.note(format_args!("locker {locker} comes to all servers again"));
     net.set_cut(locker, &others, false);
@@ -157,7 +157,7 @@ pub async fn forget_a_grant(world: &World, net: &Net, plan: &Plan, [first, next]
     world.note(format_args!(
         "servers {near:?} go on, and locker {locker} comes to {far:?} again"
     ));
-    near.iter().for_each(|&at| net.servers[at].go_on());
+    near.iter().for_each(|&at| net.servers[at].resume());
     net.set_cut(locker, far, false);
     first.await.unwrap();
     next.await.unwrap();
@@ -287,7 +287,7 @@ async fn granted_to_nobody(program: &Program) {
     guard.unlock().await.unwrap();
     sleep(up_to(moment)).await;
     world.note(format_args!("it is released, and server {at} goes on"));
-    net.servers[at].go_on();
+    net.servers[at].resume();
 }
 
 /// A lock is deleted on one server, and a renewal finds that. The server stops before it is asked
@@ -322,7 +322,7 @@ async fn retaken_for_nobody(program: &Program) {
     drop(guard);
     sleep(up_to(plan.command_timeout)).await;
     world.note(format_args!("it is lost, and server {at} goes on"));
-    net.servers[at].go_on();
+    net.servers[at].resume();
     net.calm(at);
 }
 
@@ -485,7 +485,7 @@ async fn readers_across_a_cut(program: &Program) {
         net.servers[0].stop();
         sleep(lasts).await;
         world.note("the server goes on");
-        net.servers[0].go_on();
+        net.servers[0].resume();
     }
     while let Some(task) = tasks.join_next().await {
         task.unwrap();
@@ -577,7 +577,7 @@ async fn write_lost_around_a_read(program: &Program) {
     lost.await.expect("its time is over");
     sleep(up_to(most_late)).await;
     world.note("the write is lost, and the server goes on");
-    net.servers[0].go_on();
+    net.servers[0].resume();
     if reads {
         comes_soon(program, comes).await;
         read.check().unwrap();

@@ -154,7 +154,7 @@ impl Worker {
     }
 
     fn all(&self, keys: &[String]) -> MultiLock {
-        let locks = self.locks.all(keys);
+        let locks = self.locks.multi(keys);
         match &self.name {
             Name::Owner(owner) => locks.owned_by(owner.clone()),
             Name::Scope | Name::Task => locks,

@@ -138,7 +138,7 @@ async fn a_wake_up_lost_with_its_connection_is_made_up_for_without_a_re_check() 
     }
     let (mut last, mut since, mut longest) = (0, Instant::now(), Duration::ZERO);
     while running.iter().any(|task| !task.is_finished()) {
-        tokio::time::sleep(ms(20 + u64::from(lockhound::Uuid::new_v4().as_bytes()[0]))).await;
+        tokio::time::sleep(ms(20 + u64::from(uuid::Uuid::new_v4().as_bytes()[0]))).await;
         // Cuts the connections of commands and renewals, or those of messages.
         if since.elapsed() < ms(200) && last % 2 == 0 {
             server.cut_connections();

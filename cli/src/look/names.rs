@@ -1,7 +1,7 @@
 //! The names of keys beside a lock, as the library derives them. They are on servers, so they can
 //! never change.
 
-use lockhound::Uuid;
+use uuid::Uuid;
 
 /// The number of marks outside of clusters, which all locks share.
 const MARKS: u64 = 1_024;

@@ -187,7 +187,7 @@ async fn a_lock_is_broken_and_its_holder_learns_of_it() {
             .as_str()
             .unwrap()
             .to_owned();
-        assert!(owner.starts_with(&locks.id().to_string()), "{broken:?}");
+        assert!(owner.starts_with(locks.id()), "{broken:?}");
         assert!(!server.exists(name));
         let lost = guard.lost();
         tokio::time::timeout(SOON, lost.cancelled()).await.unwrap();

@@ -42,7 +42,7 @@ fn the_code_of_the_doctor_is_the_state_of_the_servers() {
     let of = |name: &str| promises.iter().find(|it| it["promise"] == name).unwrap();
     assert_eq!(
         (&of("locking")["answer"], &of("restart")["answer"]),
-        (&json!("yes"), &json!("no"))
+        (&json!("kept"), &json!("broken"))
     );
     assert!(
         !of("restart")["reasons"][0]["problem"]

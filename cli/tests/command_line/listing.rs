@@ -265,10 +265,7 @@ async fn those_who_wait_are_in_their_order() {
             let waiter = &shown["waiters"][at];
             assert_eq!(waiter["label"], label, "{shown:#}");
             assert!(
-                waiter["owner"]
-                    .as_str()
-                    .unwrap()
-                    .starts_with(&locks.id().to_string()),
+                waiter["owner"].as_str().unwrap().starts_with(locks.id()),
                 "{shown:#}"
             );
         }

@@ -62,8 +62,8 @@ pub(super) struct Masters {
     in_doubt: Notify,
     /// The number of times that the map has been asked for.
     pub(super) refreshed: watch::Sender<u64>,
-    /// The misplaced answers of servers that are no longer masters.
-    pub(super) misplaced: AtomicU64,
+    /// The mismatched replies of servers that are no longer masters.
+    pub(super) mismatched: AtomicU64,
     pub(super) stopped: CancellationToken,
 }
 
@@ -183,7 +183,7 @@ impl Masters {
             known: Arc::default(),
             in_doubt: Notify::new(),
             refreshed: watch::Sender::new(0),
-            misplaced: AtomicU64::new(0),
+            mismatched: AtomicU64::new(0),
             stopped: CancellationToken::new(),
         })
     }
@@ -301,8 +301,8 @@ impl Masters {
     /// Ends the connections to a server that is no longer a master, after giving it time to answer
     /// what it was sent.
     fn retire(&self, master: Arc<Master>, pause: Duration) {
-        self.misplaced
-            .fetch_add(master.redis.misplaced_answers(), Ordering::Relaxed);
+        self.mismatched
+            .fetch_add(master.redis.mismatched_replies(), Ordering::Relaxed);
         tokio::spawn(async move {
             sleep(pause).await;
             master.redis.retire().await;

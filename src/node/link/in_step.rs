@@ -3,9 +3,9 @@
 //! # Invariants
 //! - The answer to a script counts if it has the number that the script was sent with.
 //! - An answer without a number counts if the echo of a PING behind it came in its place, and no
-//!   answer was misplaced since it was sent: two answers that have changed places leave the others
+//!   answer was mismatched since it was sent: two answers that have changed places leave the others
 //!   in step.
-//! - A connection that delivered a misplaced answer is given up.
+//! - A connection that delivered a mismatched reply is given up.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -71,7 +71,7 @@ impl Link {
         let outcome = match self.hand_over(&peer, command, words).await {
             Outcome::Done(reply) => match number.take(reply) {
                 Some(answer) => answer.into_outcome(&self.address.name),
-                None => self.misplaced(),
+                None => self.mismatched(),
             },
             error @ (Outcome::NotExecuted(_) | Outcome::Refused(_)) => {
                 Box::pin(self.verify(error, slips)).await
@@ -116,8 +116,8 @@ impl Link {
     }
 
     /// Returns an answer without a number if the echo behind it proves that it is the command's,
-    /// and if the count of misplaced answers is still `slips`: two answers that have changed places
-    /// leave the others in step.
+    /// and if the count of mismatched replies is still `slips`: two answers that have changed
+    /// places leave the others in step.
     fn believe(&self, answer: Outcome<Reply>, echo: Outcome<()>, slips: u64) -> Outcome<Reply> {
         if self.slips.get() == slips
             && (matches!(echo, Outcome::Done(())) || reply::explains(&echo, &answer))
@@ -143,15 +143,15 @@ impl Link {
             Outcome::Done(Reply::Bytes(echo)) if *echo == *expected.as_bytes() => Outcome::Done(()),
             // fred gives an error reply to SUBSCRIBE to the next command.
             Outcome::Done(_) if self.role.listens() => self.unknown("its replies are out of step"),
-            Outcome::Done(_) => self.misplaced(),
+            Outcome::Done(_) => self.mismatched(),
             other => other.map(|_| ()),
         }
     }
 
-    /// Counts an answer that belongs to another command. All answers under way may be misplaced:
+    /// Counts an answer that belongs to another command. All answers under way may be mismatched:
     /// the connection is given up.
-    fn misplaced<T>(self: &Arc<Self>) -> Outcome<T> {
-        self.address.misplaced.count();
+    fn mismatched<T>(self: &Arc<Self>) -> Outcome<T> {
+        self.address.mismatched.count();
         if self.slips.count_first() {
             self.epoch.fetch_add(1, Ordering::Relaxed);
             self.warn_of_slip();
@@ -161,7 +161,8 @@ impl Link {
         self.unknown("gave the answer to another command: its connection is given up")
     }
 
-    /// Warns at most once a minute; [`Stats::misplaced_answers`](crate::Stats) has the count.
+    /// Warns at most once a minute; [`Stats::mismatched_replies`](crate::stats::Stats) has the
+    /// count.
     fn warn_of_slip(&self) {
         if self.slips.warned.may(Duration::from_secs(60)) {
             log!(
@@ -177,8 +178,8 @@ impl Link {
 
     /// Returns how many answers of this server, on all its connections, belonged to another
     /// command.
-    pub(in crate::node) fn misplaced_answers(&self) -> u64 {
-        self.address.misplaced.get()
+    pub(in crate::node) fn mismatched_replies(&self) -> u64 {
+        self.address.mismatched.get()
     }
 
     /// Runs a script that does nothing, to find out whether the server runs scripts.
@@ -240,7 +241,7 @@ impl Link {
 
 const CLOSED: &str = "its connection was given up";
 
-/// The misplaced answers of a connection.
+/// The mismatched replies of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Slips {
     count: AtomicU64,

@@ -32,7 +32,7 @@ pub(super) struct Wire {
     clock: Clock,
     state: Mutex<State>,
     epoch: AtomicU64,
-    misplaced: stats::MisplacedAnswers,
+    mismatched: stats::MismatchedReplies,
     /// Answers that are delayed, and when they are due.
     delayed: UnboundedSender<(Instant, RequestId, Option<Resp>)>,
     subscriber: UnboundedSender<LinkEvent>,
@@ -65,7 +65,7 @@ impl Wire {
             clock: Clock::here(),
             state: Mutex::default(),
             epoch: AtomicU64::new(0),
-            misplaced: stats::MisplacedAnswers::default(),
+            mismatched: stats::MismatchedReplies::default(),
             delayed,
             subscriber,
             ups,
@@ -79,8 +79,8 @@ impl Wire {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    pub(super) fn misplaced(&self) -> u64 {
-        self.misplaced.get()
+    pub(super) fn mismatched(&self) -> u64 {
+        self.mismatched.get()
     }
 
     /// Registers a request and returns its number. Requests have to be registered in the order in
@@ -171,10 +171,10 @@ impl Wire {
         }
     }
 
-    /// Counts an answer that belongs to another request. All answers under way may be misplaced:
+    /// Counts an answer that belongs to another request. All answers under way may be mismatched:
     /// the connection is given up.
     fn misplace(&self, state: &mut State, waiter: ReplySender) {
-        self.misplaced.count();
+        self.mismatched.count();
         let _: Result<_, _> = waiter.send(Err(Misplaced));
         self.renew(state);
     }

@@ -353,7 +353,7 @@ fn runtimes_have_times_of_their_own_at_once() {
 async fn an_engine_with_a_thread_keeps_the_machines_time() {
     let embedded = embedded();
     let real = session(
-        Engine::start(Duration::ZERO, 1).expect("a thread"),
+        Engine::start(1).expect("a thread"),
         Alarm::of_process().expect("a thread"),
     );
     let (short, long) = (

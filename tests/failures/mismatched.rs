@@ -88,10 +88,10 @@ async fn no_lock_is_granted_by_the_answer_to_another_command() {
     assert!(record.visits.len() >= ACQUISITIONS);
     record.check().unwrap();
     assert_all_harms(&meddler);
-    let found = harmed.stats().misplaced_answers;
+    let found = harmed.stats().mismatched_replies;
     assert!(found > 0, "{:?}", meddler.harmed());
     assert_eq!(
-        direct.stats().misplaced_answers,
+        direct.stats().mismatched_replies,
         0,
         "its replies are not spoiled"
     );
@@ -146,7 +146,7 @@ async fn no_lease_is_renewed_by_the_answer_to_another_command() {
     }
     assert!(looked_at > 60, "{looked_at} of 180 were locked");
     assert_all_harms(&meddler);
-    assert!(locks.stats().misplaced_answers > 0);
+    assert!(locks.stats().mismatched_replies > 0);
 }
 
 #[tokio::test]
@@ -174,5 +174,5 @@ async fn locking_goes_on_after_a_reply_that_cannot_be_read() {
         .unwrap()
         .expect("a lease is over by then");
     guard.unlock().await.unwrap();
-    assert!(locks.stats().misplaced_answers > 0);
+    assert!(locks.stats().mismatched_replies > 0);
 }
