@@ -325,6 +325,29 @@ fn prose_has_100_columns_and_code_at_most_120() {
     );
 }
 
+/// Who reads these has little time.
+#[test]
+fn what_strangers_read_first_is_short() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (name, most) in [
+        ("README.md", 150),
+        ("CONTRIBUTING.md", 40),
+        ("CHANGELOG.md", 60),
+    ] {
+        let text = fs::read_to_string(root.join(name)).expect("it is there");
+        let lines = text.lines().count();
+        assert!(
+            lines <= most,
+            "{name} has {lines} lines, and may have {most}"
+        );
+    }
+    let readme = fs::read_to_string(root.join("README.md")).expect("it is there");
+    assert!(
+        !readme.contains("guide::"),
+        "each page of the guide is a link"
+    );
+}
+
 #[test]
 fn documents_name_files_that_exist() {
     let files = written();

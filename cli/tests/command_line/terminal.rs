@@ -148,7 +148,9 @@ fn a_lock_that_was_lost_while_it_was_stopped_ends_the_command_before_it_goes_on(
     terminal.types("fg; echo ended=$?");
     terminal.shows("ended=74");
     terminal.shows("its lease ran out");
-    assert_eq!(terminal.directory.read("order"), "ended\n");
+    // The shell may see both signals together, and runs this trap first.
+    let order = terminal.directory.read("order");
+    assert!(order.starts_with("ended\n"), "{order}");
 }
 
 #[test]
