@@ -1,4 +1,5 @@
-//! Redisson on a JVM, driven by lines. The program is in tests/redisson, and documents the lines.
+//! Redisson on a JVM, driven by lines. The program is in tests/foreign/redisson, and documents the
+//! lines.
 //! `./dev` has Maven build it in target/foreign/redisson on first use, and again when it has
 //! changed.
 

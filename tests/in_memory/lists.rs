@@ -1,5 +1,5 @@
 //! Waiting lockers are in a list, and a release wakes the next one: in which order, how soon, and
-//! at what cost. Time is paused; tests/waiting.rs tests the same on a real server.
+//! at what cost. Time is paused; tests/waiting/main.rs tests the same on a real server.
 
 use std::sync::{Arc, Mutex};
 

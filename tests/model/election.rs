@@ -13,7 +13,7 @@
 //!   none.
 //!
 //! # What is abstracted away
-//! - Who leads when: that is a lock, and `model.rs` and `model/hand_over.rs` have it.
+//! - Who leads when: that is a lock, and `main.rs` and `model/hand_over.rs` have it.
 //! - Time: a look comes only when nothing else is on its way to the observer.
 //! - Several servers: a field has a majority there or not, as any lock. Values of one field differ
 //!   by their numbers only.

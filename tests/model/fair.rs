@@ -21,7 +21,7 @@
 //! # What is abstracted away
 //! - Time: a look comes only when nothing else is on its way, lockers look equally often, and the
 //!   last copy of a leave or an undo comes when no ask is, as after a command timeout.
-//! - Leases, renewals and losses of the lock itself: they are those of any lock (`model.rs`).
+//! - Leases, renewals and losses of the lock itself: they are those of any lock (`main.rs`).
 //! - Fences, and which channel a message takes.
 
 use stateright::{Model, Property};

@@ -1,7 +1,7 @@
 //! Permits of a semaphore on one server: a counter of what is free, and a sorted set with a member
 //! for each permit that is taken, beside a client that does Redisson's own steps.
 //!
-//! Late copies, undos, answers and validity are as in `model.rs`. Releases and renewals that were
+//! Late copies, undos, answers and validity are as in `main.rs`. Releases and renewals that were
 //! sent may be executed any number of times, for ever, and an acquire twice. Who asks when, and in
 //! which order, is in `permits_waits.rs`.
 //!

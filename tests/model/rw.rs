@@ -1,7 +1,7 @@
 //! A read-write lock on one server: what the scripts of `lua/read` and `lua/write` do to its hash
 //! and to the timeouts of its readers, beside a client that does Redisson's own steps.
 //!
-//! Late copies, undos, answers and validity are as in `model.rs`. Releases and renewals that were
+//! Late copies, undos, answers and validity are as in `main.rs`. Releases and renewals that were
 //! sent may be executed any number of times, for ever. The owner of a write reads inside of it; one
 //! that reads does not ask to write. The hints are in `rw_phases.rs`.
 

@@ -1,5 +1,5 @@
-//! Redisson's `getReadWriteLock` on a JVM together with ours, on one server. tests/redisson has the
-//! program of the JVM.
+//! Redisson's `getReadWriteLock` on a JVM together with ours, on one server. tests/foreign/redisson
+//! has the program of the JVM.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../common/mod.rs"]

@@ -52,7 +52,7 @@ const WAITS: Held = No("it delays callers, within the bounds that the simulation
 
 /// The same of permits.
 const TRIED_PERMITS: Held = No("`tests/unit/permit_scripts.rs` makes it in the Lua, and finds it");
-const NO_JVM: Held = No("the simulation has no JVMs: `tests/redisson_permits.rs` has them");
+const NO_JVM: Held = No("the simulation has no JVMs: `tests/redisson_permits/main.rs` has them");
 /// The same of fair locks.
 const TRIED_QUEUE: Held = No("`tests/unit/fair_scripts.rs` makes it in the Lua, and finds it");
 const QUEUED: Held =
@@ -70,7 +70,7 @@ const OPENED: Held =
 /// For each model: its file and its mistakes.
 const MODELS: [(&str, &[(&str, Held)]); 12] = [
     (
-        "tests/model.rs",
+        "tests/model/main.rs",
         &[
             ("GenerationPerTask", By("one_generation")),
             ("ValidityFromReply", By("validity_from_the_answer")),
@@ -194,7 +194,7 @@ const MODELS: [(&str, &[(&str, Held)]); 12] = [
             ),
             (
                 "NeverLate",
-                No("all servers come back here: `tests/memory.rs` has one that does not"),
+                No("all servers come back here: `tests/memory/main.rs` has one that does not"),
             ),
         ],
     ),

@@ -1,0 +1,30 @@
+//! A short run under each kind of fault. `./dev soak` has long ones.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use common::chaos::{Chaos, survive};
+use common::children;
+
+/// The body of a child process. Run as an ordinary test it has nothing to do.
+#[test]
+fn child_process() {
+    children::run();
+}
+
+#[test]
+fn no_two_are_inside_while_connections_are_killed() {
+    survive(Chaos::Kills, 4, 15);
+}
+
+#[test]
+fn no_two_are_inside_while_the_server_stops() {
+    survive(Chaos::Stops, 4, 15);
+}
+
+#[test]
+fn no_two_are_inside_while_replies_are_swallowed() {
+    survive(Chaos::Swallows, 4, 15);
+}
