@@ -18,9 +18,10 @@ use crate::op::KeyLeader;
 use crate::options::Reentry;
 use crate::session::{Herald, LeaderWatch, SharedSession};
 
-/// An election with a name: of all candidates one leads, and others see who it is. It is a
-/// [`Lock`](crate::Lock) with a value beside it, so all that is promised for locks holds for
-/// leaders, except that no leadership is re-entrant. Cheap to clone; the handle by itself is no
+/// An election with a name: of all candidates one leads, and others see who it is.
+///
+/// It is a [`Lock`](crate::Lock) with a value beside it, so all that is promised for locks holds
+/// for leaders, except that no leadership is re-entrant. Cheap to clone; the handle by itself is no
 /// candidate.
 ///
 /// # Leaders
@@ -84,7 +85,9 @@ impl Election {
         &self.key
     }
 
-    /// Waits until it leads, and proclaims this value. It waits through outages of the servers.
+    /// Waits until it leads, and proclaims this value.
+    ///
+    /// It waits through outages of the servers.
     ///
     /// It returns once the value is written, or cannot be written: then that is logged, and the
     /// leader leads without a value (see [`Election`]).
@@ -110,8 +113,9 @@ impl Election {
         }
     }
 
-    /// Leads if nobody does, in one attempt, and proclaims this value. Returns `None` if somebody
-    /// else leads.
+    /// Leads if nobody does, in one attempt, and proclaims this value.
+    ///
+    /// Returns `None` if somebody else leads.
     ///
     /// # Errors
     /// As [`campaign`](Self::campaign), and [`Error::Unavailable`].
@@ -130,8 +134,10 @@ impl Election {
         }
     }
 
-    /// Campaigns, runs `lead` while it leads, and resigns. If the leadership is lost meanwhile, it
-    /// drops `lead` at its current `await`, and campaigns again: until one call of `lead` returns.
+    /// Campaigns, runs `lead` while it leads, and resigns.
+    ///
+    /// If the leadership is lost meanwhile, it drops `lead` at its current `await`, and campaigns
+    /// again: until one call of `lead` returns.
     ///
     /// # Errors
     /// As [`campaign`](Self::campaign), and [`Error::Lost`] if `lead` has returned but the
@@ -220,8 +226,10 @@ impl Election {
     }
 }
 
-/// The proof that its holder leads. Dropping it resigns, as dropping a [`Guard`](crate::Guard)
-/// releases. It dereferences to the [`Section`] of the lock: `lost()`, `check()`, `state()`.
+/// The proof that its holder leads.
+///
+/// Dropping it resigns, as dropping a [`Guard`](crate::Guard) releases. It dereferences to the
+/// [`Section`] of the lock: `lost()`, `check()`, `state()`.
 #[must_use = "the leadership ends when this is dropped"]
 pub struct Leadership {
     section: Section,
@@ -249,7 +257,9 @@ impl Leadership {
         self.section.fence()
     }
 
-    /// Replaces the value. Observers are told.
+    /// Replaces the value.
+    ///
+    /// Observers are told.
     ///
     /// The leader writes it again at each third of the lease, so a server that was away, or that
     /// lost it, has it then.
@@ -269,7 +279,9 @@ impl Leadership {
         proclaimed.map_err(|error| error.of(slice::from_ref(self.section.key())))
     }
 
-    /// Resigns. A candidate that waits leads at once.
+    /// Resigns.
+    ///
+    /// A candidate that waits leads at once.
     ///
     /// # Errors
     /// [`Error::Lost`] if the leadership was lost before, and as
@@ -323,25 +335,30 @@ impl Leader {
         }
     }
 
-    /// Returns its term, which grows from leader to leader. `None` as long as it has no value.
+    /// Returns its term, which grows from leader to leader.
+    ///
+    /// `None` as long as it has no value.
     pub fn term(&self) -> Option<Fence> {
         self.term
     }
 
-    /// Returns its value. `None` if it has not proclaimed one yet, or cannot: on a JVM, or without
-    /// the right to.
+    /// Returns its value.
+    ///
+    /// `None` if it has not proclaimed one yet, or cannot: on a JVM, or without the right to.
     pub fn value(&self) -> Option<&str> {
         self.value.as_deref()
     }
 
-    /// Returns the owner of the lock as text, as [`Holder::owner`](crate::Holder::owner). Bytes
-    /// that are not UTF-8 are replaced. It is another one for each term.
+    /// Returns the owner of the lock as text, as [`Holder::owner`](crate::Holder::owner).
+    ///
+    /// Bytes that are not UTF-8 are replaced. It is another one for each term.
     pub fn owner(&self) -> &str {
         &self.owner
     }
 
-    /// Returns how much of its lease was left, or `None` if the lock has no lease. A renewal
-    /// extends it.
+    /// Returns how much of its lease was left, or `None` if the lock has no lease.
+    ///
+    /// A renewal extends it.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
@@ -352,7 +369,9 @@ impl Leader {
     }
 }
 
-/// Sees each change of the leader of an election. Dropping it ends that.
+/// Sees each change of the leader of an election.
+///
+/// Dropping it ends that.
 pub struct Observer {
     watch: LeaderWatch,
     current: Option<Leader>,
@@ -363,8 +382,10 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Returns who leads, `None` if nobody does: first as it is now, and then at each change of the
-    /// leader or of its value.
+    /// Waits for a change, and returns who leads, or `None` if nobody does.
+    ///
+    /// The first call returns the leader as it is now, and each later one a change of the leader or
+    /// of its value.
     ///
     /// During an outage of the servers it keeps what it has seen, and goes on when they answer.
     ///
@@ -388,8 +409,9 @@ impl Observer {
         }
     }
 
-    /// Returns who led when this observer asked last, by [`changed`](Self::changed) or at its
-    /// beginning. It asks nobody.
+    /// Returns who led when this observer asked last.
+    ///
+    /// It asked in [`changed`](Self::changed) or at its beginning. This call asks no server.
     pub fn current(&self) -> Option<&Leader> {
         self.current.as_ref()
     }

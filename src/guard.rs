@@ -13,8 +13,9 @@ use crate::hold::{Hold, HoldState};
 use crate::key::Key;
 use crate::owner::Owner;
 
-/// A guard of a held lock. Dropping it decrements the hold count; dropping the last guard of a hold
-/// releases the lock.
+/// A guard of a held lock.
+///
+/// Dropping it decrements the hold count; dropping the last guard of a hold releases the lock.
 ///
 /// The order in which guards are dropped does not matter. A guard can be moved to another task or
 /// thread. While it lives, the watchdog renews the lease.
@@ -60,7 +61,9 @@ impl Guard {
         self.0.guards.first().hold()
     }
 
-    /// Returns a token that fires when the lock is lost. Cancelling it cancels nothing else.
+    /// Returns a token that fires when the lock is lost.
+    ///
+    /// Cancelling it cancels nothing else.
     ///
     /// The thread "lockhound-alarm" or another thread that learns of the loss first fires the
     /// token, and runs the wakers of the tasks that await it. A waker that panics keeps no other
@@ -86,20 +89,23 @@ impl Guard {
         self.0.guards.token()
     }
 
-    /// Returns whether the lock is lost. It reads the clock, so it is right even if the watchdog is
-    /// late.
+    /// Returns whether the lock is lost.
+    ///
+    /// It reads the clock, so it is right even if the watchdog is late.
     pub fn is_lost(&self) -> bool {
         self.loss().is_some()
     }
 
-    /// Returns how the lock was lost, or `None` while it is held. It reads the clock, as
-    /// [`is_lost`](Self::is_lost) does.
+    /// Returns how the lock was lost, or `None` while it is held.
+    ///
+    /// It reads the clock, as [`is_lost`](Self::is_lost) does.
     pub fn loss(&self) -> Option<Loss> {
         self.state().loss()
     }
 
-    /// Returns an error if the lock is lost, for `?` inside a critical section. It reads the clock,
-    /// as [`is_lost`](Self::is_lost) does.
+    /// Returns an error if the lock is lost, for `?` inside a critical section.
+    ///
+    /// It reads the clock, as [`is_lost`](Self::is_lost) does.
     ///
     /// # Errors
     /// [`Error::Lost`].
@@ -107,19 +113,24 @@ impl Guard {
         self.0.guards.check()
     }
 
-    /// Returns how safe the lock is. It reads the clock.
+    /// Returns how safe the lock is.
+    ///
+    /// It reads the clock.
     pub fn state(&self) -> HoldState {
         self.0.guards.state()
     }
 
-    /// Returns how long the lock is certainly held if it is not renewed again: until the end of its
-    /// validity on the local clock, or of `max_hold`. Zero if it is lost.
+    /// Returns how long the lock is certainly held if it is not renewed again.
+    ///
+    /// That is until the end of its validity on the local clock, or of `max_hold`. It is zero if
+    /// the lock is lost.
     pub fn remaining(&self) -> Duration {
         self.0.guards.remaining()
     }
 
-    /// Returns the fencing token of this hold. A re-entry has the fence of the outermost
-    /// acquisition.
+    /// Returns the fencing token of this hold.
+    ///
+    /// A re-entry has the fence of the outermost acquisition.
     pub fn fence(&self) -> Fence {
         self.hold().fence
     }
@@ -139,8 +150,9 @@ impl Guard {
         self.hold().owner()
     }
 
-    /// Gives the whole hold, with all its guards, to a new owner, so that this task no longer
-    /// enters it again. It sends nothing: on the server the lock stays as it is.
+    /// Gives the whole hold, with all its guards, to a new owner.
+    ///
+    /// The task no longer enters it again. Nothing is sent: on the server the lock stays as it is.
     ///
     /// # Examples
     /// ```no_run

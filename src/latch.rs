@@ -11,8 +11,9 @@ use crate::foreign;
 use crate::key::Key;
 use crate::session::SharedSession;
 
-/// A latch with a name: callers in all processes wait until it has been counted down to zero. Cheap
-/// to clone; the handle by itself holds nothing.
+/// A latch with a name: callers in all processes wait until it has been counted down to zero.
+///
+/// Cheap to clone; the handle by itself holds nothing.
 ///
 /// It is shared with Redisson's `RCountDownLatch` of that name: programs in Rust and on the JVM
 /// count down the same latch, and wait for it.
@@ -78,8 +79,10 @@ impl Latch {
         &self.key
     }
 
-    /// Sets the count of an open latch. Returns whether this call has set it: `false` if it was set
-    /// already, and then it keeps its count.
+    /// Sets the count of an open latch.
+    ///
+    /// Returns whether this call has set it: `false` if it was set already, and then it keeps its
+    /// count.
     ///
     /// It waits through outages of the servers, for as long as
     /// [`outage_tolerance`](crate::LockerBuilder::outage_tolerance).
@@ -110,8 +113,9 @@ impl Latch {
         set.map_err(|error| self.named(error))
     }
 
-    /// Counts down by one, and returns the count that is left. Zero says that the latch is open: by
-    /// this call, or because it was already.
+    /// Counts down by one, and returns the count that is left.
+    ///
+    /// Zero says that the latch is open: by this call, or because it was already.
     ///
     /// It waits through outages of the servers, for as long as
     /// [`outage_tolerance`](crate::LockerBuilder::outage_tolerance). It counts once however often
@@ -142,7 +146,9 @@ impl Latch {
         count.map_err(|error| self.named(error))
     }
 
-    /// Waits until the latch is open. Returns at once if it is.
+    /// Waits until the latch is open.
+    ///
+    /// Returns at once if it is.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server has not answered for an
@@ -155,8 +161,9 @@ impl Latch {
         self.wait_until(None).await.map(|_| ())
     }
 
-    /// Waits until the latch is open, for at most this long. Returns whether it is. A time of zero
-    /// reads it once.
+    /// Waits until the latch is open, for at most this long.
+    ///
+    /// Returns whether it is. A time of zero reads it once.
     ///
     /// # Errors
     /// As [`wait`](Self::wait), and [`Error::Unavailable`] if the time is over and the last read
@@ -173,8 +180,9 @@ impl Latch {
         self.wait_until(Some(deadline)).await
     }
 
-    /// Counts down by one, and waits until the latch is open: what the members of a group call that
-    /// go on together.
+    /// Counts down by one, and waits until the latch is open.
+    ///
+    /// The members of a group call it to go on together.
     ///
     /// # Errors
     /// As [`count_down`](Self::count_down) and [`wait`](Self::wait). After an error of the wait it

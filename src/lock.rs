@@ -21,7 +21,9 @@ use crate::options::{Reentry, validate_duration};
 use crate::owner::Owner;
 use crate::session::{SharedSession, Views};
 
-/// A re-entrant lock with a name. Cheap to clone; the handle by itself holds nothing.
+/// A re-entrant lock with a name.
+///
+/// Cheap to clone; the handle by itself holds nothing.
 ///
 /// # Who may enter again
 /// [`run`](Self::run) is the simplest form: runs exclude each other, whether in several tasks or in
@@ -79,8 +81,9 @@ impl Lock {
         &self.0.keys[0]
     }
 
-    /// Returns a handle that takes the lock for a fixed time, from 100 ms to 30 days. The watchdog
-    /// does not renew the lock, and it is lost when the time is over.
+    /// Returns a handle that takes the lock for a fixed time, from 100 ms to 30 days.
+    ///
+    /// The watchdog does not renew the lock, and it is lost when the time is over.
     ///
     /// It is for work of known length, when a holder that hangs should lose the lock. The lease is
     /// that of the outermost acquisition: a re-entry neither shortens nor lengthens it.
@@ -90,17 +93,20 @@ impl Lock {
         self
     }
 
-    /// Returns a handle that limits how long the lock is held, from 100 ms to 30 days. After that
-    /// time the token fires with [`Loss::MaxHold`](crate::Loss::MaxHold), and the watchdog no
-    /// longer renews the lock. Until it is released or its lease runs out, nobody else gets in.
+    /// Returns a handle that limits how long the lock is held, from 100 ms to 30 days.
+    ///
+    /// After that time the token fires with [`Loss::MaxHold`](crate::Loss::MaxHold), and the
+    /// watchdog no longer renews the lock. Until it is released or its lease runs out, nobody else
+    /// gets in.
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.0.options.max_hold = Some(max_hold);
         self
     }
 
-    /// Returns a handle that keeps the lock locked for at least this long, from 100 ms to 30 days,
-    /// even if it is released sooner.
+    /// Returns a handle that keeps the lock locked for at least this long, even after a release.
+    ///
+    /// The time is from 100 ms to 30 days.
     ///
     /// It is the primitive behind [`once_per`](Self::once_per), which is what a job of a fleet
     /// needs. Use it with [`try_lock`](Self::try_lock): callers that wait get the lock when the
@@ -150,11 +156,12 @@ impl Lock {
         self
     }
 
-    /// Returns a handle whose calls and holds have this class: the label `class` of the metrics
-    /// `lockhound_attempts_total`, `lockhound_wait_seconds` and `lockhound_hold_seconds`, and a
-    /// field of the spans. It changes nothing else. Use few classes, as `"orders"`, and never the
-    /// name of a lock: each one is a series of its own. A hold has the class of the handle that
-    /// took it.
+    /// Returns a handle whose calls and holds have this class.
+    ///
+    /// It is the label `class` of the metrics `lockhound_attempts_total`, `lockhound_wait_seconds`
+    /// and `lockhound_hold_seconds`, and a field of the spans. It changes nothing else. Use few
+    /// classes, as `"orders"`, and never the name of a lock: each one is a series of its own. A
+    /// hold has the class of the handle that took it.
     ///
     /// Defaults to none: no label.
     #[must_use]
@@ -163,8 +170,9 @@ impl Lock {
         self
     }
 
-    /// Returns a handle that locks as this owner instead of as the calling task. Every caller that
-    /// uses this owner may enter.
+    /// Returns a handle that locks as this owner instead of as the calling task.
+    ///
+    /// Every caller that uses this owner may enter.
     ///
     /// # Examples
     /// ```no_run
@@ -186,8 +194,9 @@ impl Lock {
         self
     }
 
-    /// Returns a handle that locks as a new owner at each call, in scopes too: [`Reentry::Never`]
-    /// for this handle.
+    /// Returns a handle that locks as a new owner at each call, in scopes too.
+    ///
+    /// It is [`Reentry::Never`] for this handle.
     ///
     /// Nothing enters again, so nested code that takes the lock waits for itself. The locker logs a
     /// warning about that; a run inside a [`run`](Self::run) is refused. An owner that the handle
@@ -198,7 +207,9 @@ impl Lock {
         self
     }
 
-    /// Takes the lock. Waits if somebody else holds it.
+    /// Takes the lock.
+    ///
+    /// Waits if somebody else holds it.
     ///
     /// The call waits for the holder's unlock message. Within a process, callers enter in the order
     /// in which they came; between processes there is no order. If the holder's lock has no lease,
@@ -243,7 +254,9 @@ impl Lock {
             .ok_or(Error::Closed)
     }
 
-    /// Takes the lock if it is free, in one attempt. It never waits in line.
+    /// Takes the lock if it is free, in one attempt.
+    ///
+    /// It never waits in line.
     ///
     /// Returns `None` if somebody else holds the lock. Asks no server if that is another owner of
     /// this [`Locker`](crate::Locker).
@@ -274,8 +287,9 @@ impl Lock {
         Ok(self.0.take(Wait::up_to(wait)).await?.map(Guard))
     }
 
-    /// Takes the lock as [`lock`](Self::lock) does, for threads without async code. The owner is
-    /// the thread, unless it runs a tokio task.
+    /// Takes the lock as [`lock`](Self::lock) does, for threads without async code.
+    ///
+    /// The owner is the thread, unless it runs a tokio task.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
@@ -314,8 +328,10 @@ impl Lock {
         Ok(self.0.take_blocking(Wait::up_to(wait))?.map(Guard))
     }
 
-    /// Takes the lock, runs a critical section, and releases the lock. If the lock is lost
-    /// meanwhile, it drops the section at its current `await` and returns [`Error::Lost`].
+    /// Takes the lock, runs a critical section, and releases the lock.
+    ///
+    /// If the lock is lost meanwhile, it drops the section at its current `await` and returns
+    /// [`Error::Lost`].
     ///
     /// Runs exclude each other, also in branches of one task (`join!`, `buffer_unordered`,
     /// `for_each_concurrent`). A run or a guard nested inside the section enters again.
@@ -373,8 +389,9 @@ impl Lock {
             .ok_or(Error::Closed)
     }
 
-    /// Does the same as [`run`](Self::run), but waits for at most this long. The time bounds the
-    /// wait for the lock, and not the section.
+    /// Does the same as [`run`](Self::run), but waits for at most this long.
+    ///
+    /// The time bounds the wait for the lock, and not the section.
     ///
     /// Returns `None` if somebody else held the lock all the time.
     ///
@@ -411,8 +428,9 @@ impl Lock {
             .await
     }
 
-    /// Does a job once in each period, on whichever machine comes first. Every machine calls this
-    /// when its timer goes off.
+    /// Does a job once in each period, on whichever machine comes first.
+    ///
+    /// Every machine calls this when its timer goes off.
     ///
     /// - **The job succeeds**: the lock stays locked for half of the period from then on, as with
     ///   [`min_hold`](Self::min_hold), so that no other machine does the job again. The call
@@ -478,8 +496,9 @@ impl Lock {
             .await
     }
 
-    /// Takes the lock, calls a function, and releases the lock, for threads without async code. The
-    /// owner is the thread, so blocking calls for this lock in the function enter again.
+    /// Takes the lock, calls a function, and releases the lock, for threads without async code.
+    ///
+    /// The owner is the thread, so blocking calls for this lock in the function enter again.
     ///
     /// Nothing can stop the function when the lock is lost: let it call [`Section::check`] between
     /// steps.
@@ -549,8 +568,9 @@ impl Lock {
             .map_err(|error| error.of(std::slice::from_ref(self.key())))
     }
 
-    /// Releases the lock for all of its holders, and wakes the waiters. Returns whether anybody
-    /// held it.
+    /// Releases the lock for all of its holders, and wakes the waiters.
+    ///
+    /// Returns whether anybody held it.
     ///
     /// It first asks who holds the lock, and then releases exactly those holders, once: a caller
     /// that takes the lock after them keeps it, however late the command arrives. Redisson's fields
@@ -584,8 +604,10 @@ impl Lock {
     }
 }
 
-/// A view of a hold: what the section of a `run` gets, and what the guards of a read-write lock and
-/// leaderships dereference to. It does not keep the lock.
+/// A view of a hold, which does not keep the lock.
+///
+/// The section of a `run` receives one, and the guards of a read-write lock and leaderships
+/// dereference to one.
 #[derive(Clone)]
 pub struct Section {
     view: Views,
@@ -597,13 +619,16 @@ impl Section {
         Self { view, scope }
     }
 
-    /// Returns a token that fires when the lock is lost. Cancelling it cancels nothing else.
+    /// Returns a token that fires when the lock is lost.
+    ///
+    /// Cancelling it cancels nothing else.
     pub fn lost(&self) -> CancellationToken {
         self.view.token()
     }
 
-    /// Returns an error if the lock is lost, for `?` between steps. It reads the clock, so it is
-    /// right even if the watchdog is late.
+    /// Returns an error if the lock is lost, for `?` between steps.
+    ///
+    /// It reads the clock, so it is right even if the watchdog is late.
     ///
     /// # Errors
     /// [`Error::Lost`].
@@ -611,12 +636,16 @@ impl Section {
         self.view.check()
     }
 
-    /// Returns how the lock was lost, or `None` while it is held. It reads the clock.
+    /// Returns how the lock was lost, or `None` while it is held.
+    ///
+    /// It reads the clock.
     pub fn loss(&self) -> Option<Loss> {
         self.state().loss()
     }
 
-    /// Returns how safe the lock is. It reads the clock.
+    /// Returns how safe the lock is.
+    ///
+    /// It reads the clock.
     pub fn state(&self) -> HoldState {
         self.view.state()
     }
@@ -636,9 +665,10 @@ impl Section {
         self.view.first().hold().owner()
     }
 
-    /// Runs a future as part of this section, in any task: its locks enter again. It is for
-    /// children that the section spawns and awaits; the section itself is in this scope already.
-    /// See [`Guard::scope`](crate::Guard::scope).
+    /// Runs a future as part of this section, in any task: its locks enter again.
+    ///
+    /// It is for children that the section spawns and awaits; the section itself is in this scope
+    /// already. See [`Guard::scope`](crate::Guard::scope).
     ///
     /// # Cancel safety
     /// Dropping the returned future drops the one that it runs.

@@ -35,8 +35,9 @@ use crate::stats::Stats;
 #[cfg(feature = "testing")]
 use crate::testing;
 
-/// The connection to the servers, from which a program gets its locks. Cheap to clone: make one and
-/// keep it.
+/// The connection to the servers, from which a program gets its locks.
+///
+/// Cheap to clone: make one and keep it.
 ///
 /// A locker runs a thread of its own, "lockhound", which talks to the servers and renews what is
 /// held, whatever the program's own runtime does. The thread ends when the last clone, [`Lock`] and
@@ -122,7 +123,9 @@ impl Locker {
         LockerBuilder::default()
     }
 
-    /// Returns the lock of this name. Asks no server.
+    /// Returns the lock of this name.
+    ///
+    /// Asks no server.
     ///
     /// All programs that use the same name on the same server share the lock, and so do other
     /// clients that use the same [`Format`], such as Redisson's `getLock`. A
@@ -132,7 +135,9 @@ impl Locker {
         Lock::new(Arc::clone(&self.shared), self.whole(key))
     }
 
-    /// Returns the read-write lock of this name. Asks no server.
+    /// Returns the read-write lock of this name.
+    ///
+    /// Asks no server.
     ///
     /// It is shared with Redisson's `getReadWriteLock`. It is another kind than [`get`](Self::get)
     /// returns: use a name for one of them only.
@@ -150,8 +155,9 @@ impl Locker {
         RwLock::new(Arc::clone(&self.shared), key)
     }
 
-    /// Returns the fair lock of this name: its callers get it in the order in which they came, in
-    /// all processes and JVMs. Asks no server.
+    /// Returns the fair lock of this name, which callers get in the order in which they came.
+    ///
+    /// The order holds over all processes and JVMs. The call asks no server.
     ///
     /// It is shared with Redisson's `getFairLock`, and excludes [`get`](Self::get) of the same
     /// name, whose callers pass the queue: use a name for one kind only. On several independent
@@ -170,7 +176,9 @@ impl Locker {
         Lock::in_turn(Arc::clone(&self.shared), key)
     }
 
-    /// Returns the semaphore of this name, whose permits many have at once. Asks no server.
+    /// Returns the semaphore of this name, whose permits many have at once.
+    ///
+    /// Asks no server.
     ///
     /// It is shared with Redisson's `getPermitExpirableSemaphore`: each permit has a lease on both
     /// sides, so those of a crashed holder come back, and never more are taken than there are. Use
@@ -189,10 +197,11 @@ impl Locker {
         Semaphore::new(Arc::clone(&self.shared), key, &PERMITS)
     }
 
-    /// Returns the semaphore of this name that is shared with Redisson's `getSemaphore`. That a
-    /// crashed holder's permits come back is promised of this crate's permits only, when a caller
-    /// of this crate asks next: what a JVM takes is a number on the server that belongs to nobody,
-    /// and stays taken if the JVM dies.
+    /// Returns the semaphore of this name that is shared with Redisson's `getSemaphore`.
+    ///
+    /// That a crashed holder's permits come back is promised of this crate's permits only, when a
+    /// caller of this crate asks next: what a JVM takes is a number on the server that belongs to
+    /// nobody, and stays taken if the JVM dies.
     ///
     /// Without JVMs, [`permits`](Self::permits) promises more. Asks no server. Use a name for one
     /// kind only.
@@ -201,7 +210,9 @@ impl Locker {
         Semaphore::new(Arc::clone(&self.shared), key, &SEMAPHORE)
     }
 
-    /// Returns the election of this name. Asks no server.
+    /// Returns the election of this name.
+    ///
+    /// Asks no server.
     ///
     /// It is the lock of that name with a value beside it, so `get(name)` and Redisson's `getLock`
     /// keep its candidates from leading.
@@ -219,8 +230,9 @@ impl Locker {
         Election::new(Arc::clone(&self.shared), key)
     }
 
-    /// Returns the latch of this name, for which callers wait until it has been counted down. Asks
-    /// no server.
+    /// Returns the latch of this name, for which callers wait until it has been counted down.
+    ///
+    /// Asks no server.
     ///
     /// It is shared with Redisson's `getCountDownLatch`. Use a name for one kind only, and for one
     /// round of a latch.
@@ -239,7 +251,9 @@ impl Locker {
         Latch::new(Arc::clone(&self.shared), key)
     }
 
-    /// Returns the locks of these names as one: a call takes all of them, or none. Asks no server.
+    /// Returns the locks of these names as one: a call takes all of them, or none.
+    ///
+    /// Asks no server.
     ///
     /// Redisson's `getMultiLock` shares them, and takes them one after the other.
     ///
@@ -265,20 +279,24 @@ impl Locker {
         MultiLock::new(Arc::clone(&self.shared), keys.collect())
     }
 
-    /// Returns the identity of this locker: the `uuid` in the `uuid:task-id` that it writes to the
-    /// servers. Every connect makes a new one.
+    /// Returns the identity of this locker.
+    ///
+    /// It is the `uuid` in the `uuid:task-id` that the locker writes to the servers. Every connect
+    /// makes a new one.
     pub fn id(&self) -> &str {
         self.shared.session().id()
     }
 
-    /// Returns counts of what this locker has done and is doing. Cheap: it keeps these counts
-    /// anyway. In a forked process all of them are zero.
+    /// Returns counts of what this locker has done and is doing.
+    ///
+    /// Cheap: it keeps these counts anyway. In a forked process all of them are zero.
     pub fn stats(&self) -> Stats {
         self.shared.session().stats()
     }
 
-    /// Returns the servers, for tools that ask them: see [`servers`](crate::servers). Of a cluster,
-    /// the masters that have slots. Asks no server.
+    /// Returns the servers, for tools that ask them: see [`servers`](crate::servers).
+    ///
+    /// Of a cluster, the masters that have slots. Asks no server.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Forked`] or [`Error::WatchdogPanicked`].
@@ -297,8 +315,9 @@ impl Locker {
             .collect())
     }
 
-    /// Returns the rights that a server's user needs for the locks with these names. Asks no
-    /// server.
+    /// Returns the rights that a server's user needs for the locks with these names.
+    ///
+    /// Asks no server.
     ///
     /// A [`Key`] that comes from a lock stands for a lock of that kind: `locks.rw("prices").key()`.
     ///
@@ -373,8 +392,9 @@ impl Locker {
     }
 }
 
-/// The options of a [`Locker`]. [`connect`](Self::connect) validates them once; nothing is silently
-/// corrected.
+/// The options of a [`Locker`].
+///
+/// [`connect`](Self::connect) validates them once; nothing is silently corrected.
 ///
 /// | option | default | |
 /// |---|---|---|
@@ -446,15 +466,19 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets the servers to those at these addresses, in place of those that were given before, for
-    /// example by [`from_env`](Self::from_env). Addresses are written as for [`node`](Self::node).
+    /// Sets the servers to those at these addresses.
+    ///
+    /// They replace those that were given before, for example by [`from_env`](Self::from_env).
+    /// Addresses are written as for [`node`](Self::node).
     pub fn nodes<U: AsRef<str>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         self.nodes.clear();
         urls.into_iter().fold(self, Self::node)
     }
 
-    /// Sets a text that is put before the name of each lock, such as `app:`, so that programs that
-    /// share a server do not share locks by accident. ACL patterns of the server can name it.
+    /// Sets a text that is put before the name of each lock, such as `app:`.
+    ///
+    /// It keeps programs that share a server from sharing locks by accident, and the server's ACL
+    /// patterns can name it.
     ///
     /// [`Lock::key`] is the whole name, and a [`Key`] that comes from a lock is used as it is.
     /// Programs in other languages have to use the whole name.
@@ -475,9 +499,10 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how the locker recognises servers at encrypted addresses (`rediss://`), and which
-    /// certificate it shows them. It applies to all servers of the locker.
-    /// [`connect`](Self::connect) refuses it if no address is encrypted.
+    /// Sets how the locker recognises servers at encrypted addresses (`rediss://`).
+    ///
+    /// It also sets which certificate the locker shows them. It applies to all servers of the
+    /// locker. [`connect`](Self::connect) refuses it if no address is encrypted.
     ///
     /// Defaults to the CAs of the system, and no client certificate.
     #[cfg(feature = "tls")]
@@ -486,9 +511,10 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets where the credentials come from at each connect and reconnect, for passwords that
-    /// change while the program runs. [`connect`](Self::connect) refuses it together with an
-    /// address that has a password.
+    /// Sets where the credentials come from at each connect and reconnect.
+    ///
+    /// It is for passwords that change while the program runs. [`connect`](Self::connect) refuses
+    /// it together with an address that has a password.
     ///
     /// Locks stay held while the locker reconnects with a new password, as in any other short
     /// outage. If the provider returns a password that a server no longer accepts, a WARN says so,
@@ -525,8 +551,9 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how long one command may take before its outcome counts as unknown. It has to be
-    /// shorter than lease / (`renewal_attempts` + 1).
+    /// Sets how long one command may take before its outcome counts as unknown.
+    ///
+    /// It has to be shorter than lease / (`renewal_attempts` + 1).
     ///
     /// A short timeout finds a dead connection sooner, but takes a slow server for a dead one; a
     /// long one delays [`Lock::try_lock`] and [`Guard::unlock`](crate::Guard::unlock) during
@@ -538,8 +565,9 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how many attempts to renew a lease, lease / (this + 1) apart, have to fail in a row
-    /// before the lock is lost; 1 or more.
+    /// Sets how many attempts to renew a lease have to fail in a row before the lock is lost.
+    ///
+    /// The attempts are lease / (this + 1) apart; there is at least 1.
     ///
     /// A higher number survives more failures in a row and costs more commands; the lock is lost at
     /// the end of validity in any case. An attempt fails after a
@@ -569,8 +597,10 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets the minimum time for which one of several servers abstains after it may have forgotten
-    /// locks. The Redis documentation of distributed locks calls this *delayed restarts*.
+    /// Sets the minimum time for which a server that may have forgotten locks abstains.
+    ///
+    /// It concerns one of several servers. The Redis documentation of distributed locks calls this
+    /// *delayed restarts*.
     ///
     /// Each server keeps a *memory*, the key `lockhound_vote`, which is lost or out of date when
     /// the server's data is: after a restart, a failover, a `FLUSHALL`. Such a server abstains for
@@ -625,8 +655,10 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how often a waiter checks a lock of [`Format::Plain`], whose release may send no
-    /// message: after a random pause within this range, again and again.
+    /// Sets how often a waiter checks a lock of [`Format::Plain`].
+    ///
+    /// Its release may send no message, so the waiter checks it after a random pause within this
+    /// range, again and again.
     ///
     /// A short pause notices sooner that a lock is free; a long one costs fewer commands.
     /// [`connect`](Self::connect) refuses this option together with [`Format::Redisson`], whose
@@ -659,8 +691,9 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how many replicas of each server have to acknowledge each acquire and each renewal
-    /// before it counts, and how long they may take, in whole milliseconds.
+    /// Sets how many replicas of each server have to acknowledge each acquire and each renewal.
+    ///
+    /// Until they have, it does not count. They may take this long, in whole milliseconds.
     ///
     /// The locker sends Redis' `WAIT` after every acquire and every batch of renewals, on a
     /// connection of its own; one `WAIT` covers all acquires that are under way. If too few
@@ -717,8 +750,9 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets what the locker calls itself, such as the name of a service and its instance: text of 1
-    /// to 128 bytes, not blank, without control characters.
+    /// Sets what the locker calls itself, such as the name of a service and its instance.
+    ///
+    /// It is text of 1 to 128 bytes, not blank, without control characters.
     ///
     /// [`Holder::label`](crate::Holder::label) returns it, so that people find the process that
     /// holds a lock. The names of the locker's connections in `CLIENT LIST` contain it too, with
@@ -736,7 +770,9 @@ impl LockerBuilder {
         self
     }
 
-    /// Validates the options and connects. A server has to be Redis 6.2 or newer, or any Valkey.
+    /// Validates the options and connects.
+    ///
+    /// A server has to be Redis 6.2 or newer, or any Valkey.
     ///
     /// # Errors
     /// - [`Error::Config`] for an option or an address that cannot be used, for a server that is
@@ -778,8 +814,10 @@ impl LockerBuilder {
         })
     }
 
-    /// Validates the options, and connects in the background: it waits for no server, and no server
-    /// has to run yet. It may be called inside and outside of async code.
+    /// Validates the options, and connects in the background.
+    ///
+    /// It waits for no server, and no server has to run yet. It may be called inside and outside of
+    /// async code.
     ///
     /// The first [`Lock::lock`] then waits as in any other outage, for
     /// [`outage_tolerance`](Self::outage_tolerance) at most, and [`Lock::try_lock`] for half a

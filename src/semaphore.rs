@@ -19,8 +19,9 @@ use crate::kind::Kind;
 use crate::options::Reentry;
 use crate::session::{SharedSession, Views};
 
-/// A semaphore with a name: as many callers have a permit at once, in all processes, as its
-/// capacity says. Cheap to clone; the handle by itself holds nothing.
+/// A semaphore with a name: at most its capacity of permits is taken at once, in all processes.
+///
+/// Cheap to clone; the handle by itself holds nothing.
 ///
 /// [`Locker::permits`](crate::Locker::permits) returns one, and
 /// [`Locker::semaphore`](crate::Locker::semaphore) another kind, which promises less beside JVMs.
@@ -94,39 +95,45 @@ impl Semaphore {
         &self.0.keys[0]
     }
 
-    /// Returns a handle that sets how many permits there are, if nobody has when it takes its
-    /// first. It never changes what is set.
+    /// Returns a handle that sets how many permits there are, if nobody has.
+    ///
+    /// It does so when it takes its first permit, and never changes what is set.
     #[must_use]
     pub const fn capacity(mut self, permits: u32) -> Self {
         self.0.options.capacity = Some(permits);
         self
     }
 
-    /// Returns a handle that takes permits for a fixed time, as
-    /// [`Lock::fixed_lease`](crate::Lock::fixed_lease) does.
+    /// Returns a handle that takes permits for a fixed time.
+    ///
+    /// See [`Lock::fixed_lease`](crate::Lock::fixed_lease).
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
         self.0.options.fixed_lease = Some(lease);
         self
     }
 
-    /// Returns a handle that limits how long permits are held, as
-    /// [`Lock::max_hold`](crate::Lock::max_hold) does.
+    /// Returns a handle that limits how long permits are held.
+    ///
+    /// See [`Lock::max_hold`](crate::Lock::max_hold).
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.0.options.max_hold = Some(max_hold);
         self
     }
 
-    /// Returns a handle whose calls and permits have this class, as
-    /// [`Lock::class`](crate::Lock::class) has it.
+    /// Returns a handle whose calls and permits have this class.
+    ///
+    /// See [`Lock::class`](crate::Lock::class).
     #[must_use]
     pub const fn class(mut self, class: &'static str) -> Self {
         self.0.options.class = Some(class);
         self
     }
 
-    /// Takes a permit. Waits while none is free.
+    /// Takes a permit.
+    ///
+    /// Waits while none is free.
     ///
     /// # Errors
     /// As [`Lock::lock`](crate::Lock::lock), and [`Error::Config`] where there are no semaphores.
@@ -137,7 +144,9 @@ impl Semaphore {
         self.acquire_many(1).await
     }
 
-    /// Takes this many permits at once, or none. Waits until so many are free.
+    /// Takes this many permits at once, or none.
+    ///
+    /// Waits until so many are free.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), and [`Error::Config`] for none, for more than 1,000, and for
@@ -150,8 +159,9 @@ impl Semaphore {
         self.take(permits, Wait::Always).await?.ok_or(Error::Closed)
     }
 
-    /// Takes a permit in one attempt. Returns `None` if none is free, or if other callers of this
-    /// locker wait.
+    /// Takes a permit in one attempt.
+    ///
+    /// Returns `None` if none is free, or if other callers of this locker wait.
     ///
     /// # Errors
     /// As [`Lock::try_lock`](crate::Lock::try_lock) and [`acquire`](Self::acquire).
@@ -162,8 +172,9 @@ impl Semaphore {
         self.try_acquire_many(1).await
     }
 
-    /// Takes this many permits in one attempt, or none. Returns `None` if too few are free, or if
-    /// other callers of this locker wait.
+    /// Takes this many permits in one attempt, or none.
+    ///
+    /// Returns `None` if too few are free, or if other callers of this locker wait.
     ///
     /// # Errors
     /// As [`try_acquire`](Self::try_acquire) and [`acquire_many`](Self::acquire_many).
@@ -174,8 +185,10 @@ impl Semaphore {
         self.take(permits, Wait::Never).await
     }
 
-    /// Takes this many permits, and waits for at most this long. Returns `None` if that was not
-    /// possible. A time of zero is [`try_acquire_many`](Self::try_acquire_many).
+    /// Takes this many permits, and waits for at most this long.
+    ///
+    /// Returns `None` if that was not possible. A time of zero is
+    /// [`try_acquire_many`](Self::try_acquire_many).
     ///
     /// # Errors
     /// As [`Lock::try_lock_for`](crate::Lock::try_lock_for) and
@@ -204,8 +217,7 @@ impl Semaphore {
             .ok_or(Error::Closed)
     }
 
-    /// Takes permits as [`try_acquire_for`](Self::try_acquire_for) does, for threads without async
-    /// code.
+    /// Takes permits on a thread, as [`try_acquire_for`](Self::try_acquire_for) does in async code.
     ///
     /// # Errors
     /// As [`try_acquire_for`](Self::try_acquire_for) and
@@ -221,8 +233,10 @@ impl Semaphore {
         self.take_blocking(permits, Wait::up_to(wait))
     }
 
-    /// Takes a permit, runs a section, and releases the permit. If the permit is lost meanwhile, it
-    /// drops the section at its current `await` and returns [`Error::Lost`].
+    /// Takes a permit, runs a section, and releases the permit.
+    ///
+    /// If the permit is lost meanwhile, it drops the section at its current `await` and returns
+    /// [`Error::Lost`].
     ///
     /// # Errors
     /// As [`Lock::run`](crate::Lock::run) and [`acquire`](Self::acquire).
@@ -239,8 +253,10 @@ impl Semaphore {
         done.ok_or(Error::Closed)
     }
 
-    /// Sets how many permits there are. Holders keep what they have: if they have more, none is
-    /// free until enough of them have released.
+    /// Sets how many permits there are.
+    ///
+    /// Holders keep what they have: if they have more, none is free until enough of them have
+    /// released.
     ///
     /// # Errors
     /// [`Error::Unavailable`]: it may be set or not, or later, and may be set again.
@@ -261,8 +277,9 @@ impl Semaphore {
         set.map_err(|error| error.of(slice::from_ref(self.key())))
     }
 
-    /// Returns how many permits are free, and who has the others, each with the label of its
-    /// locker.
+    /// Returns how many permits are free, and who has the others.
+    ///
+    /// Each holder is listed with the label of its locker.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server does not answer; [`Error::Server`], also if the key
@@ -277,8 +294,9 @@ impl Semaphore {
         usage.map_err(|error| error.of(slice::from_ref(self.key())))
     }
 
-    /// Gives back all permits of this holder, which [`usage`](Self::usage) has named, and wakes
-    /// those that wait. Returns whether it had any.
+    /// Gives back all permits of this holder, and wakes those that wait.
+    ///
+    /// [`usage`](Self::usage) has named the holder. The call returns whether it had any.
     ///
     /// A [`Permit`] of this [`Locker`](crate::Locker) is lost before, with
     /// [`Loss::ForceUnlocked`](crate::Loss::ForceUnlocked). A holder elsewhere learns of it at its
@@ -321,8 +339,10 @@ impl Semaphore {
     }
 }
 
-/// One permit or several, taken by one call. Dropping it releases them in the background;
-/// [`release`](Self::release) reports whether that worked.
+/// One permit or several, taken by one call.
+///
+/// Dropping it releases them in the background; [`release`](Self::release) reports whether that
+/// worked.
 #[must_use = "permits are released when this is dropped"]
 pub struct Permit {
     inner: GuardInner,
@@ -358,8 +378,9 @@ impl Permit {
     }
 }
 
-/// A view of permits: what the section of a `run` gets, and what a [`Permit`] dereferences to. It
-/// does not keep them.
+/// A view of permits: what the section of a `run` gets, and what a [`Permit`] dereferences to.
+///
+/// It does not keep them.
 #[derive(Clone)]
 pub struct HeldPermits(Views);
 
@@ -369,13 +390,16 @@ impl HeldPermits {
         self.0.first().hold().claim.permits
     }
 
-    /// Returns a token that fires when they are lost. Cancelling it cancels nothing else.
+    /// Returns a token that fires when they are lost.
+    ///
+    /// Cancelling it cancels nothing else.
     pub fn lost(&self) -> CancellationToken {
         self.0.token()
     }
 
-    /// Returns an error if they are lost, for `?` between steps. It reads the clock, so it is right
-    /// even if the watchdog is late.
+    /// Returns an error if they are lost, for `?` between steps.
+    ///
+    /// It reads the clock, so it is right even if the watchdog is late.
     ///
     /// # Errors
     /// [`Error::Lost`].
@@ -383,12 +407,16 @@ impl HeldPermits {
         self.0.check()
     }
 
-    /// Returns how they were lost, or `None` while they are held. It reads the clock.
+    /// Returns how they were lost, or `None` while they are held.
+    ///
+    /// It reads the clock.
     pub fn loss(&self) -> Option<Loss> {
         self.state().loss()
     }
 
-    /// Returns how safe they are. It reads the clock.
+    /// Returns how safe they are.
+    ///
+    /// It reads the clock.
     pub fn state(&self) -> HoldState {
         self.0.state()
     }
