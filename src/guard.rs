@@ -92,6 +92,24 @@ impl Guard {
     /// Returns whether the lock is lost.
     ///
     /// It reads the clock, so it is right even if the watchdog is late.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// server.flush(); // the server forgets the lock
+    /// assert!(!guard.is_lost()); // the holder does not know yet
+    /// tokio::time::sleep(Duration::from_secs(11)).await; // a renewal
+    /// assert!(guard.is_lost());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn is_lost(&self) -> bool {
         self.loss().is_some()
     }
@@ -99,6 +117,26 @@ impl Guard {
     /// Returns how the lock was lost, or `None` while it is held.
     ///
     /// It reads the clock, as [`is_lost`](Self::is_lost) does.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::Loss;
+    ///
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// locks.close().await;
+    /// match guard.loss() {
+    ///     None => println!("still held"),
+    ///     Some(Loss::Closed) => println!("this program closed the locker"),
+    ///     Some(loss) => println!("somebody else may be inside: {loss}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn loss(&self) -> Option<Loss> {
         self.state().loss()
     }
@@ -109,6 +147,23 @@ impl Guard {
     ///
     /// # Errors
     /// [`Error::Lost`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # async fn upload(_: &str) {}
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let guard = locks.get("backup").lock().await?;
+    /// for part in ["users", "orders"] {
+    ///     guard.check()?; // Error::Lost: the next part may be somebody else's
+    ///     upload(part).await;
+    /// }
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn check(&self) -> Result<(), Error> {
         self.0.guards.check()
     }
@@ -116,6 +171,26 @@ impl Guard {
     /// Returns how safe the lock is.
     ///
     /// It reads the clock.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::HoldState;
+    ///
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// match guard.state() {
+    ///     HoldState::Safe => println!("go on"),
+    ///     HoldState::Jeopardy => println!("a renewal failed: begin nothing new"),
+    ///     HoldState::Lost(loss) => println!("stop: {loss}"),
+    ///     _ => println!("a state of a later version"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn state(&self) -> HoldState {
         self.0.guards.state()
     }
@@ -124,6 +199,24 @@ impl Guard {
     ///
     /// That is until the end of its validity on the local clock, or of `max_hold`. It is zero if
     /// the lock is lost.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// // A step that cannot be interrupted begins only if it certainly fits.
+    /// if guard.remaining() > Duration::from_secs(5) {
+    ///     println!("pay");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn remaining(&self) -> Duration {
         self.0.guards.remaining()
     }
@@ -131,11 +224,45 @@ impl Guard {
     /// Returns the fencing token of this hold.
     ///
     /// A re-entry has the fence of the outermost acquisition.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// let first = lock.lock().await?;
+    /// let fence = first.fence();
+    /// first.unlock().await?;
+    /// let second = lock.lock().await?;
+    /// assert!(second.fence() > fence); // a resource that has seen this one refuses the first
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn fence(&self) -> Fence {
         self.hold().fence
     }
 
     /// Returns how many guards this hold has.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// let outer = lock.lock().await?;
+    /// let inner = lock.lock().await?;
+    /// assert_eq!(outer.hold_count(), 2);
+    /// inner.unlock().await?; // asks no server
+    /// assert_eq!(outer.hold_count(), 1);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn hold_count(&self) -> u32 {
         self.hold().guards()
     }
@@ -146,6 +273,21 @@ impl Guard {
     }
 
     /// Returns the owner of this hold.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// let guard = lock.lock().await?;
+    /// let helper = lock.clone().owned_by(guard.owner()); // enters beside the guard, in any task
+    /// tokio::spawn(async move { helper.lock().await?.unlock().await }).await.expect("no panic")?;
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn owner(&self) -> Owner {
         self.hold().owner()
     }
@@ -265,6 +407,25 @@ impl Guard {
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped. A future that was never polled
     /// drops its guard, which releases it too.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::Error;
+    ///
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// match guard.unlock().await {
+    ///     Ok(()) => println!("nobody else was inside"),
+    ///     Err(Error::Lost { loss, .. }) => println!("somebody else may have been inside: {loss}"),
+    ///     Err(error) => println!("the work is done; the release is repeated: {error}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn unlock(self) -> Result<(), Error> {
         self.0.unlock().await
     }
@@ -276,6 +437,19 @@ impl Guard {
     ///
     /// # Panics
     /// Panics in async code, which it would block.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")]
+    /// # fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).blocking_connect()?;
+    /// let guard = locks.get("orders:42").blocking_lock()?;
+    /// let worker = std::thread::spawn(move || guard.blocking_unlock()); // on any thread
+    /// worker.join().expect("it does not panic")
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn blocking_unlock(self) -> Result<(), Error> {
         self.0.blocking_unlock()
     }

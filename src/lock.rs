@@ -87,6 +87,23 @@ impl Lock {
     ///
     /// It is for work of known length, when a holder that hangs should lose the lock. The lease is
     /// that of the outermost acquisition: a re-entry neither shortens nor lengthens it.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = locks.get("import").fixed_lease(Duration::from_secs(60)).lock().await?;
+    /// tokio::time::sleep(Duration::from_secs(61)).await; // the holder hangs
+    /// assert!(guard.is_lost());
+    /// assert!(!locks.get("import").is_locked().await?); // free, although the guard still lives
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
         self.0.options.fixed_lease = Some(lease);
@@ -98,6 +115,25 @@ impl Lock {
     /// After that time the token fires with [`Loss::MaxHold`](crate::Loss::MaxHold), and the
     /// watchdog no longer renews the lock. Until it is released or its lease runs out, nobody else
     /// gets in.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    /// use lockhound::Loss;
+    ///
+    /// let lock = locks.get("orders:42").max_hold(Duration::from_secs(60));
+    /// let guard = lock.lock().await?;
+    /// tokio::time::sleep(Duration::from_secs(61)).await;
+    /// assert_eq!(guard.loss(), Some(Loss::MaxHold));
+    /// assert!(lock.is_locked().await?); // still: until the lease runs out or the guard is dropped
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.0.options.max_hold = Some(max_hold);
@@ -164,6 +200,18 @@ impl Lock {
     /// hold has the class of the handle that took it.
     ///
     /// Defaults to none: no label.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42").class("orders"); // one series for all orders
+    /// lock.lock().await?.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     #[must_use]
     pub const fn class(mut self, class: &'static str) -> Self {
         self.0.options.class = Some(class);
@@ -201,6 +249,20 @@ impl Lock {
     /// Nothing enters again, so nested code that takes the lock waits for itself. The locker logs a
     /// warning about that; a run inside a [`run`](Self::run) is refused. An owner that the handle
     /// names ([`owned_by`](Self::owned_by)) enters again all the same.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42").non_reentrant();
+    /// let guard = lock.lock().await?;
+    /// assert!(lock.try_lock().await?.is_none()); // the same task, but another owner
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     #[must_use]
     pub const fn non_reentrant(mut self) -> Self {
         self.0.options.reentry = Some(Reentry::Never);
@@ -246,6 +308,22 @@ impl Lock {
     /// grant that it does not take within a sixth of the lease is released, and the call goes back
     /// into the line. If a caller of the same locker handed the lock over to it, it has at most a
     /// [`command_timeout`](crate::LockerBuilder::command_timeout) to take it.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// let outer = lock.lock().await?;
+    /// let inner = lock.lock().await?; // the same task enters again, and sends nothing
+    /// drop(inner);
+    /// outer.check()?; // still held
+    /// outer.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn lock(&self) -> Result<Guard, Error> {
         self.0
             .take(Wait::Always)
@@ -267,6 +345,20 @@ impl Lock {
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let Some(guard) = locks.get("orders:42").try_lock().await? else {
+    ///     return Ok(()); // somebody else is at it, which is not an error
+    /// };
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_lock(&self) -> Result<Option<Guard>, Error> {
         Ok(self.0.take(Wait::Never).await?.map(Guard))
     }
@@ -283,6 +375,24 @@ impl Lock {
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    /// use lockhound::Owner;
+    ///
+    /// let lock = locks.get("orders:42");
+    /// let guard = lock.lock().await?;
+    /// let other = lock.clone().owned_by(Owner::new());
+    /// assert!(other.try_lock_for(Duration::from_secs(2)).await?.is_none());
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
         Ok(self.0.take(Wait::up_to(wait)).await?.map(Guard))
     }
@@ -299,6 +409,21 @@ impl Lock {
     ///
     /// # Panics
     /// Panics in async code, which it would block.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")]
+    /// # fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).blocking_connect()?;
+    /// let lock = locks.get("orders:42");
+    /// let guard = lock.blocking_lock()?; // the owner is this thread
+    /// let other = std::thread::spawn(move || lock.blocking_try_lock());
+    /// assert!(other.join().expect("it does not panic")?.is_none());
+    /// guard.blocking_unlock()
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn blocking_lock(&self) -> Result<Guard, Error> {
         self.0
             .take_blocking(Wait::Always)?
@@ -324,6 +449,23 @@ impl Lock {
     ///
     /// # Panics
     /// Panics in async code, which it would block.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")]
+    /// # fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).blocking_connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let wait = Duration::from_millis(500);
+    /// if let Some(guard) = locks.get("orders:42").blocking_try_lock_for(wait)? {
+    ///     guard.blocking_unlock()?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn blocking_try_lock_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
         Ok(self.0.take_blocking(Wait::up_to(wait))?.map(Guard))
     }
@@ -538,6 +680,22 @@ impl Lock {
     ///
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
+    ///
+    /// # Examples
+    /// It is for people and metrics: by the time of the answer, the lock may have changed hands.
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// assert!(!lock.is_locked().await?);
+    /// let guard = lock.lock().await?;
+    /// assert!(lock.is_locked().await?); // the caller's own hold counts, too
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn is_locked(&self) -> Result<bool, Error> {
         foreign::give_way().await;
         Error::check_name(self.key())?;
@@ -558,6 +716,22 @@ impl Lock {
     ///
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// if let Some(holder) = locks.get("orders:42").holder().await? {
+    ///     // Such as "host:4711 has it, for another 30s".
+    ///     println!("{:?} has it, for another {:?}", holder.label(), holder.remaining());
+    /// }
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
         foreign::give_way().await;
         Error::check_name(self.key())?;
@@ -593,6 +767,23 @@ impl Lock {
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::Loss;
+    ///
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// assert!(locks.get("orders:42").force_unlock().await?);
+    /// // In this process at once; a holder elsewhere may act until its next renewal.
+    /// assert_eq!(guard.loss(), Some(Loss::ForceUnlocked));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         foreign::give_way().await;
         Error::check_name(self.key())?;
@@ -632,6 +823,26 @@ impl Section {
     ///
     /// # Errors
     /// [`Error::Lost`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # fn import(_: u32) {}
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("import");
+    /// lock.run(|section| async move {
+    ///     for part in 0..3 {
+    ///         section.check()?; // `run` itself looks only when the section awaits
+    ///         import(part);
+    ///     }
+    ///     Ok(())
+    /// })
+    /// .await?
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn check(&self) -> Result<(), Error> {
         self.view.check()
     }
@@ -651,6 +862,24 @@ impl Section {
     }
 
     /// Returns the fencing token of this hold.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # async fn update(_: &str, _: u64) {}
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// locks.get("orders:42")
+    ///     .run(|section| async move {
+    ///         // The database refuses a fence below the highest that it has seen.
+    ///         let fence = section.fence().get();
+    ///         update("UPDATE orders SET .., fence = $1 WHERE fence <= $1", fence).await;
+    ///     })
+    ///     .await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn fence(&self) -> Fence {
         self.view.first().hold().fence
     }
@@ -672,6 +901,23 @@ impl Section {
     ///
     /// # Cancel safety
     /// Dropping the returned future drops the one that it runs.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// lock.clone()
+    ///     .run(|section| async move {
+    ///         let child = section.scope(async move { lock.lock().await?.unlock().await });
+    ///         tokio::spawn(child).await.expect("it does not panic") // without a scope: for ever
+    ///     })
+    ///     .await?
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         self.scope.clone().run(future)
     }
