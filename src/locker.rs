@@ -75,6 +75,18 @@ impl Locker {
     ///
     /// # Cancel safety
     /// Dropping the future gives up the attempt and ends its thread.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use lockhound::Locker;
+    ///
+    /// let locks = Locker::connect("redis://127.0.0.1:6379").await?;
+    /// // A clone shares the connection, the holds and the waiters: one locker is enough.
+    /// let for_workers = locks.clone();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, Error> {
         Self::builder().node(url).connect().await
     }
@@ -131,6 +143,21 @@ impl Locker {
     /// clients that use the same [`Format`], such as Redisson's `getLock`. A
     /// [`prefix`](LockerBuilder::prefix) of the locker is put before the name, except before a
     /// [`Key`] that comes from a lock. [`Lock::lock`] reports an empty name.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// let guard = lock.lock().await?;
+    /// // Another handle of the same name is the same lock, and this task owns it.
+    /// assert!(locks.get("orders:42").try_lock().await?.is_some());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn get(&self, key: impl Into<Key>) -> Lock {
         Lock::new(Arc::clone(&self.shared), self.whole(key))
     }
@@ -205,6 +232,20 @@ impl Locker {
     ///
     /// Without JVMs, [`permits`](Self::permits) promises more. Asks no server. Use a name for one
     /// kind only.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// // JVMs take permits of `getSemaphore("licences")`.
+    /// let licences = locks.semaphore("licences").capacity(10);
+    /// let permit = licences.acquire().await?;
+    /// permit.release().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn semaphore(&self, name: impl Into<Key>) -> Semaphore {
         let key = name.into().under(&self.prefix, &SEMAPHORE_FAMILY);
         Semaphore::new(Arc::clone(&self.shared), key, &SEMAPHORE)
@@ -283,6 +324,19 @@ impl Locker {
     ///
     /// It is the `uuid` in the `uuid:task-id` that the locker writes to the servers. Every connect
     /// makes a new one.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// assert!(server.holder("orders:42").is_some_and(|owner| owner.starts_with(locks.id())));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn id(&self) -> &str {
         self.shared.session().id()
     }
@@ -290,6 +344,22 @@ impl Locker {
     /// Returns counts of what this locker has done and is doing.
     ///
     /// Cheap: it keeps these counts anyway. In a forked process all of them are zero.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// let stats = locks.stats();
+    /// assert_eq!(stats.holds, 1);
+    /// assert_eq!(stats.attempts.total(), 1);
+    /// assert_eq!(stats.losses.total(), 0); // an alert for this one
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn stats(&self) -> Stats {
         self.shared.session().stats()
     }
@@ -303,6 +373,21 @@ impl Locker {
     ///
     /// # Cancel safety
     /// Dropping the future has no effect.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// for server in locks.servers().await? {
+    ///     let why = server.why_no_vote(); // of several servers, those that restarted abstain
+    ///     println!("{}: {}", server.name(), why.as_deref().unwrap_or("votes"));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn servers(&self) -> Result<Vec<ServerHandle>, Error> {
         let session = self.shared.session();
         let of = Arc::clone(session);
@@ -323,6 +408,21 @@ impl Locker {
     ///
     /// # Errors
     /// [`Error::Config`] for an empty name.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let keys = [locks.get("orders:42").key().clone(), locks.rw("prices").key().clone()];
+    /// for right in locks.rights(&keys)? {
+    ///     println!("{}", right.rule); // for ACL SETUSER, such as `+evalsha`
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn rights<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -346,6 +446,21 @@ impl Locker {
     }
 
     /// Returns the settings that its options make.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// assert_eq!(locks.settings().lease(), Duration::from_secs(30));
+    /// assert_eq!(locks.settings().command_timeout(), Duration::from_secs(3)); // follows the lease
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn settings(&self) -> &Settings {
         self.shared.session().settings()
     }
@@ -368,6 +483,23 @@ impl Locker {
     ///
     /// # Cancel safety
     /// Dropping the future ends the wait and nothing else: closing goes on.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::Error;
+    ///
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// guard.unlock().await?; // end the work first
+    /// locks.close().await;
+    /// assert!(matches!(locks.get("orders:42").lock().await, Err(Error::Closed)));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn close(&self) {
         self.shared.session().close().await;
     }
@@ -378,6 +510,20 @@ impl Locker {
     /// Panics in async code, which it would block. Always panics if
     /// [`connect`](LockerBuilder::connect) connected the locker to servers in memory: such a locker
     /// runs in its caller's runtime.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")]
+    /// # fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).blocking_connect()?;
+    /// let guard = locks.get("orders:42").blocking_lock()?;
+    /// drop(guard); // does not wait for the release
+    /// locks.blocking_close(); // does
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn blocking_close(&self) {
         let session = self.shared.session();
         let closed = async {
@@ -460,6 +606,22 @@ impl LockerBuilder {
     /// below it, and the locker logs a warning. Every program that shares the locks has to name the
     /// same servers, preferably in the same order: contenders that got in each other's way ask the
     /// first server before the others. See [`restart_quarantine`](Self::restart_quarantine).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use lockhound::Locker;
+    ///
+    /// // `p@ss` is percent-encoded. Two of the three servers have to say that a lock is held.
+    /// let locks = Locker::builder()
+    ///     .node("redis://app:p%40ss@lock-1:6379")
+    ///     .node("redis://app:p%40ss@lock-2:6379")
+    ///     .node("redis://app:p%40ss@lock-3:6379")
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn node(mut self, url: impl AsRef<str>) -> Self {
         self.nodes
             .push(ServerLocation::Url(url.as_ref().to_owned()));
@@ -470,6 +632,18 @@ impl LockerBuilder {
     ///
     /// They replace those that were given before, for example by [`from_env`](Self::from_env).
     /// Addresses are written as for [`node`](Self::node).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use lockhound::LockerBuilder;
+    ///
+    /// // The other options come from the environment, the servers do not.
+    /// let servers = ["redis://lock-1", "redis://lock-2", "redis://lock-3"];
+    /// let locks = LockerBuilder::from_env()?.nodes(servers).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn nodes<U: AsRef<str>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         self.nodes.clear();
         urls.into_iter().fold(self, Self::node)
@@ -484,6 +658,21 @@ impl LockerBuilder {
     /// Programs in other languages have to use the whole name.
     ///
     /// Defaults to no prefix.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// let locks = builder.prefix("shop:").connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// assert_eq!(lock.key().as_str(), "shop:orders:42");
+    /// assert_eq!(locks.get(lock.key()).key(), lock.key()); // a lock's key gets no second prefix
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
@@ -493,6 +682,24 @@ impl LockerBuilder {
     ///
     /// Called again, it adds further servers. All servers of a locker are in memory, or all are at
     /// addresses.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::{Locker, testing::Server};
+    ///
+    /// let server = Server::new();
+    /// let one = Locker::builder().memory(&server).connect().await?;
+    /// let two = Locker::builder().memory(&server).connect().await?; // as if on another machine
+    /// let guard = one.get("orders:42").lock().await?;
+    /// assert!(two.get("orders:42").try_lock().await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     #[cfg(feature = "testing")]
     pub fn memory(mut self, server: &testing::Server) -> Self {
         self.nodes.push(ServerLocation::Memory(server.clone()));
@@ -505,6 +712,17 @@ impl LockerBuilder {
     /// locker. [`connect`](Self::connect) refuses it if no address is encrypted.
     ///
     /// Defaults to the CAs of the system, and no client certificate.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use lockhound::{Locker, Tls};
+    ///
+    /// let tls = Tls::new().ca_file("/etc/ssl/redis-ca.pem"); // in place of the system's CAs
+    /// let locks = Locker::builder().node("rediss://lock-1:6380").tls(tls).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: impl Into<Tls>) -> Self {
         self.tls = Some(tls.into());
@@ -521,6 +739,27 @@ impl LockerBuilder {
     /// and so does [`Error::Unavailable`] after [`outage_tolerance`](Self::outage_tolerance).
     ///
     /// Defaults to the credentials in the addresses.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use std::{error::Error, fs, future::{Future, ready}};
+    /// use lockhound::{CredentialProvider, Credentials, Locker};
+    ///
+    /// struct Mounted; // a secret that is replaced while the program runs
+    /// impl CredentialProvider for Mounted {
+    ///     fn credentials(
+    ///         &self,
+    ///         _node: &str,
+    ///     ) -> impl Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send {
+    ///         let read = fs::read_to_string("/run/secrets/redis");
+    ///         ready(read.map(Credentials::password).map_err(Into::into))
+    ///     }
+    /// }
+    /// let locks = Locker::builder().node("redis://lock-1").credentials(Mounted).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn credentials(mut self, provider: impl CredentialProvider) -> Self {
         self.provider = Some(Arc::new(provider));
         self
@@ -533,6 +772,23 @@ impl LockerBuilder {
     /// that share a lock should use the same lease.
     ///
     /// Defaults to 30 seconds, as Redisson's `lockWatchdogTimeout`.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// use std::time::Duration;
+    ///
+    /// let locks = builder.lease(Duration::from_secs(10)).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// let guard = lock.lock().await?;
+    /// tokio::time::sleep(Duration::from_secs(3600)).await; // longer: the watchdog renews it
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease;
         self
@@ -546,6 +802,23 @@ impl LockerBuilder {
     /// and servers that are slow to start.
     ///
     /// Defaults to 5 seconds.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// use std::time::Duration;
+    /// use lockhound::Error;
+    ///
+    /// server.stop(); // it answers nothing
+    /// let connected = builder.connect_timeout(Duration::from_secs(1)).connect().await;
+    /// assert!(matches!(connected, Err(Error::Unavailable { .. })));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.options.connect_timeout = timeout;
         self
@@ -560,6 +833,25 @@ impl LockerBuilder {
     /// outages.
     ///
     /// Defaults to a tenth of the lease, at most 3 seconds.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// use std::time::Duration;
+    /// use lockhound::Error;
+    ///
+    /// // A request gives up a server that is away after 200 ms, although the lease is 30 s.
+    /// let locks = builder.command_timeout(Duration::from_millis(200)).connect().await?;
+    /// server.stop();
+    /// let taken = locks.get("orders:42").try_lock().await;
+    /// assert!(matches!(taken, Err(Error::Unavailable { .. })));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn command_timeout(mut self, timeout: Duration) -> Self {
         self.options.command_timeout = Some(timeout);
         self
@@ -575,6 +867,19 @@ impl LockerBuilder {
     ///
     /// Defaults to 2: a lease of 30 s is renewed 10 s after the last success and, if that fails,
     /// 20 s after it. If both attempts fail, the token fires 23 s after the last success.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// // A lease of 30 s is renewed every 6 s, and lost if four renewals in a row fail.
+    /// let locks = builder.renewal_attempts(4).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn renewal_attempts(mut self, attempts: u32) -> Self {
         self.options.renewal_attempts = attempts;
         self
@@ -592,6 +897,24 @@ impl LockerBuilder {
     /// Defaults to one lease. With a [`restart_quarantine`](Self::restart_quarantine) it defaults
     /// to 9/8 of that plus two seconds, if this is longer, so that calls can wait until a
     /// quarantine is over.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// use std::time::Duration;
+    /// use lockhound::Error;
+    ///
+    /// let locks = builder.outage_tolerance(Duration::from_secs(5)).connect().await?;
+    /// server.stop();
+    /// let taken = locks.get("orders:42").lock().await; // 5 s later, instead of 30 s
+    /// assert!(matches!(taken, Err(Error::Unavailable { .. })));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn outage_tolerance(mut self, tolerance: Duration) -> Self {
         self.options.outage_tolerance = Some(tolerance);
         self
@@ -637,6 +960,23 @@ impl LockerBuilder {
     ///
     /// Defaults to the lease, and to zero for a single server: what that forgets, it forgets for
     /// every program.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use std::time::Duration;
+    /// use lockhound::Locker;
+    ///
+    /// let minute = Duration::from_secs(60);
+    /// let locks = Locker::builder()
+    ///     .nodes(["redis://lock-1", "redis://lock-2", "redis://lock-3"])
+    ///     .restart_quarantine(minute) // in all programs
+    ///     .connect()
+    ///     .await?;
+    /// locks.get("import").fixed_lease(minute).lock().await?; // the longest that is allowed
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn restart_quarantine(mut self, quarantine: Duration) -> Self {
         self.options.restart_quarantine = Some(quarantine);
         self
@@ -650,6 +990,22 @@ impl LockerBuilder {
     /// a holder in the other may get [`Error::Server`].
     ///
     /// Defaults to [`Format::Redisson`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// use lockhound::Format;
+    ///
+    /// // Shared with redsync, redis-py and others, which use `SET orders:42 .. NX PX 30000`.
+    /// let locks = builder.format(Format::Plain).connect().await?;
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn format(mut self, format: Format) -> Self {
         self.options.kind = format.kind();
         self
@@ -665,6 +1021,22 @@ impl LockerBuilder {
     /// releases wake the waiters.
     ///
     /// Defaults to 50 to 200 ms.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// use std::time::Duration;
+    /// use lockhound::Format;
+    ///
+    /// let often = Duration::from_millis(10)..Duration::from_millis(20);
+    /// let locks = builder.format(Format::Plain).poll_interval(often).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn poll_interval(mut self, range: Range<Duration>) -> Self {
         self.options.poll_interval = Some(range);
         self
@@ -686,6 +1058,22 @@ impl LockerBuilder {
     /// lock have to use the same setting.
     ///
     /// Defaults to [`FenceSource::Counters`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// use lockhound::FenceSource;
+    ///
+    /// let locks = builder.fence_source(FenceSource::RedissonTokens).connect().await?;
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// assert_eq!(guard.fence().get(), 1); // JVMs have the next: `RFencedLock` counts on
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn fence_source(mut self, source: FenceSource) -> Self {
         self.options.fence_source = source;
         self
@@ -732,6 +1120,22 @@ impl LockerBuilder {
     /// callers wait for replicas that are away.
     ///
     /// Defaults to 0: replicas are not asked.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use std::time::Duration;
+    /// use lockhound::Locker;
+    ///
+    /// // One of the two replicas may be away without stopping all locking.
+    /// let locks = Locker::builder()
+    ///     .node("redis://127.0.0.1:6379")
+    ///     .replica_acks(1, Duration::from_millis(500))
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn replica_acks(mut self, count: u32, timeout: Duration) -> Self {
         self.options.replica_acks = Replicas { count, timeout };
         self
@@ -745,6 +1149,24 @@ impl LockerBuilder {
     /// about that. With each of the three, [`Lock::run`] makes branches exclude each other.
     ///
     /// Defaults to [`Reentry::Task`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// use lockhound::Reentry;
+    ///
+    /// let locks = builder.reentry(Reentry::Scope).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// let guard = lock.lock().await?;
+    /// assert!(lock.try_lock().await?.is_none()); // the same task, but outside of a scope
+    /// assert!(guard.scope(lock.try_lock()).await?.is_some());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn reentry(mut self, reentry: Reentry) -> Self {
         self.options.reentry = reentry;
         self
@@ -765,6 +1187,22 @@ impl LockerBuilder {
     /// who has no right to the key has no label. In [`Format::Plain`] no label is written or read.
     ///
     /// Defaults to the host name and the process id, `host:4711`.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// let locks = builder.label("shop, instance 7").connect().await?;
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// tokio::time::sleep(std::time::Duration::from_secs(1)).await; // written after the grant
+    /// let holder = locks.get("orders:42").holder().await?;
+    /// assert_eq!(holder.as_ref().and_then(|holder| holder.label()), Some("shop, instance 7"));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.options.label = Some(label.into());
         self
@@ -788,6 +1226,20 @@ impl LockerBuilder {
     ///
     /// # Cancel safety
     /// Dropping the future gives up the attempt and ends its thread.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use lockhound::{Error, Locker};
+    ///
+    /// match Locker::builder().node("redis://127.0.0.1:6379").connect().await {
+    ///     Ok(locks) => locks.get("orders:42").lock().await?.unlock().await?,
+    ///     Err(Error::Config(wrong)) => panic!("correct {}: {wrong}", wrong.option()),
+    ///     Err(error) => println!("try again later: {error}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn connect(self) -> Result<Locker, Error> {
         let prefix = self.prefix.as_str().into();
         foreign::give_way().await;
@@ -805,6 +1257,16 @@ impl LockerBuilder {
     ///
     /// # Panics
     /// Panics in async code, which it would block.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn example() -> Result<(), lockhound::Error> {
+    /// use lockhound::Locker;
+    ///
+    /// let locks = Locker::builder().node("redis://lock-1").label("cron").blocking_connect()?;
+    /// locks.get("report").blocking_run(|_| println!("the report"))
+    /// # }
+    /// ```
     pub fn blocking_connect(self) -> Result<Locker, Error> {
         let prefix = self.prefix.as_str().into();
         let (settings, targets) = self.validate()?;
@@ -831,6 +1293,17 @@ impl LockerBuilder {
     /// # Errors
     /// [`Error::Config`] for an option or an address that cannot be used, and for a server in
     /// memory; [`Error::Unavailable`] if no thread can be started.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use lockhound::Locker;
+    ///
+    /// let locks = Locker::builder().node("redis://127.0.0.1:6379").connect_lazy()?; // no await
+    /// let guard = locks.get("orders:42").lock().await?; // waits for the server
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn connect_lazy(self) -> Result<Locker, Error> {
         let prefix = self.prefix.as_str().into();
         let (settings, targets) = self.validate()?;
