@@ -99,6 +99,20 @@ impl Election {
     ///
     /// # Cancel safety
     /// Dropping the future ends the campaign, and gives back what it may have won.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let leadership = locks.election("scheduler").campaign("10.0.0.7:8080").await?;
+    /// println!("term {}", leadership.term().get()); // send it with each order: it only grows
+    /// leadership.check()?; // before an order that must not come late
+    /// leadership.resign().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn campaign(&self, value: impl Into<String>) -> Result<Leadership, Error> {
         let value = value.into();
         self.handle.session().check_election()?;
@@ -122,6 +136,20 @@ impl Election {
     ///
     /// # Cancel safety
     /// As [`campaign`](Self::campaign).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let election = locks.election("scheduler");
+    /// let leadership = election.campaign("10.0.0.7:8080").await?;
+    /// assert!(election.try_campaign("10.0.0.8:8080").await?.is_none()); // even in the same task
+    /// leadership.resign().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_campaign(
         &self,
         value: impl Into<String>,
@@ -146,6 +174,21 @@ impl Election {
     ///
     /// # Cancel safety
     /// Dropping the future drops `lead`, and resigns.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let election = locks.election("scheduler");
+    /// // The closure is called again if the leadership is lost while it runs.
+    /// let jobs = election.run("10.0.0.7:8080", |_term| async { 3 }).await?;
+    /// assert_eq!(jobs, 3);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn run<T, F, Fut>(&self, value: impl Into<String>, mut lead: F) -> Result<T, Error>
     where
         F: FnMut(Section) -> Fut,
@@ -188,6 +231,23 @@ impl Election {
     ///
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let election = locks.election("scheduler");
+    /// assert!(election.leader().await?.is_none());
+    /// let leadership = election.campaign("10.0.0.7:8080").await?;
+    /// let leader = election.leader().await?.expect("it leads");
+    /// assert_eq!(leader.value(), Some("10.0.0.7:8080"));
+    /// assert_eq!(leader.term(), Some(leadership.term()));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn leader(&self) -> Result<Option<Leader>, Error> {
         self.begin().await?;
         let session = self.handle.session();
@@ -204,6 +264,23 @@ impl Election {
     ///
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let election = locks.election("scheduler");
+    /// let mut observer = election.observe().await?;
+    /// assert!(observer.changed().await?.is_none()); // first as it is now: nobody leads
+    /// let leadership = election.campaign("10.0.0.7:8080").await?;
+    /// let leader = observer.changed().await?.expect("it leads");
+    /// println!("{:?} leads", leader.value());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn observe(&self) -> Result<Observer, Error> {
         self.begin().await?;
         let watch = self.handle.session().watch_leader(&self.key)?;
@@ -274,6 +351,22 @@ impl Leadership {
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let election = locks.election("scheduler");
+    /// let leadership = election.campaign("starting").await?;
+    /// leadership.proclaim("10.0.0.7:8080").await?; // the term stays
+    /// let leader = election.leader().await?.expect("it leads");
+    /// assert_eq!(leader.value(), Some("10.0.0.7:8080"));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn proclaim(&self, value: impl Into<String>) -> Result<(), Error> {
         let proclaimed = self.herald.proclaim(value.into().into()).await;
         proclaimed.map_err(|error| error.of(slice::from_ref(self.section.key())))

@@ -100,6 +100,21 @@ impl Latch {
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let ready = locks.latch("deploy:77");
+    /// assert!(ready.try_set(3).await?);
+    /// assert!(!ready.try_set(5).await?); // so all members may call it: the first one sets it
+    /// assert_eq!(ready.count().await?, 3);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_set(&self, count: u64) -> Result<bool, Error> {
         self.begin().await?;
         if !(1..=i64::MAX.cast_unsigned()).contains(&count) {
@@ -127,6 +142,22 @@ impl Latch {
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let ready = locks.latch("deploy:77");
+    /// ready.try_set(2).await?;
+    /// assert_eq!(ready.count_down().await?, 1);
+    /// assert_eq!(ready.count_down().await?, 0); // open
+    /// assert_eq!(ready.count_down().await?, 0); // does nothing: it is open already
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn count_down(&self) -> Result<u64, Error> {
         self.begin().await?;
         let left = self.shared.session().count_down(&self.key).await;
@@ -157,6 +188,23 @@ impl Latch {
     ///
     /// # Cancel safety
     /// Cancel safe: it holds nothing, and has no place in a line.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let ready = locks.latch("deploy:77");
+    /// ready.wait().await?; // returns: a latch that nobody has set is open
+    /// ready.try_set(1).await?;
+    /// let waiting = ready.clone();
+    /// let waiter = tokio::spawn(async move { waiting.wait().await });
+    /// ready.count_down().await?;
+    /// waiter.await.expect("no panic")
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn wait(&self) -> Result<(), Error> {
         self.wait_until(None).await.map(|_| ())
     }
@@ -172,6 +220,24 @@ impl Latch {
     ///
     /// # Cancel safety
     /// As [`wait`](Self::wait).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// let ready = locks.latch("deploy:77");
+    /// ready.try_set(3).await?;
+    /// if !ready.wait_for(Duration::from_secs(60)).await? {
+    ///     println!("{} of three are missing", ready.count().await?); // one may have crashed
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn wait_for(&self, time: Duration) -> Result<bool, Error> {
         if time.is_zero() {
             return Ok(self.count().await? == 0);
@@ -190,6 +256,21 @@ impl Latch {
     ///
     /// # Cancel safety
     /// Once polled, it counts even if the future is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let start = locks.latch("round:1");
+    /// start.try_set(2).await?;
+    /// let (one, two) = (start.clone(), start);
+    /// tokio::try_join!(one.count_down_and_wait(), two.count_down_and_wait())?; // none goes ahead
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn count_down_and_wait(&self) -> Result<(), Error> {
         match self.count_down().await? {
             0 => Ok(()),

@@ -68,6 +68,23 @@ impl MultiLock {
     /// See [`Lock::fixed_lease`](crate::Lock::fixed_lease). The time of each lock begins when it is
     /// taken. If the time of the first is over before the last is taken, the call releases what it
     /// has and starts over: choose a time longer than other callers hold one of the locks.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// let accounts = locks.multi(["account:1", "account:2"]).fixed_lease(Duration::from_secs(60));
+    /// let guard = accounts.lock().await?;
+    /// tokio::time::sleep(Duration::from_secs(30)).await;
+    /// guard.extend(Duration::from_secs(60)).await?; // both
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
         self.0.options.fixed_lease = Some(lease);
@@ -132,6 +149,20 @@ impl MultiLock {
     /// # Cancel safety
     /// Dropping the future releases the locks that were taken, and leaves the line. A future that
     /// is kept but not polled while it waits keeps the locks that it has taken so far.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let transfer = locks.multi(["account:2", "account:1"]); // in any order, without deadlocks
+    /// let guard = transfer.lock().await?;
+    /// assert!(guard.fence("account:1").is_some()); // each lock has a fence of its own
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn lock(&self) -> Result<MultiGuard, Error> {
         self.0
             .take(Wait::Always)
@@ -151,6 +182,22 @@ impl MultiLock {
     ///
     /// # Cancel safety
     /// Dropping the future releases the locks that were taken.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::Owner;
+    ///
+    /// let other = locks.get("account:2").owned_by(Owner::new()).lock().await?;
+    /// assert!(locks.multi(["account:1", "account:2"]).try_lock().await?.is_none());
+    /// assert!(!locks.get("account:1").is_locked().await?); // none of them was taken
+    /// other.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
         Ok(self.0.take(Wait::Never).await?.map(MultiGuard))
     }
@@ -166,6 +213,23 @@ impl MultiLock {
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// let accounts = locks.multi(["account:1", "account:2"]);
+    /// if let Some(guard) = accounts.try_lock_for(Duration::from_secs(2)).await? {
+    ///     guard.unlock().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
         Ok(self.0.take(Wait::up_to(wait)).await?.map(MultiGuard))
     }
@@ -179,6 +243,18 @@ impl MultiLock {
     ///
     /// # Panics
     /// Panics in async code, which it would block.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")]
+    /// # fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).blocking_connect()?;
+    /// let guard = locks.multi(["account:1", "account:2"]).blocking_lock()?;
+    /// guard.blocking_unlock()
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn blocking_lock(&self) -> Result<MultiGuard, Error> {
         self.0
             .take_blocking(Wait::Always)?
@@ -256,6 +332,22 @@ impl MultiLock {
     ///
     /// # Cancel safety
     /// As [`run`](Self::run).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// let accounts = locks.multi(["account:1", "account:2"]);
+    /// let done = accounts.run_for(Duration::from_secs(2), |_| async { "transferred" }).await?;
+    /// println!("{}", done.unwrap_or("somebody else has one of the accounts"));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn run_for<T, F, Fut>(&self, wait: Duration, section: F) -> Result<Option<T>, Error>
     where
         F: FnOnce(MultiSection) -> Fut,
@@ -326,6 +418,23 @@ impl MultiGuard {
     ///
     /// # Errors
     /// [`Error::Lost`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::Error;
+    ///
+    /// let guard = locks.multi(["account:1", "account:2"]).lock().await?;
+    /// locks.get("account:2").force_unlock().await?;
+    /// let Err(Error::Lost { key, .. }) = guard.check() else { panic!("one of them is lost") };
+    /// assert_eq!(key.as_str(), "account:2");
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn check(&self) -> Result<(), Error> {
         self.0.guards.check()
     }
@@ -352,6 +461,21 @@ impl MultiGuard {
     }
 
     /// Returns the names and their fencing tokens, sorted by name.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let guard = locks.multi(["account:1", "account:2"]).lock().await?;
+    /// for (key, fence) in guard.fences() {
+    ///     println!("UPDATE .. WHERE name = '{key}' AND fence <= {}", fence.get());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn fences(&self) -> impl Iterator<Item = (&Key, Fence)> {
         self.0.guards.fences()
     }

@@ -87,12 +87,43 @@ impl RwLock {
     }
 
     /// Returns the handle of its readers.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let prices = locks.rw("prices");
+    /// let guard = prices.read().lock().await?;
+    /// let other = prices.clone();
+    /// let reader = tokio::spawn(async move { other.read().try_lock().await });
+    /// assert!(reader.await.expect("no panic")?.is_some()); // readers are inside together
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn read(&self) -> ReadLock {
         let shared = Arc::clone(&self.shared);
         ReadLock(Handle::of_kind(shared, self.key.clone(), &READ))
     }
 
     /// Returns the handle of its writers.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let prices = locks.rw("prices");
+    /// let guard = prices.write().lock().await?;
+    /// let nested = prices.read().lock().await?; // a writer may read inside its write
+    /// nested.unlock().await?;
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn write(&self) -> WriteLock {
         let shared = Arc::clone(&self.shared);
         WriteLock(Handle::of_kind(shared, self.key.clone(), &WRITE))
@@ -114,6 +145,22 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let prices = locks.rw("prices");
+    /// let guard = prices.write().lock().await?;
+    /// let holders = prices.holders().await?;
+    /// assert!(holders.writer().is_some());
+    /// assert!(holders.readers().is_empty());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn holders(&self) -> Result<Holders, Error> {
         self.begin().await?;
         let holders = self.shared.session().holders(&self.key).await;
@@ -149,6 +196,21 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let prices = locks.rw("prices");
+    /// let guard = prices.read().lock().await?;
+    /// assert!(prices.force_unlock().await?);
+    /// assert!(guard.check().is_err());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         self.begin().await?;
         let expelled = self.shared.session().expel(&self.key).await;
@@ -228,6 +290,19 @@ impl ReadLock {
     ///
     /// # Cancel safety
     /// As [`Lock::lock`](crate::Lock::lock).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let guard = locks.rw("prices").read().lock().await?;
+    /// println!("as of write {}", guard.fence().get()); // above the fences of all earlier writes
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn lock(&self) -> Result<ReadGuard, Error> {
         self.0
             .take(Wait::Always)
@@ -245,6 +320,22 @@ impl ReadLock {
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::Owner;
+    ///
+    /// let prices = locks.rw("prices");
+    /// let writer = prices.write().owned_by(Owner::new()).lock().await?;
+    /// assert!(prices.read().try_lock().await?.is_none()); // serve the old prices
+    /// writer.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_lock(&self) -> Result<Option<ReadGuard>, Error> {
         Ok(self.0.take(Wait::Never).await?.map(ReadGuard::new))
     }
@@ -312,6 +403,22 @@ impl ReadLock {
     ///
     /// # Cancel safety
     /// As [`Lock::run`](crate::Lock::run).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let prices = locks.rw("prices").read();
+    /// // Branches of one task read together; those of a `Lock` would take turns.
+    /// let (left, right) = (prices.run(|_| async { 1 }), prices.run(|_| async { 2 }));
+    /// let (left, right) = tokio::try_join!(left, right)?;
+    /// assert_eq!(left + right, 3);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn run<T, F, Fut>(&self, section: F) -> Result<T, Error>
     where
         F: FnOnce(Section) -> Fut,
@@ -396,6 +503,23 @@ impl WriteLock {
     ///
     /// # Cancel safety
     /// As [`Lock::lock`](crate::Lock::lock).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::Error;
+    ///
+    /// let prices = locks.rw("prices");
+    /// let reading = prices.read().lock().await?;
+    /// // An owner that reads would wait for itself: there is no upgrade.
+    /// assert!(matches!(prices.write().lock().await, Err(Error::Config(_))));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn lock(&self) -> Result<WriteGuard, Error> {
         self.0
             .take(Wait::Always)
@@ -414,6 +538,20 @@ impl WriteLock {
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let Some(guard) = locks.rw("prices").write().try_lock().await? else {
+    ///     return Ok(()); // somebody reads or writes
+    /// };
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_lock(&self) -> Result<Option<WriteGuard>, Error> {
         Ok(self.0.take(Wait::Never).await?.map(WriteGuard::new))
     }
@@ -484,6 +622,20 @@ impl WriteLock {
     ///
     /// # Cancel safety
     /// As [`Lock::run`](crate::Lock::run).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let prices = locks.rw("prices").write();
+    /// let term = prices.run(|section| async move { section.fence() }).await?;
+    /// assert!(prices.run(|section| async move { section.fence() }).await? > term);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn run<T, F, Fut>(&self, section: F) -> Result<T, Error>
     where
         F: FnOnce(Section) -> Fut,
@@ -618,6 +770,22 @@ impl WriteGuard {
     ///
     /// # Cancel safety
     /// Dropping the future releases both.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let prices = locks.rw("prices");
+    /// let writing = prices.write().lock().await?;
+    /// // Publish what was written while readers are let in, and no writer is.
+    /// let reading = writing.downgrade().await?;
+    /// assert!(prices.holders().await?.writer().is_none());
+    /// reading.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn downgrade(self) -> Result<ReadGuard, Error> {
         self.inner.downgrade(&READ).await.map(ReadGuard::new)
     }

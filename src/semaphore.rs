@@ -98,6 +98,23 @@ impl Semaphore {
     /// Returns a handle that sets how many permits there are, if nobody has.
     ///
     /// It does so when it takes its first permit, and never changes what is set.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::Owner;
+    ///
+    /// let api = locks.permits("api:acme");
+    /// api.clone().capacity(10).acquire().await?.release().await?; // sets it, as the first call
+    /// api.clone().capacity(20).acquire().await?.release().await?; // only logs a warning
+    /// assert_eq!(api.usage().await?.capacity(), Some(10));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     #[must_use]
     pub const fn capacity(mut self, permits: u32) -> Self {
         self.0.options.capacity = Some(permits);
@@ -140,6 +157,22 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`Lock::lock`](crate::Lock::lock): a permit that was granted meanwhile is given back.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let api = locks.permits("api:acme").capacity(2);
+    /// let one = api.acquire().await?;
+    /// let two = api.acquire().await?; // a permit of its own: there is no re-entry
+    /// assert!(api.try_acquire().await?.is_none());
+    /// one.release().await?;
+    /// two.release().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn acquire(&self) -> Result<Permit, Error> {
         self.acquire_many(1).await
     }
@@ -155,6 +188,20 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let memory = locks.permits("gigabytes").capacity(64);
+    /// let permit = memory.acquire_many(16).await?; // all at once: two halves could deadlock
+    /// assert_eq!(permit.count(), 16);
+    /// permit.release().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn acquire_many(&self, permits: u32) -> Result<Permit, Error> {
         self.take(permits, Wait::Always).await?.ok_or(Error::Closed)
     }
@@ -168,6 +215,20 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let Some(permit) = locks.permits("api:acme").capacity(10).try_acquire().await? else {
+    ///     return Ok(()); // "429 Too Many Requests"
+    /// };
+    /// permit.release().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_acquire(&self) -> Result<Option<Permit>, Error> {
         self.try_acquire_many(1).await
     }
@@ -196,6 +257,23 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// let api = locks.permits("api:acme").capacity(10);
+    /// if let Some(permits) = api.try_acquire_for(3, Duration::from_secs(2)).await? {
+    ///     permits.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_acquire_for(
         &self,
         permits: u32,
@@ -212,6 +290,18 @@ impl Semaphore {
     ///
     /// # Panics
     /// Panics in async code, which it would block.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")]
+    /// # fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).blocking_connect()?;
+    /// let permit = locks.permits("api:acme").capacity(10).blocking_acquire_many(1)?;
+    /// permit.blocking_release()
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn blocking_acquire_many(&self, permits: u32) -> Result<Permit, Error> {
         self.take_blocking(permits, Wait::Always)?
             .ok_or(Error::Closed)
@@ -243,6 +333,20 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`Lock::run`](crate::Lock::run).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let api = locks.permits("api:acme").capacity(10);
+    /// let status = api.run(|_permits| async { 200 }).await?;
+    /// assert_eq!(status, 200);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn run<T, F, Fut>(&self, section: F) -> Result<T, Error>
     where
         F: FnOnce(HeldPermits) -> Fut,
@@ -268,6 +372,22 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let api = locks.permits("api:acme").capacity(10);
+    /// let permits = api.acquire_many(8).await?;
+    /// api.set_capacity(5).await?; // takes nothing away
+    /// permits.check()?;
+    /// assert_eq!(api.usage().await?.free(), 0);
+    /// permits.release().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn set_capacity(&self, permits: u32) -> Result<(), Error> {
         self.begin().await?;
         if !is_capacity(permits) {
@@ -288,6 +408,24 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let api = locks.permits("api:acme").capacity(10);
+    /// let permits = api.acquire_many(3).await?;
+    /// let usage = api.usage().await?;
+    /// assert_eq!((usage.free(), usage.taken()), (7, 3));
+    /// for holder in usage.holders() {
+    ///     println!("{:?} has {}", holder.label(), holder.permits());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn usage(&self) -> Result<Usage, Error> {
         self.begin().await?;
         let usage = self.0.session().usage(self.key()).await;
@@ -310,6 +448,23 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let api = locks.permits("api:acme").capacity(10);
+    /// let permit = api.acquire().await?;
+    /// for dead in api.usage().await?.holders() {
+    ///     assert!(api.force_release(dead).await?);
+    /// }
+    /// assert!(permit.check().is_err());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn force_release(&self, holder: &PermitHolder) -> Result<bool, Error> {
         self.begin().await?;
         let released = self.0.session().force_release(self.key(), holder).await;
