@@ -142,33 +142,16 @@ impl Lock {
 
     /// Returns a handle that keeps the lock locked for at least this long, even after a release.
     ///
-    /// The time is from 100 ms to 30 days.
+    /// The time is from 100 ms to 30 days, and over several servers at most a
+    /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine). It begins when the guard
+    /// is handed out. For the rest of it, the server keeps the key as if somebody else held the
+    /// lock; [`force_unlock`](Self::force_unlock) frees it. Use it with
+    /// [`try_lock`](Self::try_lock): callers that wait get the lock when the time is over.
+    /// [`once_per`](Self::once_per) is built on it.
     ///
-    /// It is the primitive behind [`once_per`](Self::once_per), which is what a job of a fleet
-    /// needs. Use it with [`try_lock`](Self::try_lock): callers that wait get the lock when the
-    /// time is over. A release before the time is over does not delete the key. The server keeps
-    /// the key for the rest of the time, as if somebody else held it, and no waiter is notified.
-    /// [`holder`](Self::holder) shows the lock as held, [`try_lock`](Self::try_lock) returns `None`
-    /// to everybody, including the owner that released it, and waiters get it when the time is
-    /// over. [`force_unlock`](Self::force_unlock) frees it. It makes no difference whether the
-    /// guard ends by [`unlock`](Guard::unlock), by its drop or after a loss.
-    /// [`max_hold`](Self::max_hold) may be shorter: it limits the work, and the lock stays locked.
-    ///
-    /// The time begins when the guard is handed out. It is measured by this machine's clock until
-    /// the release, and by the server's from then on. If an owner enters again, each guard has such
-    /// a time, and the latest end applies.
-    ///
-    /// **It does not survive a crash.** Until the release only this process knows the time; the
-    /// server knows the lease, which the watchdog renews. If the process ends without a release, or
-    /// if the servers do not receive it, the lock is free when its lease is over, and another
-    /// process can do the work that was cut short. To rule that out as well, add a
-    /// [`fixed_lease`](Self::fixed_lease) that is not shorter: it stays on the server after a
-    /// crash. It is not renewed, so it has to be longer than the longest job, too. Nor does a lock
-    /// outlast the data of its server; with [`replica_acks`](crate::LockerBuilder::replica_acks), a
-    /// release does not wait for them.
-    ///
-    /// Over several servers the time may not be longer than
-    /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine), like a lease.
+    /// **It does not survive a crash**, after which the lock is free when its lease is over, unless
+    /// a [`fixed_lease`](Self::fixed_lease) is not shorter. See
+    /// [`guide::critical_sections`](crate::guide::critical_sections#after-a-release).
     ///
     /// # Examples
     /// A mail about an order is sent once in ten minutes at most, however often somebody asks for

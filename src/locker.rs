@@ -565,6 +565,28 @@ impl Locker {
 ///
 /// Options of one lock: [`Lock::fixed_lease`], [`Lock::max_hold`], [`Lock::min_hold`],
 /// [`Lock::owned_by`] and [`Lock::non_reentrant`].
+///
+/// # Addresses
+/// - `redis://[user:password@]host[:port][/db]` is one server; `valkey://` is the same. A user
+///   without a password (`nopass`) stands alone, in `user@`; its name is shown as `***`, since it
+///   may be a mistyped password.
+/// - `rediss://..` is the same over TLS (feature `tls`); also `valkeys://`, `redis+tls://` and
+///   `valkey+tls://`.
+/// - `redis+unix://[user:password@host]/path[?db=n]` is a socket file of this machine (feature
+///   `unix`).
+/// - `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster. One of the
+///   servers that the address names has to answer. A cluster stands alone: no other server can be
+///   added. The name of a lock must have no braces, or one pair with text inside; otherwise its
+///   channel would be in another slot, and locking it returns [`Error::Config`].
+/// - `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]`
+///   is the master that most of these Sentinels name; all are asked. `sentinelUsername` and
+///   `sentinelPassword` are for the Sentinels themselves. A failover may lose locks: see
+///   [`guide::quorums`](crate::guide::quorums).
+/// - `rediss-cluster://` and `rediss-sentinel://` encrypt all of these connections.
+///
+/// Special characters in user and password are percent-encoded: any UTF-8 text can be written so,
+/// whatever characters it has. In a parameter, `+` is written `%2B`. An IPv6 address stands in
+/// brackets.
 #[derive(Clone, Default)]
 #[must_use = "a builder does nothing until `connect` or `blocking_connect`"]
 pub struct LockerBuilder {
@@ -577,35 +599,18 @@ pub struct LockerBuilder {
 }
 
 impl LockerBuilder {
-    /// Adds a server at this address.
+    /// Adds a server at this address, such as `redis://lock-1:6379`.
     ///
-    /// - `redis://[user:password@]host[:port][/db]` is one server; `valkey://` is the same. A user
-    ///   without a password (`nopass`) stands alone, in `user@`; its name is shown as `***`, since
-    ///   it may be a mistyped password.
-    /// - `rediss://..` is the same over TLS (feature `tls`); also `valkeys://`, `redis+tls://` and
-    ///   `valkey+tls://`.
-    /// - `redis+unix://[user:password@host]/path[?db=n]` is a socket file of this machine (feature
-    ///   `unix`).
-    /// - `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster. One of the
-    ///   servers that the address names has to answer. A cluster stands alone: no other server can
-    ///   be added. The name of a lock must have no braces, or one pair with text inside; otherwise
-    ///   its channel would be in another slot, and locking it returns [`Error::Config`].
-    /// - `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]`
-    ///   is the master that most of these Sentinels name; all are asked. `sentinelUsername` and
-    ///   `sentinelPassword` are for the Sentinels themselves. [`replica_acks`](Self::replica_acks)
-    ///   says what a failover loses.
-    /// - `rediss-cluster://` and `rediss-sentinel://` encrypt all of these connections.
-    ///
-    /// Special characters in user and password are percent-encoded: any UTF-8 text can be written
-    /// so, whatever characters it has. In a parameter, `+` is written `%2B`. An IPv6 address stands
-    /// in brackets.
+    /// [Addresses](Self#addresses) lists the forms: over TLS, a socket file, a cluster, Sentinels.
     ///
     /// Called again, it adds further servers, which have to be independent masters: a lock is then
     /// held while more than half of them say so (Redlock), and survives while fewer than half are
     /// away. Three or five are usual. An even number survives no more failures than the odd number
-    /// below it, and the locker logs a warning. Every program that shares the locks has to name the
-    /// same servers, preferably in the same order: contenders that got in each other's way ask the
-    /// first server before the others. See [`restart_quarantine`](Self::restart_quarantine).
+    /// below it, and the locker logs a warning.
+    ///
+    /// Every program that shares the locks has to name the same servers, preferably in the same
+    /// order: contenders that got in each other's way ask the first server before the others.
+    /// [`guide::quorums`](crate::guide::quorums) says when several servers are worth it.
     ///
     /// # Examples
     /// ```no_run
@@ -922,41 +927,15 @@ impl LockerBuilder {
 
     /// Sets the minimum time for which a server that may have forgotten locks abstains.
     ///
-    /// It concerns one of several servers. The Redis documentation of distributed locks calls this
-    /// *delayed restarts*.
+    /// It concerns one of several servers, after a restart, a failover or a `FLUSHALL`. The Redis
+    /// documentation of distributed locks calls this *delayed restarts*. Without a majority,
+    /// [`Lock::lock`] waits, and [`Error::Unavailable`] says which server abstains.
     ///
-    /// Each server keeps a *memory*, the key `lockhound_vote`, which is lost or out of date when
-    /// the server's data is: after a restart, a failover, a `FLUSHALL`. Such a server abstains for
-    /// the longest `restart_quarantine` that any program with this option has announced, plus one
-    /// hundredth, and until enough of the others have told it what it may have forgotten: all but a
-    /// minority of them, or, after another quarantine, those that make a majority with it. Until
-    /// then its vote counts as missing. If that leaves no majority, as at the first start of a
-    /// deployment, [`Lock::lock`] waits, and [`Error::Unavailable`] says which server abstains.
-    ///
-    /// Every program has to reach the same servers, and should set the same quarantine.
-    /// [`connect`](Self::connect) refuses a different number of servers. See
-    /// [`guide::quorums`](crate::guide::quorums).
-    ///
-    /// No lease of this locker may be longer than the quarantine. Clients in other languages
-    /// announce nothing: the quarantine must not be shorter than their longest lease. A single
-    /// server forgets what was announced to it together with its locks: there, every program has to
-    /// set the same quarantine. Zero is for servers that forget nothing (`appendonly yes` and
-    /// `appendfsync always`): no memory is kept on them.
-    ///
-    /// It does not cover: an address that leads some programs to another, empty server; a failover
-    /// behind an address whose old master still serves somebody; a second server that loses its
-    /// data before the first one votes again; the eviction or deletion of single keys; `SWAPDB`; a
-    /// server that becomes a replica and a master again before any locker has asked it for
-    /// anything, without its connections ending (`CLIENT KILL TYPE normal` ends them); a machine
-    /// that is restored from a snapshot together with its processes; a proxy that changes servers
-    /// within a connection; and servers' clocks that jump while locks are held or while a server
-    /// abstains.
-    ///
-    /// `cargo run --example redlock` kills one of three servers under a holder and brings it back,
-    /// empty.
-    ///
-    /// The longest is 30 days. The servers remember the longest that any program gave, also after
-    /// it has ended.
+    /// All programs should set the same time, up to 30 days. A lease of this locker may not be
+    /// longer, and clients in other languages announce none: the time must not be shorter than
+    /// their longest. Zero is for servers that forget nothing (`appendonly yes`, `appendfsync
+    /// always`). [`guide::quorums`](crate::guide::quorums#restart_quarantine) has what this does
+    /// not cover.
     ///
     /// Defaults to the lease, and to zero for a single server: what that forgets, it forgets for
     /// every program.
@@ -1081,43 +1060,16 @@ impl LockerBuilder {
 
     /// Sets how many replicas of each server have to acknowledge each acquire and each renewal.
     ///
-    /// Until they have, it does not count. They may take this long, in whole milliseconds.
+    /// Until they have, it does not count. They may take this long, in whole milliseconds and
+    /// shorter than [`command_timeout`](Self::command_timeout). If too few acknowledge in time, an
+    /// acquire is undone and counts as unanswered, and a renewal counts as one failure. Releases do
+    /// not wait.
     ///
-    /// The locker sends Redis' `WAIT` after every acquire and every batch of renewals, on a
-    /// connection of its own; one `WAIT` covers all acquires that are under way. If too few
-    /// replicas acknowledge in time, an acquire is undone and counts as unanswered
-    /// ([`Error::Unavailable`] says how many did), and a renewal counts as one failure. With
-    /// several servers, a server's vote counts once its own replicas have acknowledged.
-    ///
-    /// With it, a lock survives the loss of its server if a replica that acknowledged is promoted.
-    /// But `WAIT` does not make Redis consistent. A failover may promote a replica that has *not*
-    /// acknowledged, a replica that restarts may have forgotten, and a master that was cut off goes
-    /// on granting locks for as long as enough replicas are on its side. Requiring all replicas
-    /// that may be promoted protects against the first of these, but then one replica that is away
-    /// stops all locking. Releases do not wait for replicas: a failover may bring a released lock
-    /// back, for a lease at most.
-    ///
-    /// What a failover loses without it was measured with three Sentinels and a replica on the same
-    /// machine, twelve failovers of each kind (`./dev soak failovers`). `SENTINEL FAILOVER` lost
-    /// the writes of the last 1.0 s (median; 1.2 s at the most): the Sentinels promote the replica,
-    /// and announce it a second later. A master that was killed (`kill -9`) or stopped lost none:
-    /// the machine had already sent on every write that the master had answered. A machine that
-    /// fails loses the writes that it has not sent yet. Each holder of a lost lock learns of it at
-    /// its next renewal, and another holder may be inside until then. With this option and one
-    /// replica no granted lock was lost. After a failover nothing is granted until the new master
-    /// has its replicas.
-    ///
-    /// Nor does `WAIT` look at clocks. From version 7 on, a server sends its replicas the end of a
-    /// lease as a time of day, and each replica compares that with its own clock. A replica whose
-    /// clock is ahead by 4 s acknowledges all the same and, once promoted, gives the lock to the
-    /// next caller 4 s too early. A replica whose clock is behind keeps it longer. Keep the clocks
-    /// of servers and replicas within a tenth of the lease of each other. The locker does not
-    /// compare them: ask both for `TIME` at once.
-    ///
-    /// It costs a round trip to the replicas for each acquire. The time has to be shorter than
-    /// [`command_timeout`](Self::command_timeout), and everything that waits for an acquire may
-    /// take that much longer. A short time gives up locks when replicas lag; a long one makes
-    /// callers wait for replicas that are away.
+    /// A lock then survives the loss of its server if a replica that acknowledged is promoted,
+    /// which Redis' `WAIT` does not ensure. A short time gives up locks when replicas lag; a long
+    /// one makes callers wait for replicas that are away. See
+    /// [`guide::quorums`](crate::guide::quorums#replica_acks) for what was measured, and for
+    /// clocks.
     ///
     /// Defaults to 0: replicas are not asked.
     ///
