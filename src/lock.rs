@@ -492,12 +492,17 @@ impl Lock {
     /// is kept but not polled blocks the other runs of its owner once it is its turn.
     ///
     /// # Examples
-    /// ```no_run
-    /// # async fn example(lock: lockhound::Lock) -> Result<(), lockhound::Error> {
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// # let lock = locks.get("orders:42");
     /// # async fn charge(_: lockhound::Fence) -> u32 { 1 }
     /// let receipt = lock.run(|section| async move { charge(section.fence()).await }).await?;
     /// # Ok(())
     /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
     /// ```
     pub async fn run<T, F, Fut>(&self, section: F) -> Result<T, Error>
     where

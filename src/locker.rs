@@ -170,12 +170,16 @@ impl Locker {
     /// returns: use a name for one of them only.
     ///
     /// # Examples
-    /// ```no_run
-    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
     /// let prices = locks.rw("prices");
     /// let guard = prices.read().lock().await?; // together with other readers
     /// guard.unlock().await
     /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
     /// ```
     pub fn rw(&self, name: impl Into<Key>) -> RwLock {
         let key = name.into().under(&self.prefix, &READ_WRITE);
@@ -192,11 +196,15 @@ impl Locker {
     /// [`guide::fair_locks`](crate::guide::fair_locks) has what is promised, and what is not.
     ///
     /// # Examples
-    /// ```no_run
-    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
     /// let guard = locks.fair("printer").lock().await?; // behind those that came before
     /// guard.unlock().await
     /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
     /// ```
     pub fn fair(&self, name: impl Into<Key>) -> Lock {
         let key = name.into().under(&self.prefix, &FAIR);
@@ -212,12 +220,16 @@ impl Locker {
     /// a name for one kind only.
     ///
     /// # Examples
-    /// ```no_run
-    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
     /// let api = locks.permits("api:acme").capacity(10); // ten calls at a time, in the whole fleet
     /// let permit = api.acquire().await?;
     /// permit.release().await
     /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
     /// ```
     pub fn permits(&self, name: impl Into<Key>) -> Semaphore {
         let key = name.into().under(&self.prefix, &PERMITS_FAMILY);
@@ -259,12 +271,16 @@ impl Locker {
     /// keep its candidates from leading.
     ///
     /// # Examples
-    /// ```no_run
-    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
     /// let election = locks.election("scheduler");
     /// let leadership = election.campaign("10.0.0.7:8080").await?; // waits until it leads
     /// leadership.resign().await
     /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
     /// ```
     pub fn election(&self, name: impl Into<Key>) -> Election {
         let key = name.into().under(&self.prefix, &ELECTION);
@@ -306,14 +322,18 @@ impl Locker {
     /// in one slot.
     ///
     /// # Examples
-    /// ```no_run
-    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
     /// let accounts = locks.multi(["account:1", "account:2"]);
     /// let guard = accounts.lock().await?;
     /// // Nobody else has either of them.
     /// guard.unlock().await?;
     /// # Ok(())
     /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
     /// ```
     pub fn multi<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> MultiLock {
         let keys = keys.into_iter().map(|key| self.whole(key));
