@@ -6,7 +6,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// A user and a password. `Debug` shows neither.
+/// A user and a password.
+///
+/// `Debug` shows neither.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     user: Option<String>,
@@ -41,8 +43,10 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Provides credentials that change, for example from a secret store, a file that is replaced, or a
-/// token service. [`LockerBuilder::credentials`](crate::LockerBuilder::credentials) takes one.
+/// Provides credentials that change.
+///
+/// They come, for example, from a secret store, a file that is replaced, or a token service.
+/// [`LockerBuilder::credentials`](crate::LockerBuilder::credentials) takes a provider.
 ///
 /// The locker asks it at each connect and reconnect of each connection, and at no other time. A
 /// replaced password does not affect established connections; the next connection uses the new one.

@@ -18,9 +18,10 @@ use crate::op::KeyLeader;
 use crate::options::Reentry;
 use crate::session::{Herald, LeaderWatch, SharedSession};
 
-/// An election with a name: of all candidates one leads, and others see who it is. It is a
-/// [`Lock`](crate::Lock) with a value beside it, so all that is promised for locks holds for
-/// leaders, except that no leadership is re-entrant. Cheap to clone; the handle by itself is no
+/// An election with a name: of all candidates one leads, and others see who it is.
+///
+/// It is a [`Lock`](crate::Lock) with a value beside it, so all that is promised for locks holds
+/// for leaders, except that no leadership is re-entrant. Cheap to clone; the handle by itself is no
 /// candidate.
 ///
 /// # Leaders
@@ -84,7 +85,9 @@ impl Election {
         &self.key
     }
 
-    /// Waits until it leads, and proclaims this value. It waits through outages of the servers.
+    /// Waits until it leads, and proclaims this value.
+    ///
+    /// It waits through outages of the servers.
     ///
     /// It returns once the value is written, or cannot be written: then that is logged, and the
     /// leader leads without a value (see [`Election`]).
@@ -96,6 +99,20 @@ impl Election {
     ///
     /// # Cancel safety
     /// Dropping the future ends the campaign, and gives back what it may have won.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let leadership = locks.election("scheduler").campaign("10.0.0.7:8080").await?;
+    /// println!("term {}", leadership.term().get()); // send it with each order: it only grows
+    /// leadership.check()?; // before an order that must not come late
+    /// leadership.resign().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn campaign(&self, value: impl Into<String>) -> Result<Leadership, Error> {
         let value = value.into();
         self.handle.session().check_election()?;
@@ -110,14 +127,29 @@ impl Election {
         }
     }
 
-    /// Leads if nobody does, in one attempt, and proclaims this value. Returns `None` if somebody
-    /// else leads.
+    /// Leads if nobody does, in one attempt, and proclaims this value.
+    ///
+    /// Returns `None` if somebody else leads.
     ///
     /// # Errors
     /// As [`campaign`](Self::campaign), and [`Error::Unavailable`].
     ///
     /// # Cancel safety
     /// As [`campaign`](Self::campaign).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let election = locks.election("scheduler");
+    /// let leadership = election.campaign("10.0.0.7:8080").await?;
+    /// assert!(election.try_campaign("10.0.0.8:8080").await?.is_none()); // even in the same task
+    /// leadership.resign().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_campaign(
         &self,
         value: impl Into<String>,
@@ -130,8 +162,10 @@ impl Election {
         }
     }
 
-    /// Campaigns, runs `lead` while it leads, and resigns. If the leadership is lost meanwhile, it
-    /// drops `lead` at its current `await`, and campaigns again: until one call of `lead` returns.
+    /// Campaigns, runs `lead` while it leads, and resigns.
+    ///
+    /// If the leadership is lost meanwhile, it drops `lead` at its current `await`, and campaigns
+    /// again: until one call of `lead` returns.
     ///
     /// # Errors
     /// As [`campaign`](Self::campaign), and [`Error::Lost`] if `lead` has returned but the
@@ -140,6 +174,21 @@ impl Election {
     ///
     /// # Cancel safety
     /// Dropping the future drops `lead`, and resigns.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let election = locks.election("scheduler");
+    /// // The closure is called again if the leadership is lost while it runs.
+    /// let jobs = election.run("10.0.0.7:8080", |_term| async { 3 }).await?;
+    /// assert_eq!(jobs, 3);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn run<T, F, Fut>(&self, value: impl Into<String>, mut lead: F) -> Result<T, Error>
     where
         F: FnMut(Section) -> Fut,
@@ -182,6 +231,23 @@ impl Election {
     ///
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let election = locks.election("scheduler");
+    /// assert!(election.leader().await?.is_none());
+    /// let leadership = election.campaign("10.0.0.7:8080").await?;
+    /// let leader = election.leader().await?.expect("it leads");
+    /// assert_eq!(leader.value(), Some("10.0.0.7:8080"));
+    /// assert_eq!(leader.term(), Some(leadership.term()));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn leader(&self) -> Result<Option<Leader>, Error> {
         self.begin().await?;
         let session = self.handle.session();
@@ -198,6 +264,23 @@ impl Election {
     ///
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let election = locks.election("scheduler");
+    /// let mut observer = election.observe().await?;
+    /// assert!(observer.changed().await?.is_none()); // first as it is now: nobody leads
+    /// let leadership = election.campaign("10.0.0.7:8080").await?;
+    /// let leader = observer.changed().await?.expect("it leads");
+    /// println!("{:?} leads", leader.value());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn observe(&self) -> Result<Observer, Error> {
         self.begin().await?;
         let watch = self.handle.session().watch_leader(&self.key)?;
@@ -220,8 +303,10 @@ impl Election {
     }
 }
 
-/// The proof that its holder leads. Dropping it resigns, as dropping a [`Guard`](crate::Guard)
-/// releases. It dereferences to the [`Section`] of the lock: `lost()`, `check()`, `state()`.
+/// The proof that its holder leads.
+///
+/// Dropping it resigns, as dropping a [`Guard`](crate::Guard) releases. It dereferences to the
+/// [`Section`] of the lock: `lost()`, `check()`, `state()`.
 #[must_use = "the leadership ends when this is dropped"]
 pub struct Leadership {
     section: Section,
@@ -249,7 +334,9 @@ impl Leadership {
         self.section.fence()
     }
 
-    /// Replaces the value. Observers are told.
+    /// Replaces the value.
+    ///
+    /// Observers are told.
     ///
     /// The leader writes it again at each third of the lease, so a server that was away, or that
     /// lost it, has it then.
@@ -264,12 +351,30 @@ impl Leadership {
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let election = locks.election("scheduler");
+    /// let leadership = election.campaign("starting").await?;
+    /// leadership.proclaim("10.0.0.7:8080").await?; // the term stays
+    /// let leader = election.leader().await?.expect("it leads");
+    /// assert_eq!(leader.value(), Some("10.0.0.7:8080"));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn proclaim(&self, value: impl Into<String>) -> Result<(), Error> {
         let proclaimed = self.herald.proclaim(value.into().into()).await;
         proclaimed.map_err(|error| error.of(slice::from_ref(self.section.key())))
     }
 
-    /// Resigns. A candidate that waits leads at once.
+    /// Resigns.
+    ///
+    /// A candidate that waits leads at once.
     ///
     /// # Errors
     /// [`Error::Lost`] if the leadership was lost before, and as
@@ -323,25 +428,30 @@ impl Leader {
         }
     }
 
-    /// Returns its term, which grows from leader to leader. `None` as long as it has no value.
+    /// Returns its term, which grows from leader to leader.
+    ///
+    /// `None` as long as it has no value.
     pub fn term(&self) -> Option<Fence> {
         self.term
     }
 
-    /// Returns its value. `None` if it has not proclaimed one yet, or cannot: on a JVM, or without
-    /// the right to.
+    /// Returns its value.
+    ///
+    /// `None` if it has not proclaimed one yet, or cannot: on a JVM, or without the right to.
     pub fn value(&self) -> Option<&str> {
         self.value.as_deref()
     }
 
-    /// Returns the owner of the lock as text, as [`Holder::owner`](crate::Holder::owner). Bytes
-    /// that are not UTF-8 are replaced. It is another one for each term.
+    /// Returns the owner of the lock as text, as [`Holder::owner`](crate::Holder::owner).
+    ///
+    /// Bytes that are not UTF-8 are replaced. It is another one for each term.
     pub fn owner(&self) -> &str {
         &self.owner
     }
 
-    /// Returns how much of its lease was left, or `None` if the lock has no lease. A renewal
-    /// extends it.
+    /// Returns how much of its lease was left, or `None` if the lock has no lease.
+    ///
+    /// A renewal extends it.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
@@ -352,7 +462,9 @@ impl Leader {
     }
 }
 
-/// Sees each change of the leader of an election. Dropping it ends that.
+/// Sees each change of the leader of an election.
+///
+/// Dropping it ends that.
 pub struct Observer {
     watch: LeaderWatch,
     current: Option<Leader>,
@@ -363,8 +475,10 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Returns who leads, `None` if nobody does: first as it is now, and then at each change of the
-    /// leader or of its value.
+    /// Waits for a change, and returns who leads, or `None` if nobody does.
+    ///
+    /// The first call returns the leader as it is now, and each later one a change of the leader or
+    /// of its value.
     ///
     /// During an outage of the servers it keeps what it has seen, and goes on when they answer.
     ///
@@ -388,8 +502,9 @@ impl Observer {
         }
     }
 
-    /// Returns who led when this observer asked last, by [`changed`](Self::changed) or at its
-    /// beginning. It asks nobody.
+    /// Returns who led when this observer asked last.
+    ///
+    /// It asked in [`changed`](Self::changed) or at its beginning. This call asks no server.
     pub fn current(&self) -> Option<&Leader> {
         self.current.as_ref()
     }

@@ -19,8 +19,9 @@ use crate::shown::Shown;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lock was held, and is no longer provably held. Stop the work that it protects: somebody
-    /// else may already hold it.
+    /// The lock was held, and is no longer provably held.
+    ///
+    /// Stop the work that it protects: somebody else may already hold it.
     #[error("the lock \"{}\" is lost: {loss}", key.shown())]
     #[non_exhaustive]
     Lost {
@@ -29,10 +30,11 @@ pub enum Error {
         /// How it was lost.
         loss: Loss,
     },
-    /// The server gave no usable answer, or no majority of several servers did: they cannot be
-    /// reached, do not answer, or refuse the credentials, or too few of their replicas
-    /// acknowledged. Nothing is held, and anything that the attempts may have left on a server is
-    /// undone in the background. Try again later.
+    /// The server gave no usable answer, or no majority of several servers did.
+    ///
+    /// They cannot be reached, do not answer, or refuse the credentials, or too few of their
+    /// replicas acknowledged. Nothing is held, and anything that the attempts may have left on a
+    /// server is undone in the background. Try again later.
     #[error("{}{}", locks(keys), unavailable(*servers, nodes, *waited))]
     #[non_exhaustive]
     Unavailable {
@@ -46,12 +48,15 @@ pub enum Error {
         /// knows. Zero if the operation's own attempt was the first that failed.
         waited: Duration,
     },
-    /// An option, an address or a name cannot be used as it is. Correct the value that the message
-    /// names.
+    /// An option, an address or a name cannot be used as it is.
+    ///
+    /// Correct the value that the message names.
     #[error(transparent)]
     Config(ConfigError),
-    /// A server answered with an error. Nothing was written. The reply is the
-    /// [`source`](std::error::Error::source); `kind` says what to change.
+    /// A server answered with an error.
+    ///
+    /// Nothing was written. The reply is the [`source`](std::error::Error::source); `kind` says
+    /// what to change.
     #[error("{}{} {}", locks(&source.keys), source.node, refused(*kind, source))]
     #[non_exhaustive]
     Server {
@@ -60,19 +65,23 @@ pub enum Error {
         /// The reply.
         source: ServerError,
     },
-    /// The [`Locker`](crate::Locker) was closed. Connect a new one.
+    /// The [`Locker`](crate::Locker) was closed.
+    ///
+    /// Connect a new one.
     #[error("the locker is closed")]
     Closed,
-    /// This process was forked after the [`Locker`](crate::Locker) was connected. A fork copies
-    /// only the thread that calls it, so the locker's own thread is missing here. Nothing was sent,
-    /// and the locks still belong to the process that connected. Connect a new locker in this
-    /// process.
+    /// This process was forked after the [`Locker`](crate::Locker) was connected.
+    ///
+    /// A fork copies only the thread that calls it, so the locker's own thread is missing here.
+    /// Nothing was sent, and the locks still belong to the process that connected. Connect a new
+    /// locker in this process.
     #[error("this process was forked after the locker was connected: connect a new one")]
     Forked,
-    /// The watchdog of the [`Locker`](crate::Locker) ended by a panic, so nothing would renew a
-    /// lock. Every token of the locker has fired, and it grants nothing any more; guards still
-    /// release. Close this locker and connect a new one. Only a bug of this crate causes this: a
-    /// panic of a `tracing` subscriber, a metrics recorder or a waker does not.
+    /// The locker's watchdog ended by a panic, so nothing would renew a lock.
+    ///
+    /// Every token of the [`Locker`](crate::Locker) has fired, and it grants nothing any more;
+    /// guards still release. Close this locker and connect a new one. Only a bug of this crate
+    /// causes this: a panic of a `tracing` subscriber, a metrics recorder or a waker does not.
     #[error(
         "the watchdog ended by a panic ({}): close this locker and connect a new one",
         Shown(message)
@@ -226,8 +235,9 @@ fn refused(kind: ServerErrorKind, source: &ServerError) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The server no longer has the lock for this owner: it was deleted or evicted, or somebody
-    /// else holds it.
+    /// The server no longer has the lock for this owner.
+    ///
+    /// It was deleted or evicted, or somebody else holds it.
     #[error("the server no longer has it for this owner")]
     NotOwner,
     /// All [`renewal_attempts`](crate::LockerBuilder::renewal_attempts) of its lease failed.
@@ -245,12 +255,15 @@ pub enum Loss {
     /// The [`Locker`](crate::Locker) was closed while it was held.
     #[error("its locker was closed")]
     Closed,
-    /// It was released in the ordinary way: a [`Section`](crate::Section) that outlived its run
-    /// reports this. Tokens do not fire for it.
+    /// It was released in the ordinary way.
+    ///
+    /// A [`Section`](crate::Section) that outlived its run reports this. Tokens do not fire for it.
     #[error("it was released")]
     Released,
-    /// This process was forked after the lock was taken. The lock belongs to the other process,
-    /// which may release it at any time. Tokens that were taken before the fork do not fire for it.
+    /// This process was forked after the lock was taken.
+    ///
+    /// The lock belongs to the other process, which may release it at any time. Tokens that were
+    /// taken before the fork do not fire for it.
     #[error("this process was forked after it was taken")]
     Forked,
 }
@@ -297,8 +310,9 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// Returns the name of the option at fault: `key` or `keys` for the name of a lock, `node` for
-    /// an address.
+    /// Returns the name of the option at fault.
+    ///
+    /// It is `key` or `keys` for the name of a lock, and `node` for an address.
     pub fn option(&self) -> &str {
         self.option
     }
@@ -318,10 +332,12 @@ impl std::error::Error for ConfigError {}
 pub enum ServerErrorKind {
     /// The credentials are wrong (`WRONGPASS`, `NOAUTH`): correct the user or the password.
     Auth,
-    /// The key holds something that is not a lock (`WRONGTYPE`): use another name, or delete what
-    /// is there.
+    /// The key holds something that is not a lock (`WRONGTYPE`).
+    ///
+    /// Use another name, or delete what is there.
     WrongType,
     /// The user may not run the command or use the key (`NOPERM`): grant the right.
+    ///
     /// [`guide::operating`](crate::guide::operating#rights) lists what is needed.
     NoPermission,
     /// The server has no memory left (`OOM`): raise its `maxmemory`, or remove data.

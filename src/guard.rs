@@ -13,8 +13,9 @@ use crate::hold::{Hold, HoldState};
 use crate::key::Key;
 use crate::owner::Owner;
 
-/// A guard of a held lock. Dropping it decrements the hold count; dropping the last guard of a hold
-/// releases the lock.
+/// A guard of a held lock.
+///
+/// Dropping it decrements the hold count; dropping the last guard of a hold releases the lock.
 ///
 /// The order in which guards are dropped does not matter. A guard can be moved to another task or
 /// thread. While it lives, the watchdog renews the lease.
@@ -60,7 +61,9 @@ impl Guard {
         self.0.guards.first().hold()
     }
 
-    /// Returns a token that fires when the lock is lost. Cancelling it cancels nothing else.
+    /// Returns a token that fires when the lock is lost.
+    ///
+    /// Cancelling it cancels nothing else.
     ///
     /// The thread "lockhound-alarm" or another thread that learns of the loss first fires the
     /// token, and runs the wakers of the tasks that await it. A waker that panics keeps no other
@@ -86,45 +89,180 @@ impl Guard {
         self.0.guards.token()
     }
 
-    /// Returns whether the lock is lost. It reads the clock, so it is right even if the watchdog is
-    /// late.
+    /// Returns whether the lock is lost.
+    ///
+    /// It reads the clock, so it is right even if the watchdog is late.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// server.flush(); // the server forgets the lock
+    /// assert!(!guard.is_lost()); // the holder does not know yet
+    /// tokio::time::sleep(Duration::from_secs(11)).await; // a renewal
+    /// assert!(guard.is_lost());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn is_lost(&self) -> bool {
         self.loss().is_some()
     }
 
-    /// Returns how the lock was lost, or `None` while it is held. It reads the clock, as
-    /// [`is_lost`](Self::is_lost) does.
+    /// Returns how the lock was lost, or `None` while it is held.
+    ///
+    /// It reads the clock, as [`is_lost`](Self::is_lost) does.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::Loss;
+    ///
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// locks.close().await;
+    /// match guard.loss() {
+    ///     None => println!("still held"),
+    ///     Some(Loss::Closed) => println!("this program closed the locker"),
+    ///     Some(loss) => println!("somebody else may be inside: {loss}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn loss(&self) -> Option<Loss> {
         self.state().loss()
     }
 
-    /// Returns an error if the lock is lost, for `?` inside a critical section. It reads the clock,
-    /// as [`is_lost`](Self::is_lost) does.
+    /// Returns an error if the lock is lost, for `?` inside a critical section.
+    ///
+    /// It reads the clock, as [`is_lost`](Self::is_lost) does.
     ///
     /// # Errors
     /// [`Error::Lost`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # async fn upload(_: &str) {}
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let guard = locks.get("backup").lock().await?;
+    /// for part in ["users", "orders"] {
+    ///     guard.check()?; // Error::Lost: the next part may be somebody else's
+    ///     upload(part).await;
+    /// }
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn check(&self) -> Result<(), Error> {
         self.0.guards.check()
     }
 
-    /// Returns how safe the lock is. It reads the clock.
+    /// Returns how safe the lock is.
+    ///
+    /// It reads the clock.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::HoldState;
+    ///
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// match guard.state() {
+    ///     HoldState::Safe => println!("go on"),
+    ///     HoldState::Jeopardy => println!("a renewal failed: begin nothing new"),
+    ///     HoldState::Lost(loss) => println!("stop: {loss}"),
+    ///     _ => println!("a state of a later version"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn state(&self) -> HoldState {
         self.0.guards.state()
     }
 
-    /// Returns how long the lock is certainly held if it is not renewed again: until the end of its
-    /// validity on the local clock, or of `max_hold`. Zero if it is lost.
+    /// Returns how long the lock is certainly held if it is not renewed again.
+    ///
+    /// That is until the end of its validity on the local clock, or of `max_hold`. It is zero if
+    /// the lock is lost.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// // A step that cannot be interrupted begins only if it certainly fits.
+    /// if guard.remaining() > Duration::from_secs(5) {
+    ///     println!("pay");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn remaining(&self) -> Duration {
         self.0.guards.remaining()
     }
 
-    /// Returns the fencing token of this hold. A re-entry has the fence of the outermost
-    /// acquisition.
+    /// Returns the fencing token of this hold.
+    ///
+    /// A re-entry has the fence of the outermost acquisition.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// let first = lock.lock().await?;
+    /// let fence = first.fence();
+    /// first.unlock().await?;
+    /// let second = lock.lock().await?;
+    /// assert!(second.fence() > fence); // a resource that has seen this one refuses the first
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn fence(&self) -> Fence {
         self.hold().fence
     }
 
     /// Returns how many guards this hold has.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// let outer = lock.lock().await?;
+    /// let inner = lock.lock().await?;
+    /// assert_eq!(outer.hold_count(), 2);
+    /// inner.unlock().await?; // asks no server
+    /// assert_eq!(outer.hold_count(), 1);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn hold_count(&self) -> u32 {
         self.hold().guards()
     }
@@ -135,12 +273,28 @@ impl Guard {
     }
 
     /// Returns the owner of this hold.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// let guard = lock.lock().await?;
+    /// let helper = lock.clone().owned_by(guard.owner()); // enters beside the guard, in any task
+    /// tokio::spawn(async move { helper.lock().await?.unlock().await }).await.expect("no panic")?;
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn owner(&self) -> Owner {
         self.hold().owner()
     }
 
-    /// Gives the whole hold, with all its guards, to a new owner, so that this task no longer
-    /// enters it again. It sends nothing: on the server the lock stays as it is.
+    /// Gives the whole hold, with all its guards, to a new owner.
+    ///
+    /// The task no longer enters it again. Nothing is sent: on the server the lock stays as it is.
     ///
     /// # Examples
     /// ```no_run
@@ -253,6 +407,25 @@ impl Guard {
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped. A future that was never polled
     /// drops its guard, which releases it too.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::Error;
+    ///
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// match guard.unlock().await {
+    ///     Ok(()) => println!("nobody else was inside"),
+    ///     Err(Error::Lost { loss, .. }) => println!("somebody else may have been inside: {loss}"),
+    ///     Err(error) => println!("the work is done; the release is repeated: {error}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn unlock(self) -> Result<(), Error> {
         self.0.unlock().await
     }
@@ -264,6 +437,19 @@ impl Guard {
     ///
     /// # Panics
     /// Panics in async code, which it would block.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")]
+    /// # fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).blocking_connect()?;
+    /// let guard = locks.get("orders:42").blocking_lock()?;
+    /// let worker = std::thread::spawn(move || guard.blocking_unlock()); // on any thread
+    /// worker.join().expect("it does not panic")
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn blocking_unlock(self) -> Result<(), Error> {
         self.0.blocking_unlock()
     }

@@ -59,7 +59,9 @@ use crate::sync::{Arc, Mutex};
 pub enum HoldState {
     /// Held, and the last renewal (if one was due) succeeded.
     Safe,
-    /// Held, but the last renewal failed. If the next ones fail too, the lock will be lost.
+    /// Held, but the last renewal failed.
+    ///
+    /// If the next ones fail too, the lock will be lost.
     Jeopardy,
     /// No longer provably held.
     Lost(Loss),

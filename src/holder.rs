@@ -5,8 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The holder of a lock at the moment when the servers were asked. Somebody else may hold the lock
-/// by now.
+/// The holder of a lock at the moment when the servers were asked.
+///
+/// Somebody else may hold the lock by now.
 ///
 /// With several servers it is the owner that most of them name; of owners that are named equally
 /// often, it is the one that the earliest server names. Clients that use a separate owner on each
@@ -54,8 +55,9 @@ impl Holder {
         Self { label, ..self }
     }
 
-    /// Returns the label of the holder's locker, by default its host name and process id: see
-    /// [`LockerBuilder::label`](crate::LockerBuilder::label).
+    /// Returns the label of the holder's locker, by default its host name and process id.
+    ///
+    /// See [`LockerBuilder::label`](crate::LockerBuilder::label).
     ///
     /// `None` for other clients, such as Redisson's, and if the locker could not write its label,
     /// as a user of an ACL without the right, or if the server has forgotten it: the locker writes
@@ -65,31 +67,39 @@ impl Holder {
         self.label.as_deref()
     }
 
-    /// Returns the owner, byte for byte as it is on the server: `uuid:task-id:generation` for a
-    /// holder that uses this crate, and the other client's own text for others.
+    /// Returns the owner, byte for byte as it is on the server.
+    ///
+    /// It is `uuid:task-id:generation` for a holder that uses this crate, and the other client's
+    /// own text for others.
     pub fn owner_bytes(&self) -> &[u8] {
         self.named.owner_bytes()
     }
 
-    /// Returns the owner as text. Bytes that are not UTF-8 are replaced.
+    /// Returns the owner as text.
+    ///
+    /// Bytes that are not UTF-8 are replaced.
     pub fn owner(&self) -> Cow<'_, str> {
         self.named.owner()
     }
 
-    /// Returns how many times the owner has entered. It may be out of date. In
-    /// [`Format::Plain`](crate::Format::Plain) it is always 1, since only the holder's process
-    /// knows the count.
+    /// Returns how many times the owner has entered.
+    ///
+    /// It may be out of date. In [`Format::Plain`](crate::Format::Plain) it is always 1, since only
+    /// the holder's process knows the count.
     pub fn hold_count(&self) -> u64 {
         self.named.hold_count
     }
 
-    /// Returns how much of the lease is left on the first server that names this owner, or `None`
-    /// if the lock has no lease. A renewal extends it.
+    /// Returns how much of the lease is left, or `None` if the lock has no lease.
+    ///
+    /// It is the answer of the first server that names this owner. A renewal extends it.
     pub fn remaining(&self) -> Option<Duration> {
         self.named.remaining
     }
 
-    /// Returns whether a majority of the servers names this owner. Always true with one server.
+    /// Returns whether a majority of the servers names this owner.
+    ///
+    /// Always true with one server.
     ///
     /// If it is false, the servers name several owners, or too few of them have answered. The lock
     /// cannot be acquired then either.
@@ -97,9 +107,10 @@ impl Holder {
         self.agreed
     }
 
-    /// Returns the holder on each server on which somebody holds the lock: first those that name
-    /// this owner, then the others, both in the order in which the servers were given to the
-    /// builder.
+    /// Returns the holder on each server on which somebody holds the lock.
+    ///
+    /// First come those that name this owner, then the others, both in the order in which the
+    /// servers were given to the builder.
     ///
     /// It does not contain servers on which the lock is free, or that have not answered: once a
     /// majority names one owner, the call does not wait for the others.
@@ -129,14 +140,17 @@ impl NodeHolder {
         self.hold_count
     }
 
-    /// Returns how much of the lease is left on this server, or `None` if the lock has no lease. A
-    /// renewal extends it.
+    /// Returns how much of the lease is left on this server, or `None` if the lock has no lease.
+    ///
+    /// A renewal extends it.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
 }
 
-/// Who has a read-write lock, at the moment when the server was asked. Others may have it by now.
+/// Who has a read-write lock, at the moment when the server was asked.
+///
+/// Others may have it by now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holders {
     readers: Vec<ReadWriteHolder>,
@@ -151,7 +165,9 @@ pub enum LockMode {
     Free,
     /// Readers have it.
     Read,
-    /// A writer has it. Its owner may read, too.
+    /// A writer has it.
+    ///
+    /// Its owner may read, too.
     Write,
 }
 
@@ -184,9 +200,10 @@ impl Holders {
         }
     }
 
-    /// Returns the readers, in no particular order; with a writer, those that read inside its
-    /// write. Readers of one locker that came together are one of them. At most 1,000 holders are
-    /// listed.
+    /// Returns the readers, in no particular order.
+    ///
+    /// With a writer, these are the readers inside its write. Readers of one locker that came
+    /// together are one of them. At most 1,000 holders are listed.
     pub fn readers(&self) -> &[ReadWriteHolder] {
         &self.readers
     }
@@ -198,20 +215,23 @@ impl Holders {
 }
 
 impl ReadWriteHolder {
-    /// Returns the owner as text, as [`Holder::owner`]. A writer's ends in `:write`. Bytes that are
-    /// not UTF-8 are replaced.
+    /// Returns the owner as text, as [`Holder::owner`].
+    ///
+    /// A writer's ends in `:write`. Bytes that are not UTF-8 are replaced.
     pub fn owner(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.owner)
     }
 
-    /// Returns how many times a Redisson owner has entered. For an owner of this crate it is always
-    /// 1, since only its process knows the count.
+    /// Returns how many times a Redisson owner has entered.
+    ///
+    /// For an owner of this crate it is always 1, since only its process knows the count.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Returns how much of its lease is left, or `None` if it has no lease. A renewal extends it.
-    /// A reader whose lease is over and that nobody has removed yet has zero.
+    /// Returns how much of its lease is left, or `None` if it has no lease.
+    ///
+    /// A renewal extends it. A reader whose lease is over and that nobody has removed yet has zero.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
@@ -222,8 +242,9 @@ impl ReadWriteHolder {
     }
 }
 
-/// How many permits of a semaphore are free, and who has the others, at the moment when the server
-/// was asked.
+/// How many permits of a semaphore are free, and who has the others.
+///
+/// It is as it was at the moment when the server was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Usage {
     free: Option<i64>,
@@ -274,17 +295,20 @@ impl Usage {
         }
     }
 
-    /// Returns how many permits there are, or `None` if nobody has set that. Zero if a JVM has made
-    /// it fewer than none. Of [`Locker::semaphore`](crate::Locker::semaphore) it is always `None`,
-    /// since what JVMs take has no record.
+    /// Returns how many permits there are, or `None` if nobody has set that.
+    ///
+    /// Zero if a JVM has made it fewer than none. Of
+    /// [`Locker::semaphore`](crate::Locker::semaphore) it is always `None`, since what JVMs take
+    /// has no record.
     pub fn capacity(&self) -> Option<u32> {
         let known = self.free.filter(|_| self.knows_capacity)?;
         let all = known.saturating_add_unsigned(self.taken).max(0);
         Some(u32::try_from(all).unwrap_or(u32::MAX))
     }
 
-    /// Returns how many permits are free. Zero if more are taken than the capacity, or if nobody
-    /// has set one.
+    /// Returns how many permits are free.
+    ///
+    /// Zero if more are taken than the capacity, or if nobody has set one.
     pub fn free(&self) -> u32 {
         u32::try_from(self.free.unwrap_or(0).max(0)).unwrap_or(u32::MAX)
     }
@@ -294,9 +318,10 @@ impl Usage {
         self.taken
     }
 
-    /// Returns who has them, of at most 1,000 permits: those that last longest, first of all those
-    /// without a lease. The others come back sooner by themselves. A holder may be missing that has
-    /// not renewed for its lease.
+    /// Returns who has them, of at most 1,000 permits.
+    ///
+    /// These are the permits that last longest, first of all those without a lease. The others come
+    /// back sooner by themselves. A holder may be missing that has not renewed for its lease.
     pub fn holders(&self) -> &[PermitHolder] {
         &self.holders
     }
@@ -312,8 +337,10 @@ fn named_after(member: &[u8]) -> Option<&str> {
 }
 
 impl PermitHolder {
-    /// Returns the owner as text: `uuid:owner:generation` for one that uses this crate, and for
-    /// others the permit id that Redisson returns, which are the bytes on the server in hex.
+    /// Returns the owner as text.
+    ///
+    /// It is `uuid:owner:generation` for one that uses this crate, and for others the permit id
+    /// that Redisson returns, which are the bytes on the server in hex.
     pub fn owner(&self) -> Cow<'_, str> {
         match self.field() {
             Some(field) => field.into(),
@@ -340,7 +367,9 @@ impl PermitHolder {
         self.permits
     }
 
-    /// Returns how much of its lease is left, or `None` if it has no lease. A renewal extends it.
+    /// Returns how much of its lease is left, or `None` if it has no lease.
+    ///
+    /// A renewal extends it.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }

@@ -113,7 +113,9 @@ const TIMEOUTS: &str = "redisson_lock_timeout:";
 /// The number of marks, which all locks share.
 const MARKS: usize = 1_024;
 
-/// The name of a lock, and the key under which the lock is on the server. UTF-8 and not empty.
+/// The name of a lock, and the key under which the lock is on the server.
+///
+/// UTF-8 and not empty.
 ///
 /// Programs that use the same name on the same server share the lock. No prefix is added, unless
 /// the locker has one ([`LockerBuilder::prefix`](crate::LockerBuilder::prefix)); a key that comes

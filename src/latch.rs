@@ -11,8 +11,9 @@ use crate::foreign;
 use crate::key::Key;
 use crate::session::SharedSession;
 
-/// A latch with a name: callers in all processes wait until it has been counted down to zero. Cheap
-/// to clone; the handle by itself holds nothing.
+/// A latch with a name: callers in all processes wait until it has been counted down to zero.
+///
+/// Cheap to clone; the handle by itself holds nothing.
 ///
 /// It is shared with Redisson's `RCountDownLatch` of that name: programs in Rust and on the JVM
 /// count down the same latch, and wait for it.
@@ -78,8 +79,10 @@ impl Latch {
         &self.key
     }
 
-    /// Sets the count of an open latch. Returns whether this call has set it: `false` if it was set
-    /// already, and then it keeps its count.
+    /// Sets the count of an open latch.
+    ///
+    /// Returns whether this call has set it: `false` if it was set already, and then it keeps its
+    /// count.
     ///
     /// It waits through outages of the servers, for as long as
     /// [`outage_tolerance`](crate::LockerBuilder::outage_tolerance).
@@ -97,6 +100,21 @@ impl Latch {
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let ready = locks.latch("deploy:77");
+    /// assert!(ready.try_set(3).await?);
+    /// assert!(!ready.try_set(5).await?); // so all members may call it: the first one sets it
+    /// assert_eq!(ready.count().await?, 3);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_set(&self, count: u64) -> Result<bool, Error> {
         self.begin().await?;
         if !(1..=i64::MAX.cast_unsigned()).contains(&count) {
@@ -110,8 +128,9 @@ impl Latch {
         set.map_err(|error| self.named(error))
     }
 
-    /// Counts down by one, and returns the count that is left. Zero says that the latch is open: by
-    /// this call, or because it was already.
+    /// Counts down by one, and returns the count that is left.
+    ///
+    /// Zero says that the latch is open: by this call, or because it was already.
     ///
     /// It waits through outages of the servers, for as long as
     /// [`outage_tolerance`](crate::LockerBuilder::outage_tolerance). It counts once however often
@@ -123,6 +142,22 @@ impl Latch {
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let ready = locks.latch("deploy:77");
+    /// ready.try_set(2).await?;
+    /// assert_eq!(ready.count_down().await?, 1);
+    /// assert_eq!(ready.count_down().await?, 0); // open
+    /// assert_eq!(ready.count_down().await?, 0); // does nothing: it is open already
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn count_down(&self) -> Result<u64, Error> {
         self.begin().await?;
         let left = self.shared.session().count_down(&self.key).await;
@@ -142,7 +177,9 @@ impl Latch {
         count.map_err(|error| self.named(error))
     }
 
-    /// Waits until the latch is open. Returns at once if it is.
+    /// Waits until the latch is open.
+    ///
+    /// Returns at once if it is.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server has not answered for an
@@ -151,12 +188,30 @@ impl Latch {
     ///
     /// # Cancel safety
     /// Cancel safe: it holds nothing, and has no place in a line.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let ready = locks.latch("deploy:77");
+    /// ready.wait().await?; // returns: a latch that nobody has set is open
+    /// ready.try_set(1).await?;
+    /// let waiting = ready.clone();
+    /// let waiter = tokio::spawn(async move { waiting.wait().await });
+    /// ready.count_down().await?;
+    /// waiter.await.expect("no panic")
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn wait(&self) -> Result<(), Error> {
         self.wait_until(None).await.map(|_| ())
     }
 
-    /// Waits until the latch is open, for at most this long. Returns whether it is. A time of zero
-    /// reads it once.
+    /// Waits until the latch is open, for at most this long.
+    ///
+    /// Returns whether it is. A time of zero reads it once.
     ///
     /// # Errors
     /// As [`wait`](Self::wait), and [`Error::Unavailable`] if the time is over and the last read
@@ -165,6 +220,24 @@ impl Latch {
     ///
     /// # Cancel safety
     /// As [`wait`](Self::wait).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// let ready = locks.latch("deploy:77");
+    /// ready.try_set(3).await?;
+    /// if !ready.wait_for(Duration::from_secs(60)).await? {
+    ///     println!("{} of three are missing", ready.count().await?); // one may have crashed
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn wait_for(&self, time: Duration) -> Result<bool, Error> {
         if time.is_zero() {
             return Ok(self.count().await? == 0);
@@ -173,8 +246,9 @@ impl Latch {
         self.wait_until(Some(deadline)).await
     }
 
-    /// Counts down by one, and waits until the latch is open: what the members of a group call that
-    /// go on together.
+    /// Counts down by one, and waits until the latch is open.
+    ///
+    /// The members of a group call it to go on together.
     ///
     /// # Errors
     /// As [`count_down`](Self::count_down) and [`wait`](Self::wait). After an error of the wait it
@@ -182,6 +256,21 @@ impl Latch {
     ///
     /// # Cancel safety
     /// Once polled, it counts even if the future is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let start = locks.latch("round:1");
+    /// start.try_set(2).await?;
+    /// let (one, two) = (start.clone(), start);
+    /// tokio::try_join!(one.count_down_and_wait(), two.count_down_and_wait())?; // none goes ahead
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn count_down_and_wait(&self) -> Result<(), Error> {
         match self.count_down().await? {
             0 => Ok(()),

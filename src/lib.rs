@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
+// Items of a feature name it in the documentation, which docs.rs builds with nightly.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod alarm;
 mod claim;

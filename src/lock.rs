@@ -21,7 +21,9 @@ use crate::options::{Reentry, validate_duration};
 use crate::owner::Owner;
 use crate::session::{SharedSession, Views};
 
-/// A re-entrant lock with a name. Cheap to clone; the handle by itself holds nothing.
+/// A re-entrant lock with a name.
+///
+/// Cheap to clone; the handle by itself holds nothing.
 ///
 /// # Who may enter again
 /// [`run`](Self::run) is the simplest form: runs exclude each other, whether in several tasks or in
@@ -79,54 +81,77 @@ impl Lock {
         &self.0.keys[0]
     }
 
-    /// Returns a handle that takes the lock for a fixed time, from 100 ms to 30 days. The watchdog
-    /// does not renew the lock, and it is lost when the time is over.
+    /// Returns a handle that takes the lock for a fixed time, from 100 ms to 30 days.
+    ///
+    /// The watchdog does not renew the lock, and it is lost when the time is over.
     ///
     /// It is for work of known length, when a holder that hangs should lose the lock. The lease is
     /// that of the outermost acquisition: a re-entry neither shortens nor lengthens it.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = locks.get("import").fixed_lease(Duration::from_secs(60)).lock().await?;
+    /// tokio::time::sleep(Duration::from_secs(61)).await; // the holder hangs
+    /// assert!(guard.is_lost());
+    /// assert!(!locks.get("import").is_locked().await?); // free, although the guard still lives
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
         self.0.options.fixed_lease = Some(lease);
         self
     }
 
-    /// Returns a handle that limits how long the lock is held, from 100 ms to 30 days. After that
-    /// time the token fires with [`Loss::MaxHold`](crate::Loss::MaxHold), and the watchdog no
-    /// longer renews the lock. Until it is released or its lease runs out, nobody else gets in.
+    /// Returns a handle that limits how long the lock is held, from 100 ms to 30 days.
+    ///
+    /// After that time the token fires with [`Loss::MaxHold`](crate::Loss::MaxHold), and the
+    /// watchdog no longer renews the lock. Until it is released or its lease runs out, nobody else
+    /// gets in.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    /// use lockhound::Loss;
+    ///
+    /// let lock = locks.get("orders:42").max_hold(Duration::from_secs(60));
+    /// let guard = lock.lock().await?;
+    /// tokio::time::sleep(Duration::from_secs(61)).await;
+    /// assert_eq!(guard.loss(), Some(Loss::MaxHold));
+    /// assert!(lock.is_locked().await?); // still: until the lease runs out or the guard is dropped
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.0.options.max_hold = Some(max_hold);
         self
     }
 
-    /// Returns a handle that keeps the lock locked for at least this long, from 100 ms to 30 days,
-    /// even if it is released sooner.
+    /// Returns a handle that keeps the lock locked for at least this long, even after a release.
     ///
-    /// It is the primitive behind [`once_per`](Self::once_per), which is what a job of a fleet
-    /// needs. Use it with [`try_lock`](Self::try_lock): callers that wait get the lock when the
-    /// time is over. A release before the time is over does not delete the key. The server keeps
-    /// the key for the rest of the time, as if somebody else held it, and no waiter is notified.
-    /// [`holder`](Self::holder) shows the lock as held, [`try_lock`](Self::try_lock) returns `None`
-    /// to everybody, including the owner that released it, and waiters get it when the time is
-    /// over. [`force_unlock`](Self::force_unlock) frees it. It makes no difference whether the
-    /// guard ends by [`unlock`](Guard::unlock), by its drop or after a loss.
-    /// [`max_hold`](Self::max_hold) may be shorter: it limits the work, and the lock stays locked.
+    /// The time is from 100 ms to 30 days, and over several servers at most a
+    /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine). It begins when the guard
+    /// is handed out. For the rest of it, the server keeps the key as if somebody else held the
+    /// lock; [`force_unlock`](Self::force_unlock) frees it. Use it with
+    /// [`try_lock`](Self::try_lock): callers that wait get the lock when the time is over.
+    /// [`once_per`](Self::once_per) is built on it.
     ///
-    /// The time begins when the guard is handed out. It is measured by this machine's clock until
-    /// the release, and by the server's from then on. If an owner enters again, each guard has such
-    /// a time, and the latest end applies.
-    ///
-    /// **It does not survive a crash.** Until the release only this process knows the time; the
-    /// server knows the lease, which the watchdog renews. If the process ends without a release, or
-    /// if the servers do not receive it, the lock is free when its lease is over, and another
-    /// process can do the work that was cut short. To rule that out as well, add a
-    /// [`fixed_lease`](Self::fixed_lease) that is not shorter: it stays on the server after a
-    /// crash. It is not renewed, so it has to be longer than the longest job, too. Nor does a lock
-    /// outlast the data of its server; with [`replica_acks`](crate::LockerBuilder::replica_acks), a
-    /// release does not wait for them.
-    ///
-    /// Over several servers the time may not be longer than
-    /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine), like a lease.
+    /// **It does not survive a crash**, after which the lock is free when its lease is over, unless
+    /// a [`fixed_lease`](Self::fixed_lease) is not shorter. See
+    /// [`guide::critical_sections`](crate::guide::critical_sections#after-a-release).
     ///
     /// # Examples
     /// A mail about an order is sent once in ten minutes at most, however often somebody asks for
@@ -150,21 +175,35 @@ impl Lock {
         self
     }
 
-    /// Returns a handle whose calls and holds have this class: the label `class` of the metrics
-    /// `lockhound_attempts_total`, `lockhound_wait_seconds` and `lockhound_hold_seconds`, and a
-    /// field of the spans. It changes nothing else. Use few classes, as `"orders"`, and never the
-    /// name of a lock: each one is a series of its own. A hold has the class of the handle that
-    /// took it.
+    /// Returns a handle whose calls and holds have this class.
+    ///
+    /// It is the label `class` of the metrics `lockhound_attempts_total`, `lockhound_wait_seconds`
+    /// and `lockhound_hold_seconds`, and a field of the spans. It changes nothing else. Use few
+    /// classes, as `"orders"`, and never the name of a lock: each one is a series of its own. A
+    /// hold has the class of the handle that took it.
     ///
     /// Defaults to none: no label.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42").class("orders"); // one series for all orders
+    /// lock.lock().await?.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     #[must_use]
     pub const fn class(mut self, class: &'static str) -> Self {
         self.0.options.class = Some(class);
         self
     }
 
-    /// Returns a handle that locks as this owner instead of as the calling task. Every caller that
-    /// uses this owner may enter.
+    /// Returns a handle that locks as this owner instead of as the calling task.
+    ///
+    /// Every caller that uses this owner may enter.
     ///
     /// # Examples
     /// ```no_run
@@ -186,19 +225,36 @@ impl Lock {
         self
     }
 
-    /// Returns a handle that locks as a new owner at each call, in scopes too: [`Reentry::Never`]
-    /// for this handle.
+    /// Returns a handle that locks as a new owner at each call, in scopes too.
+    ///
+    /// It is [`Reentry::Never`] for this handle.
     ///
     /// Nothing enters again, so nested code that takes the lock waits for itself. The locker logs a
     /// warning about that; a run inside a [`run`](Self::run) is refused. An owner that the handle
     /// names ([`owned_by`](Self::owned_by)) enters again all the same.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42").non_reentrant();
+    /// let guard = lock.lock().await?;
+    /// assert!(lock.try_lock().await?.is_none()); // the same task, but another owner
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     #[must_use]
     pub const fn non_reentrant(mut self) -> Self {
         self.0.options.reentry = Some(Reentry::Never);
         self
     }
 
-    /// Takes the lock. Waits if somebody else holds it.
+    /// Takes the lock.
+    ///
+    /// Waits if somebody else holds it.
     ///
     /// The call waits for the holder's unlock message. Within a process, callers enter in the order
     /// in which they came; between processes there is no order. If the holder's lock has no lease,
@@ -235,6 +291,22 @@ impl Lock {
     /// grant that it does not take within a sixth of the lease is released, and the call goes back
     /// into the line. If a caller of the same locker handed the lock over to it, it has at most a
     /// [`command_timeout`](crate::LockerBuilder::command_timeout) to take it.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// let outer = lock.lock().await?;
+    /// let inner = lock.lock().await?; // the same task enters again, and sends nothing
+    /// drop(inner);
+    /// outer.check()?; // still held
+    /// outer.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn lock(&self) -> Result<Guard, Error> {
         self.0
             .take(Wait::Always)
@@ -243,7 +315,9 @@ impl Lock {
             .ok_or(Error::Closed)
     }
 
-    /// Takes the lock if it is free, in one attempt. It never waits in line.
+    /// Takes the lock if it is free, in one attempt.
+    ///
+    /// It never waits in line.
     ///
     /// Returns `None` if somebody else holds the lock. Asks no server if that is another owner of
     /// this [`Locker`](crate::Locker).
@@ -254,6 +328,20 @@ impl Lock {
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let Some(guard) = locks.get("orders:42").try_lock().await? else {
+    ///     return Ok(()); // somebody else is at it, which is not an error
+    /// };
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_lock(&self) -> Result<Option<Guard>, Error> {
         Ok(self.0.take(Wait::Never).await?.map(Guard))
     }
@@ -270,12 +358,31 @@ impl Lock {
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    /// use lockhound::Owner;
+    ///
+    /// let lock = locks.get("orders:42");
+    /// let guard = lock.lock().await?;
+    /// let other = lock.clone().owned_by(Owner::new());
+    /// assert!(other.try_lock_for(Duration::from_secs(2)).await?.is_none());
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
         Ok(self.0.take(Wait::up_to(wait)).await?.map(Guard))
     }
 
-    /// Takes the lock as [`lock`](Self::lock) does, for threads without async code. The owner is
-    /// the thread, unless it runs a tokio task.
+    /// Takes the lock as [`lock`](Self::lock) does, for threads without async code.
+    ///
+    /// The owner is the thread, unless it runs a tokio task.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
@@ -285,6 +392,21 @@ impl Lock {
     ///
     /// # Panics
     /// Panics in async code, which it would block.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")]
+    /// # fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).blocking_connect()?;
+    /// let lock = locks.get("orders:42");
+    /// let guard = lock.blocking_lock()?; // the owner is this thread
+    /// let other = std::thread::spawn(move || lock.blocking_try_lock());
+    /// assert!(other.join().expect("it does not panic")?.is_none());
+    /// guard.blocking_unlock()
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn blocking_lock(&self) -> Result<Guard, Error> {
         self.0
             .take_blocking(Wait::Always)?
@@ -310,12 +432,31 @@ impl Lock {
     ///
     /// # Panics
     /// Panics in async code, which it would block.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")]
+    /// # fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).blocking_connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let wait = Duration::from_millis(500);
+    /// if let Some(guard) = locks.get("orders:42").blocking_try_lock_for(wait)? {
+    ///     guard.blocking_unlock()?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn blocking_try_lock_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
         Ok(self.0.take_blocking(Wait::up_to(wait))?.map(Guard))
     }
 
-    /// Takes the lock, runs a critical section, and releases the lock. If the lock is lost
-    /// meanwhile, it drops the section at its current `await` and returns [`Error::Lost`].
+    /// Takes the lock, runs a critical section, and releases the lock.
+    ///
+    /// If the lock is lost meanwhile, it drops the section at its current `await` and returns
+    /// [`Error::Lost`].
     ///
     /// Runs exclude each other, also in branches of one task (`join!`, `buffer_unordered`,
     /// `for_each_concurrent`). A run or a guard nested inside the section enters again.
@@ -351,12 +492,17 @@ impl Lock {
     /// is kept but not polled blocks the other runs of its owner once it is its turn.
     ///
     /// # Examples
-    /// ```no_run
-    /// # async fn example(lock: lockhound::Lock) -> Result<(), lockhound::Error> {
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// # let lock = locks.get("orders:42");
     /// # async fn charge(_: lockhound::Fence) -> u32 { 1 }
     /// let receipt = lock.run(|section| async move { charge(section.fence()).await }).await?;
     /// # Ok(())
     /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
     /// ```
     pub async fn run<T, F, Fut>(&self, section: F) -> Result<T, Error>
     where
@@ -373,8 +519,9 @@ impl Lock {
             .ok_or(Error::Closed)
     }
 
-    /// Does the same as [`run`](Self::run), but waits for at most this long. The time bounds the
-    /// wait for the lock, and not the section.
+    /// Does the same as [`run`](Self::run), but waits for at most this long.
+    ///
+    /// The time bounds the wait for the lock, and not the section.
     ///
     /// Returns `None` if somebody else held the lock all the time.
     ///
@@ -411,8 +558,9 @@ impl Lock {
             .await
     }
 
-    /// Does a job once in each period, on whichever machine comes first. Every machine calls this
-    /// when its timer goes off.
+    /// Does a job once in each period, on whichever machine comes first.
+    ///
+    /// Every machine calls this when its timer goes off.
     ///
     /// - **The job succeeds**: the lock stays locked for half of the period from then on, as with
     ///   [`min_hold`](Self::min_hold), so that no other machine does the job again. The call
@@ -478,8 +626,9 @@ impl Lock {
             .await
     }
 
-    /// Takes the lock, calls a function, and releases the lock, for threads without async code. The
-    /// owner is the thread, so blocking calls for this lock in the function enter again.
+    /// Takes the lock, calls a function, and releases the lock, for threads without async code.
+    ///
+    /// The owner is the thread, so blocking calls for this lock in the function enter again.
     ///
     /// Nothing can stop the function when the lock is lost: let it call [`Section::check`] between
     /// steps.
@@ -519,6 +668,22 @@ impl Lock {
     ///
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
+    ///
+    /// # Examples
+    /// It is for people and metrics: by the time of the answer, the lock may have changed hands.
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// assert!(!lock.is_locked().await?);
+    /// let guard = lock.lock().await?;
+    /// assert!(lock.is_locked().await?); // the caller's own hold counts, too
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn is_locked(&self) -> Result<bool, Error> {
         foreign::give_way().await;
         Error::check_name(self.key())?;
@@ -539,6 +704,22 @@ impl Lock {
     ///
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// if let Some(holder) = locks.get("orders:42").holder().await? {
+    ///     // Such as "host:4711 has it, for another 30s".
+    ///     println!("{:?} has it, for another {:?}", holder.label(), holder.remaining());
+    /// }
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
         foreign::give_way().await;
         Error::check_name(self.key())?;
@@ -549,8 +730,9 @@ impl Lock {
             .map_err(|error| error.of(std::slice::from_ref(self.key())))
     }
 
-    /// Releases the lock for all of its holders, and wakes the waiters. Returns whether anybody
-    /// held it.
+    /// Releases the lock for all of its holders, and wakes the waiters.
+    ///
+    /// Returns whether anybody held it.
     ///
     /// It first asks who holds the lock, and then releases exactly those holders, once: a caller
     /// that takes the lock after them keeps it, however late the command arrives. Redisson's fields
@@ -573,6 +755,23 @@ impl Lock {
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::Loss;
+    ///
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// assert!(locks.get("orders:42").force_unlock().await?);
+    /// // In this process at once; a holder elsewhere may act until its next renewal.
+    /// assert_eq!(guard.loss(), Some(Loss::ForceUnlocked));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         foreign::give_way().await;
         Error::check_name(self.key())?;
@@ -584,8 +783,10 @@ impl Lock {
     }
 }
 
-/// A view of a hold: what the section of a `run` gets, and what the guards of a read-write lock and
-/// leaderships dereference to. It does not keep the lock.
+/// A view of a hold, which does not keep the lock.
+///
+/// The section of a `run` receives one, and the guards of a read-write lock and leaderships
+/// dereference to one.
 #[derive(Clone)]
 pub struct Section {
     view: Views,
@@ -597,31 +798,76 @@ impl Section {
         Self { view, scope }
     }
 
-    /// Returns a token that fires when the lock is lost. Cancelling it cancels nothing else.
+    /// Returns a token that fires when the lock is lost.
+    ///
+    /// Cancelling it cancels nothing else.
     pub fn lost(&self) -> CancellationToken {
         self.view.token()
     }
 
-    /// Returns an error if the lock is lost, for `?` between steps. It reads the clock, so it is
-    /// right even if the watchdog is late.
+    /// Returns an error if the lock is lost, for `?` between steps.
+    ///
+    /// It reads the clock, so it is right even if the watchdog is late.
     ///
     /// # Errors
     /// [`Error::Lost`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # fn import(_: u32) {}
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("import");
+    /// lock.run(|section| async move {
+    ///     for part in 0..3 {
+    ///         section.check()?; // `run` itself looks only when the section awaits
+    ///         import(part);
+    ///     }
+    ///     Ok(())
+    /// })
+    /// .await?
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn check(&self) -> Result<(), Error> {
         self.view.check()
     }
 
-    /// Returns how the lock was lost, or `None` while it is held. It reads the clock.
+    /// Returns how the lock was lost, or `None` while it is held.
+    ///
+    /// It reads the clock.
     pub fn loss(&self) -> Option<Loss> {
         self.state().loss()
     }
 
-    /// Returns how safe the lock is. It reads the clock.
+    /// Returns how safe the lock is.
+    ///
+    /// It reads the clock.
     pub fn state(&self) -> HoldState {
         self.view.state()
     }
 
     /// Returns the fencing token of this hold.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # async fn update(_: &str, _: u64) {}
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// locks.get("orders:42")
+    ///     .run(|section| async move {
+    ///         // The database refuses a fence below the highest that it has seen.
+    ///         let fence = section.fence().get();
+    ///         update("UPDATE orders SET .., fence = $1 WHERE fence <= $1", fence).await;
+    ///     })
+    ///     .await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn fence(&self) -> Fence {
         self.view.first().hold().fence
     }
@@ -636,12 +882,30 @@ impl Section {
         self.view.first().hold().owner()
     }
 
-    /// Runs a future as part of this section, in any task: its locks enter again. It is for
-    /// children that the section spawns and awaits; the section itself is in this scope already.
-    /// See [`Guard::scope`](crate::Guard::scope).
+    /// Runs a future as part of this section, in any task: its locks enter again.
+    ///
+    /// It is for children that the section spawns and awaits; the section itself is in this scope
+    /// already. See [`Guard::scope`](crate::Guard::scope).
     ///
     /// # Cancel safety
     /// Dropping the returned future drops the one that it runs.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// lock.clone()
+    ///     .run(|section| async move {
+    ///         let child = section.scope(async move { lock.lock().await?.unlock().await });
+    ///         tokio::spawn(child).await.expect("it does not panic") // without a scope: for ever
+    ///     })
+    ///     .await?
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         self.scope.clone().run(future)
     }

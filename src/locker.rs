@@ -35,8 +35,9 @@ use crate::stats::Stats;
 #[cfg(feature = "testing")]
 use crate::testing;
 
-/// The connection to the servers, from which a program gets its locks. Cheap to clone: make one and
-/// keep it.
+/// The connection to the servers, from which a program gets its locks.
+///
+/// Cheap to clone: make one and keep it.
 ///
 /// A locker runs a thread of its own, "lockhound", which talks to the servers and renews what is
 /// held, whatever the program's own runtime does. The thread ends when the last clone, [`Lock`] and
@@ -74,6 +75,18 @@ impl Locker {
     ///
     /// # Cancel safety
     /// Dropping the future gives up the attempt and ends its thread.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use lockhound::Locker;
+    ///
+    /// let locks = Locker::connect("redis://127.0.0.1:6379").await?;
+    /// // A clone shares the connection, the holds and the waiters: one locker is enough.
+    /// let for_workers = locks.clone();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, Error> {
         Self::builder().node(url).connect().await
     }
@@ -122,36 +135,60 @@ impl Locker {
         LockerBuilder::default()
     }
 
-    /// Returns the lock of this name. Asks no server.
+    /// Returns the lock of this name.
+    ///
+    /// Asks no server.
     ///
     /// All programs that use the same name on the same server share the lock, and so do other
     /// clients that use the same [`Format`], such as Redisson's `getLock`. A
     /// [`prefix`](LockerBuilder::prefix) of the locker is put before the name, except before a
     /// [`Key`] that comes from a lock. [`Lock::lock`] reports an empty name.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// let guard = lock.lock().await?;
+    /// // Another handle of the same name is the same lock, and this task owns it.
+    /// assert!(locks.get("orders:42").try_lock().await?.is_some());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn get(&self, key: impl Into<Key>) -> Lock {
         Lock::new(Arc::clone(&self.shared), self.whole(key))
     }
 
-    /// Returns the read-write lock of this name. Asks no server.
+    /// Returns the read-write lock of this name.
+    ///
+    /// Asks no server.
     ///
     /// It is shared with Redisson's `getReadWriteLock`. It is another kind than [`get`](Self::get)
     /// returns: use a name for one of them only.
     ///
     /// # Examples
-    /// ```no_run
-    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
     /// let prices = locks.rw("prices");
     /// let guard = prices.read().lock().await?; // together with other readers
     /// guard.unlock().await
     /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
     /// ```
     pub fn rw(&self, name: impl Into<Key>) -> RwLock {
         let key = name.into().under(&self.prefix, &READ_WRITE);
         RwLock::new(Arc::clone(&self.shared), key)
     }
 
-    /// Returns the fair lock of this name: its callers get it in the order in which they came, in
-    /// all processes and JVMs. Asks no server.
+    /// Returns the fair lock of this name, which callers get in the order in which they came.
+    ///
+    /// The order holds over all processes and JVMs. The call asks no server.
     ///
     /// It is shared with Redisson's `getFairLock`, and excludes [`get`](Self::get) of the same
     /// name, whose callers pass the queue: use a name for one kind only. On several independent
@@ -159,68 +196,100 @@ impl Locker {
     /// [`guide::fair_locks`](crate::guide::fair_locks) has what is promised, and what is not.
     ///
     /// # Examples
-    /// ```no_run
-    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
     /// let guard = locks.fair("printer").lock().await?; // behind those that came before
     /// guard.unlock().await
     /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
     /// ```
     pub fn fair(&self, name: impl Into<Key>) -> Lock {
         let key = name.into().under(&self.prefix, &FAIR);
         Lock::in_turn(Arc::clone(&self.shared), key)
     }
 
-    /// Returns the semaphore of this name, whose permits many have at once. Asks no server.
+    /// Returns the semaphore of this name, whose permits many have at once.
+    ///
+    /// Asks no server.
     ///
     /// It is shared with Redisson's `getPermitExpirableSemaphore`: each permit has a lease on both
     /// sides, so those of a crashed holder come back, and never more are taken than there are. Use
     /// a name for one kind only.
     ///
     /// # Examples
-    /// ```no_run
-    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
     /// let api = locks.permits("api:acme").capacity(10); // ten calls at a time, in the whole fleet
     /// let permit = api.acquire().await?;
     /// permit.release().await
     /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
     /// ```
     pub fn permits(&self, name: impl Into<Key>) -> Semaphore {
         let key = name.into().under(&self.prefix, &PERMITS_FAMILY);
         Semaphore::new(Arc::clone(&self.shared), key, &PERMITS)
     }
 
-    /// Returns the semaphore of this name that is shared with Redisson's `getSemaphore`. That a
-    /// crashed holder's permits come back is promised of this crate's permits only, when a caller
-    /// of this crate asks next: what a JVM takes is a number on the server that belongs to nobody,
-    /// and stays taken if the JVM dies.
+    /// Returns the semaphore of this name that is shared with Redisson's `getSemaphore`.
+    ///
+    /// That a crashed holder's permits come back is promised of this crate's permits only, when a
+    /// caller of this crate asks next: what a JVM takes is a number on the server that belongs to
+    /// nobody, and stays taken if the JVM dies.
     ///
     /// Without JVMs, [`permits`](Self::permits) promises more. Asks no server. Use a name for one
     /// kind only.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// // JVMs take permits of `getSemaphore("licences")`.
+    /// let licences = locks.semaphore("licences").capacity(10);
+    /// let permit = licences.acquire().await?;
+    /// permit.release().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn semaphore(&self, name: impl Into<Key>) -> Semaphore {
         let key = name.into().under(&self.prefix, &SEMAPHORE_FAMILY);
         Semaphore::new(Arc::clone(&self.shared), key, &SEMAPHORE)
     }
 
-    /// Returns the election of this name. Asks no server.
+    /// Returns the election of this name.
+    ///
+    /// Asks no server.
     ///
     /// It is the lock of that name with a value beside it, so `get(name)` and Redisson's `getLock`
     /// keep its candidates from leading.
     ///
     /// # Examples
-    /// ```no_run
-    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
     /// let election = locks.election("scheduler");
     /// let leadership = election.campaign("10.0.0.7:8080").await?; // waits until it leads
     /// leadership.resign().await
     /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
     /// ```
     pub fn election(&self, name: impl Into<Key>) -> Election {
         let key = name.into().under(&self.prefix, &ELECTION);
         Election::new(Arc::clone(&self.shared), key)
     }
 
-    /// Returns the latch of this name, for which callers wait until it has been counted down. Asks
-    /// no server.
+    /// Returns the latch of this name, for which callers wait until it has been counted down.
+    ///
+    /// Asks no server.
     ///
     /// It is shared with Redisson's `getCountDownLatch`. Use a name for one kind only, and for one
     /// round of a latch.
@@ -239,7 +308,9 @@ impl Locker {
         Latch::new(Arc::clone(&self.shared), key)
     }
 
-    /// Returns the locks of these names as one: a call takes all of them, or none. Asks no server.
+    /// Returns the locks of these names as one: a call takes all of them, or none.
+    ///
+    /// Asks no server.
     ///
     /// Redisson's `getMultiLock` shares them, and takes them one after the other.
     ///
@@ -251,40 +322,92 @@ impl Locker {
     /// in one slot.
     ///
     /// # Examples
-    /// ```no_run
-    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
     /// let accounts = locks.multi(["account:1", "account:2"]);
     /// let guard = accounts.lock().await?;
     /// // Nobody else has either of them.
     /// guard.unlock().await?;
     /// # Ok(())
     /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
     /// ```
     pub fn multi<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> MultiLock {
         let keys = keys.into_iter().map(|key| self.whole(key));
         MultiLock::new(Arc::clone(&self.shared), keys.collect())
     }
 
-    /// Returns the identity of this locker: the `uuid` in the `uuid:task-id` that it writes to the
-    /// servers. Every connect makes a new one.
+    /// Returns the identity of this locker.
+    ///
+    /// It is the `uuid` in the `uuid:task-id` that the locker writes to the servers. Every connect
+    /// makes a new one.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// assert!(server.holder("orders:42").is_some_and(|owner| owner.starts_with(locks.id())));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn id(&self) -> &str {
         self.shared.session().id()
     }
 
-    /// Returns counts of what this locker has done and is doing. Cheap: it keeps these counts
-    /// anyway. In a forked process all of them are zero.
+    /// Returns counts of what this locker has done and is doing.
+    ///
+    /// Cheap: it keeps these counts anyway. In a forked process all of them are zero.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// let stats = locks.stats();
+    /// assert_eq!(stats.holds, 1);
+    /// assert_eq!(stats.attempts.total(), 1);
+    /// assert_eq!(stats.losses.total(), 0); // an alert for this one
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn stats(&self) -> Stats {
         self.shared.session().stats()
     }
 
-    /// Returns the servers, for tools that ask them: see [`servers`](crate::servers). Of a cluster,
-    /// the masters that have slots. Asks no server.
+    /// Returns the servers, for tools that ask them: see [`servers`](crate::servers).
+    ///
+    /// Of a cluster, the masters that have slots. Asks no server.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Forked`] or [`Error::WatchdogPanicked`].
     ///
     /// # Cancel safety
     /// Dropping the future has no effect.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// for server in locks.servers().await? {
+    ///     let why = server.why_no_vote(); // of several servers, those that restarted abstain
+    ///     println!("{}: {}", server.name(), why.as_deref().unwrap_or("votes"));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn servers(&self) -> Result<Vec<ServerHandle>, Error> {
         let session = self.shared.session();
         let of = Arc::clone(session);
@@ -297,13 +420,29 @@ impl Locker {
             .collect())
     }
 
-    /// Returns the rights that a server's user needs for the locks with these names. Asks no
-    /// server.
+    /// Returns the rights that a server's user needs for the locks with these names.
+    ///
+    /// Asks no server.
     ///
     /// A [`Key`] that comes from a lock stands for a lock of that kind: `locks.rw("prices").key()`.
     ///
     /// # Errors
     /// [`Error::Config`] for an empty name.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let keys = [locks.get("orders:42").key().clone(), locks.rw("prices").key().clone()];
+    /// for right in locks.rights(&keys)? {
+    ///     println!("{}", right.rule); // for ACL SETUSER, such as `+evalsha`
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn rights<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -327,6 +466,21 @@ impl Locker {
     }
 
     /// Returns the settings that its options make.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// assert_eq!(locks.settings().lease(), Duration::from_secs(30));
+    /// assert_eq!(locks.settings().command_timeout(), Duration::from_secs(3)); // follows the lease
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn settings(&self) -> &Settings {
         self.shared.session().settings()
     }
@@ -349,6 +503,23 @@ impl Locker {
     ///
     /// # Cancel safety
     /// Dropping the future ends the wait and nothing else: closing goes on.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::Error;
+    ///
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// guard.unlock().await?; // end the work first
+    /// locks.close().await;
+    /// assert!(matches!(locks.get("orders:42").lock().await, Err(Error::Closed)));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn close(&self) {
         self.shared.session().close().await;
     }
@@ -359,6 +530,20 @@ impl Locker {
     /// Panics in async code, which it would block. Always panics if
     /// [`connect`](LockerBuilder::connect) connected the locker to servers in memory: such a locker
     /// runs in its caller's runtime.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")]
+    /// # fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).blocking_connect()?;
+    /// let guard = locks.get("orders:42").blocking_lock()?;
+    /// drop(guard); // does not wait for the release
+    /// locks.blocking_close(); // does
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn blocking_close(&self) {
         let session = self.shared.session();
         let closed = async {
@@ -373,8 +558,9 @@ impl Locker {
     }
 }
 
-/// The options of a [`Locker`]. [`connect`](Self::connect) validates them once; nothing is silently
-/// corrected.
+/// The options of a [`Locker`].
+///
+/// [`connect`](Self::connect) validates them once; nothing is silently corrected.
 ///
 /// | option | default | |
 /// |---|---|---|
@@ -399,6 +585,28 @@ impl Locker {
 ///
 /// Options of one lock: [`Lock::fixed_lease`], [`Lock::max_hold`], [`Lock::min_hold`],
 /// [`Lock::owned_by`] and [`Lock::non_reentrant`].
+///
+/// # Addresses
+/// - `redis://[user:password@]host[:port][/db]` is one server; `valkey://` is the same. A user
+///   without a password (`nopass`) stands alone, in `user@`; its name is shown as `***`, since it
+///   may be a mistyped password.
+/// - `rediss://..` is the same over TLS (feature `tls`); also `valkeys://`, `redis+tls://` and
+///   `valkey+tls://`.
+/// - `redis+unix://[user:password@host]/path[?db=n]` is a socket file of this machine (feature
+///   `unix`).
+/// - `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster. One of the
+///   servers that the address names has to answer. A cluster stands alone: no other server can be
+///   added. The name of a lock must have no braces, or one pair with text inside; otherwise its
+///   channel would be in another slot, and locking it returns [`Error::Config`].
+/// - `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]`
+///   is the master that most of these Sentinels name; all are asked. `sentinelUsername` and
+///   `sentinelPassword` are for the Sentinels themselves. A failover may lose locks: see
+///   [`guide::quorums`](crate::guide::quorums).
+/// - `rediss-cluster://` and `rediss-sentinel://` encrypt all of these connections.
+///
+/// Special characters in user and password are percent-encoded: any UTF-8 text can be written so,
+/// whatever characters it has. In a parameter, `+` is written `%2B`. An IPv6 address stands in
+/// brackets.
 #[derive(Clone, Default)]
 #[must_use = "a builder does nothing until `connect` or `blocking_connect`"]
 pub struct LockerBuilder {
@@ -411,55 +619,85 @@ pub struct LockerBuilder {
 }
 
 impl LockerBuilder {
-    /// Adds a server at this address.
+    /// Adds a server at this address, such as `redis://lock-1:6379`.
     ///
-    /// - `redis://[user:password@]host[:port][/db]` is one server; `valkey://` is the same. A user
-    ///   without a password (`nopass`) stands alone, in `user@`; its name is shown as `***`, since
-    ///   it may be a mistyped password.
-    /// - `rediss://..` is the same over TLS (feature `tls`); also `valkeys://`, `redis+tls://` and
-    ///   `valkey+tls://`.
-    /// - `redis+unix://[user:password@host]/path[?db=n]` is a socket file of this machine (feature
-    ///   `unix`).
-    /// - `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster. One of the
-    ///   servers that the address names has to answer. A cluster stands alone: no other server can
-    ///   be added. The name of a lock must have no braces, or one pair with text inside; otherwise
-    ///   its channel would be in another slot, and locking it returns [`Error::Config`].
-    /// - `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]`
-    ///   is the master that most of these Sentinels name; all are asked. `sentinelUsername` and
-    ///   `sentinelPassword` are for the Sentinels themselves. [`replica_acks`](Self::replica_acks)
-    ///   says what a failover loses.
-    /// - `rediss-cluster://` and `rediss-sentinel://` encrypt all of these connections.
-    ///
-    /// Special characters in user and password are percent-encoded: any UTF-8 text can be written
-    /// so, whatever characters it has. In a parameter, `+` is written `%2B`. An IPv6 address stands
-    /// in brackets.
+    /// [Addresses](Self#addresses) lists the forms: over TLS, a socket file, a cluster, Sentinels.
     ///
     /// Called again, it adds further servers, which have to be independent masters: a lock is then
     /// held while more than half of them say so (Redlock), and survives while fewer than half are
     /// away. Three or five are usual. An even number survives no more failures than the odd number
-    /// below it, and the locker logs a warning. Every program that shares the locks has to name the
-    /// same servers, preferably in the same order: contenders that got in each other's way ask the
-    /// first server before the others. See [`restart_quarantine`](Self::restart_quarantine).
+    /// below it, and the locker logs a warning.
+    ///
+    /// Every program that shares the locks has to name the same servers, preferably in the same
+    /// order: contenders that got in each other's way ask the first server before the others.
+    /// [`guide::quorums`](crate::guide::quorums) says when several servers are worth it.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use lockhound::Locker;
+    ///
+    /// // `p@ss` is percent-encoded. Two of the three servers have to say that a lock is held.
+    /// let locks = Locker::builder()
+    ///     .node("redis://app:p%40ss@lock-1:6379")
+    ///     .node("redis://app:p%40ss@lock-2:6379")
+    ///     .node("redis://app:p%40ss@lock-3:6379")
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn node(mut self, url: impl AsRef<str>) -> Self {
         self.nodes
             .push(ServerLocation::Url(url.as_ref().to_owned()));
         self
     }
 
-    /// Sets the servers to those at these addresses, in place of those that were given before, for
-    /// example by [`from_env`](Self::from_env). Addresses are written as for [`node`](Self::node).
+    /// Sets the servers to those at these addresses.
+    ///
+    /// They replace those that were given before, for example by [`from_env`](Self::from_env).
+    /// Addresses are written as for [`node`](Self::node).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use lockhound::LockerBuilder;
+    ///
+    /// // The other options come from the environment, the servers do not.
+    /// let servers = ["redis://lock-1", "redis://lock-2", "redis://lock-3"];
+    /// let locks = LockerBuilder::from_env()?.nodes(servers).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn nodes<U: AsRef<str>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         self.nodes.clear();
         urls.into_iter().fold(self, Self::node)
     }
 
-    /// Sets a text that is put before the name of each lock, such as `app:`, so that programs that
-    /// share a server do not share locks by accident. ACL patterns of the server can name it.
+    /// Sets a text that is put before the name of each lock, such as `app:`.
+    ///
+    /// It keeps programs that share a server from sharing locks by accident, and the server's ACL
+    /// patterns can name it.
     ///
     /// [`Lock::key`] is the whole name, and a [`Key`] that comes from a lock is used as it is.
     /// Programs in other languages have to use the whole name.
     ///
     /// Defaults to no prefix.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// let locks = builder.prefix("shop:").connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// assert_eq!(lock.key().as_str(), "shop:orders:42");
+    /// assert_eq!(locks.get(lock.key()).key(), lock.key()); // a lock's key gets no second prefix
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
@@ -469,32 +707,84 @@ impl LockerBuilder {
     ///
     /// Called again, it adds further servers. All servers of a locker are in memory, or all are at
     /// addresses.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::{Locker, testing::Server};
+    ///
+    /// let server = Server::new();
+    /// let one = Locker::builder().memory(&server).connect().await?;
+    /// let two = Locker::builder().memory(&server).connect().await?; // as if on another machine
+    /// let guard = one.get("orders:42").lock().await?;
+    /// assert!(two.get("orders:42").try_lock().await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     #[cfg(feature = "testing")]
     pub fn memory(mut self, server: &testing::Server) -> Self {
         self.nodes.push(ServerLocation::Memory(server.clone()));
         self
     }
 
-    /// Sets how the locker recognises servers at encrypted addresses (`rediss://`), and which
-    /// certificate it shows them. It applies to all servers of the locker.
-    /// [`connect`](Self::connect) refuses it if no address is encrypted.
+    /// Sets how the locker recognises servers at encrypted addresses (`rediss://`).
+    ///
+    /// It also sets which certificate the locker shows them. It applies to all servers of the
+    /// locker. [`connect`](Self::connect) refuses it if no address is encrypted.
     ///
     /// Defaults to the CAs of the system, and no client certificate.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use lockhound::{Locker, Tls};
+    ///
+    /// let tls = Tls::new().ca_file("/etc/ssl/redis-ca.pem"); // in place of the system's CAs
+    /// let locks = Locker::builder().node("rediss://lock-1:6380").tls(tls).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: impl Into<Tls>) -> Self {
         self.tls = Some(tls.into());
         self
     }
 
-    /// Sets where the credentials come from at each connect and reconnect, for passwords that
-    /// change while the program runs. [`connect`](Self::connect) refuses it together with an
-    /// address that has a password.
+    /// Sets where the credentials come from at each connect and reconnect.
+    ///
+    /// It is for passwords that change while the program runs. [`connect`](Self::connect) refuses
+    /// it together with an address that has a password.
     ///
     /// Locks stay held while the locker reconnects with a new password, as in any other short
     /// outage. If the provider returns a password that a server no longer accepts, a WARN says so,
     /// and so does [`Error::Unavailable`] after [`outage_tolerance`](Self::outage_tolerance).
     ///
     /// Defaults to the credentials in the addresses.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use std::{error::Error, fs, future::{Future, ready}};
+    /// use lockhound::{CredentialProvider, Credentials, Locker};
+    ///
+    /// struct Mounted; // a secret that is replaced while the program runs
+    /// impl CredentialProvider for Mounted {
+    ///     fn credentials(
+    ///         &self,
+    ///         _node: &str,
+    ///     ) -> impl Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send {
+    ///         let read = fs::read_to_string("/run/secrets/redis");
+    ///         ready(read.map(Credentials::password).map_err(Into::into))
+    ///     }
+    /// }
+    /// let locks = Locker::builder().node("redis://lock-1").credentials(Mounted).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn credentials(mut self, provider: impl CredentialProvider) -> Self {
         self.provider = Some(Arc::new(provider));
         self
@@ -507,6 +797,23 @@ impl LockerBuilder {
     /// that share a lock should use the same lease.
     ///
     /// Defaults to 30 seconds, as Redisson's `lockWatchdogTimeout`.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// use std::time::Duration;
+    ///
+    /// let locks = builder.lease(Duration::from_secs(10)).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// let guard = lock.lock().await?;
+    /// tokio::time::sleep(Duration::from_secs(3600)).await; // longer: the watchdog renews it
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease;
         self
@@ -520,26 +827,64 @@ impl LockerBuilder {
     /// and servers that are slow to start.
     ///
     /// Defaults to 5 seconds.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// use std::time::Duration;
+    /// use lockhound::Error;
+    ///
+    /// server.stop(); // it answers nothing
+    /// let connected = builder.connect_timeout(Duration::from_secs(1)).connect().await;
+    /// assert!(matches!(connected, Err(Error::Unavailable { .. })));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.options.connect_timeout = timeout;
         self
     }
 
-    /// Sets how long one command may take before its outcome counts as unknown. It has to be
-    /// shorter than lease / (`renewal_attempts` + 1).
+    /// Sets how long one command may take before its outcome counts as unknown.
+    ///
+    /// It has to be shorter than lease / (`renewal_attempts` + 1).
     ///
     /// A short timeout finds a dead connection sooner, but takes a slow server for a dead one; a
     /// long one delays [`Lock::try_lock`] and [`Guard::unlock`](crate::Guard::unlock) during
     /// outages.
     ///
     /// Defaults to a tenth of the lease, at most 3 seconds.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// use std::time::Duration;
+    /// use lockhound::Error;
+    ///
+    /// // A request gives up a server that is away after 200 ms, although the lease is 30 s.
+    /// let locks = builder.command_timeout(Duration::from_millis(200)).connect().await?;
+    /// server.stop();
+    /// let taken = locks.get("orders:42").try_lock().await;
+    /// assert!(matches!(taken, Err(Error::Unavailable { .. })));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn command_timeout(mut self, timeout: Duration) -> Self {
         self.options.command_timeout = Some(timeout);
         self
     }
 
-    /// Sets how many attempts to renew a lease, lease / (this + 1) apart, have to fail in a row
-    /// before the lock is lost; 1 or more.
+    /// Sets how many attempts to renew a lease have to fail in a row before the lock is lost.
+    ///
+    /// The attempts are lease / (this + 1) apart; there is at least 1.
     ///
     /// A higher number survives more failures in a row and costs more commands; the lock is lost at
     /// the end of validity in any case. An attempt fails after a
@@ -547,6 +892,19 @@ impl LockerBuilder {
     ///
     /// Defaults to 2: a lease of 30 s is renewed 10 s after the last success and, if that fails,
     /// 20 s after it. If both attempts fail, the token fires 23 s after the last success.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// // A lease of 30 s is renewed every 6 s, and lost if four renewals in a row fail.
+    /// let locks = builder.renewal_attempts(4).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn renewal_attempts(mut self, attempts: u32) -> Self {
         self.options.renewal_attempts = attempts;
         self
@@ -564,49 +922,60 @@ impl LockerBuilder {
     /// Defaults to one lease. With a [`restart_quarantine`](Self::restart_quarantine) it defaults
     /// to 9/8 of that plus two seconds, if this is longer, so that calls can wait until a
     /// quarantine is over.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// use std::time::Duration;
+    /// use lockhound::Error;
+    ///
+    /// let locks = builder.outage_tolerance(Duration::from_secs(5)).connect().await?;
+    /// server.stop();
+    /// let taken = locks.get("orders:42").lock().await; // 5 s later, instead of 30 s
+    /// assert!(matches!(taken, Err(Error::Unavailable { .. })));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn outage_tolerance(mut self, tolerance: Duration) -> Self {
         self.options.outage_tolerance = Some(tolerance);
         self
     }
 
-    /// Sets the minimum time for which one of several servers abstains after it may have forgotten
-    /// locks. The Redis documentation of distributed locks calls this *delayed restarts*.
+    /// Sets the minimum time for which a server that may have forgotten locks abstains.
     ///
-    /// Each server keeps a *memory*, the key `lockhound_vote`, which is lost or out of date when
-    /// the server's data is: after a restart, a failover, a `FLUSHALL`. Such a server abstains for
-    /// the longest `restart_quarantine` that any program with this option has announced, plus one
-    /// hundredth, and until enough of the others have told it what it may have forgotten: all but a
-    /// minority of them, or, after another quarantine, those that make a majority with it. Until
-    /// then its vote counts as missing. If that leaves no majority, as at the first start of a
-    /// deployment, [`Lock::lock`] waits, and [`Error::Unavailable`] says which server abstains.
+    /// It concerns one of several servers, after a restart, a failover or a `FLUSHALL`. The Redis
+    /// documentation of distributed locks calls this *delayed restarts*. Without a majority,
+    /// [`Lock::lock`] waits, and [`Error::Unavailable`] says which server abstains.
     ///
-    /// Every program has to reach the same servers, and should set the same quarantine.
-    /// [`connect`](Self::connect) refuses a different number of servers. See
-    /// [`guide::quorums`](crate::guide::quorums).
-    ///
-    /// No lease of this locker may be longer than the quarantine. Clients in other languages
-    /// announce nothing: the quarantine must not be shorter than their longest lease. A single
-    /// server forgets what was announced to it together with its locks: there, every program has to
-    /// set the same quarantine. Zero is for servers that forget nothing (`appendonly yes` and
-    /// `appendfsync always`): no memory is kept on them.
-    ///
-    /// It does not cover: an address that leads some programs to another, empty server; a failover
-    /// behind an address whose old master still serves somebody; a second server that loses its
-    /// data before the first one votes again; the eviction or deletion of single keys; `SWAPDB`; a
-    /// server that becomes a replica and a master again before any locker has asked it for
-    /// anything, without its connections ending (`CLIENT KILL TYPE normal` ends them); a machine
-    /// that is restored from a snapshot together with its processes; a proxy that changes servers
-    /// within a connection; and servers' clocks that jump while locks are held or while a server
-    /// abstains.
-    ///
-    /// `cargo run --example redlock` kills one of three servers under a holder and brings it back,
-    /// empty.
-    ///
-    /// The longest is 30 days. The servers remember the longest that any program gave, also after
-    /// it has ended.
+    /// All programs should set the same time, up to 30 days. A lease of this locker may not be
+    /// longer, and clients in other languages announce none: the time must not be shorter than
+    /// their longest. Zero is for servers that forget nothing (`appendonly yes`, `appendfsync
+    /// always`). [`guide::quorums`](crate::guide::quorums#restart_quarantine) has what this does
+    /// not cover.
     ///
     /// Defaults to the lease, and to zero for a single server: what that forgets, it forgets for
     /// every program.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use std::time::Duration;
+    /// use lockhound::Locker;
+    ///
+    /// let minute = Duration::from_secs(60);
+    /// let locks = Locker::builder()
+    ///     .nodes(["redis://lock-1", "redis://lock-2", "redis://lock-3"])
+    ///     .restart_quarantine(minute) // in all programs
+    ///     .connect()
+    ///     .await?;
+    /// locks.get("import").fixed_lease(minute).lock().await?; // the longest that is allowed
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn restart_quarantine(mut self, quarantine: Duration) -> Self {
         self.options.restart_quarantine = Some(quarantine);
         self
@@ -620,19 +989,53 @@ impl LockerBuilder {
     /// a holder in the other may get [`Error::Server`].
     ///
     /// Defaults to [`Format::Redisson`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// use lockhound::Format;
+    ///
+    /// // Shared with redsync, redis-py and others, which use `SET orders:42 .. NX PX 30000`.
+    /// let locks = builder.format(Format::Plain).connect().await?;
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn format(mut self, format: Format) -> Self {
         self.options.kind = format.kind();
         self
     }
 
-    /// Sets how often a waiter checks a lock of [`Format::Plain`], whose release may send no
-    /// message: after a random pause within this range, again and again.
+    /// Sets how often a waiter checks a lock of [`Format::Plain`].
+    ///
+    /// Its release may send no message, so the waiter checks it after a random pause within this
+    /// range, again and again.
     ///
     /// A short pause notices sooner that a lock is free; a long one costs fewer commands.
     /// [`connect`](Self::connect) refuses this option together with [`Format::Redisson`], whose
     /// releases wake the waiters.
     ///
     /// Defaults to 50 to 200 ms.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// use std::time::Duration;
+    /// use lockhound::Format;
+    ///
+    /// let often = Duration::from_millis(10)..Duration::from_millis(20);
+    /// let locks = builder.format(Format::Plain).poll_interval(often).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn poll_interval(mut self, range: Range<Duration>) -> Self {
         self.options.poll_interval = Some(range);
         self
@@ -654,51 +1057,57 @@ impl LockerBuilder {
     /// lock have to use the same setting.
     ///
     /// Defaults to [`FenceSource::Counters`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// use lockhound::FenceSource;
+    ///
+    /// let locks = builder.fence_source(FenceSource::RedissonTokens).connect().await?;
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// assert_eq!(guard.fence().get(), 1); // JVMs have the next: `RFencedLock` counts on
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn fence_source(mut self, source: FenceSource) -> Self {
         self.options.fence_source = source;
         self
     }
 
-    /// Sets how many replicas of each server have to acknowledge each acquire and each renewal
-    /// before it counts, and how long they may take, in whole milliseconds.
+    /// Sets how many replicas of each server have to acknowledge each acquire and each renewal.
     ///
-    /// The locker sends Redis' `WAIT` after every acquire and every batch of renewals, on a
-    /// connection of its own; one `WAIT` covers all acquires that are under way. If too few
-    /// replicas acknowledge in time, an acquire is undone and counts as unanswered
-    /// ([`Error::Unavailable`] says how many did), and a renewal counts as one failure. With
-    /// several servers, a server's vote counts once its own replicas have acknowledged.
+    /// Until they have, it does not count. They may take this long, in whole milliseconds and
+    /// shorter than [`command_timeout`](Self::command_timeout). If too few acknowledge in time, an
+    /// acquire is undone and counts as unanswered, and a renewal counts as one failure. Releases do
+    /// not wait.
     ///
-    /// With it, a lock survives the loss of its server if a replica that acknowledged is promoted.
-    /// But `WAIT` does not make Redis consistent. A failover may promote a replica that has *not*
-    /// acknowledged, a replica that restarts may have forgotten, and a master that was cut off goes
-    /// on granting locks for as long as enough replicas are on its side. Requiring all replicas
-    /// that may be promoted protects against the first of these, but then one replica that is away
-    /// stops all locking. Releases do not wait for replicas: a failover may bring a released lock
-    /// back, for a lease at most.
-    ///
-    /// What a failover loses without it was measured with three Sentinels and a replica on the same
-    /// machine, twelve failovers of each kind (`./dev soak failovers`). `SENTINEL FAILOVER` lost
-    /// the writes of the last 1.0 s (median; 1.2 s at the most): the Sentinels promote the replica,
-    /// and announce it a second later. A master that was killed (`kill -9`) or stopped lost none:
-    /// the machine had already sent on every write that the master had answered. A machine that
-    /// fails loses the writes that it has not sent yet. Each holder of a lost lock learns of it at
-    /// its next renewal, and another holder may be inside until then. With this option and one
-    /// replica no granted lock was lost. After a failover nothing is granted until the new master
-    /// has its replicas.
-    ///
-    /// Nor does `WAIT` look at clocks. From version 7 on, a server sends its replicas the end of a
-    /// lease as a time of day, and each replica compares that with its own clock. A replica whose
-    /// clock is ahead by 4 s acknowledges all the same and, once promoted, gives the lock to the
-    /// next caller 4 s too early. A replica whose clock is behind keeps it longer. Keep the clocks
-    /// of servers and replicas within a tenth of the lease of each other. The locker does not
-    /// compare them: ask both for `TIME` at once.
-    ///
-    /// It costs a round trip to the replicas for each acquire. The time has to be shorter than
-    /// [`command_timeout`](Self::command_timeout), and everything that waits for an acquire may
-    /// take that much longer. A short time gives up locks when replicas lag; a long one makes
-    /// callers wait for replicas that are away.
+    /// A lock then survives the loss of its server if a replica that acknowledged is promoted,
+    /// which Redis' `WAIT` does not ensure. A short time gives up locks when replicas lag; a long
+    /// one makes callers wait for replicas that are away. See
+    /// [`guide::quorums`](crate::guide::quorums#replica_acks) for what was measured, and for
+    /// clocks.
     ///
     /// Defaults to 0: replicas are not asked.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use std::time::Duration;
+    /// use lockhound::Locker;
+    ///
+    /// // One of the two replicas may be away without stopping all locking.
+    /// let locks = Locker::builder()
+    ///     .node("redis://127.0.0.1:6379")
+    ///     .replica_acks(1, Duration::from_millis(500))
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn replica_acks(mut self, count: u32, timeout: Duration) -> Self {
         self.options.replica_acks = Replicas { count, timeout };
         self
@@ -712,13 +1121,32 @@ impl LockerBuilder {
     /// about that. With each of the three, [`Lock::run`] makes branches exclude each other.
     ///
     /// Defaults to [`Reentry::Task`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// use lockhound::Reentry;
+    ///
+    /// let locks = builder.reentry(Reentry::Scope).connect().await?;
+    /// let lock = locks.get("orders:42");
+    /// let guard = lock.lock().await?;
+    /// assert!(lock.try_lock().await?.is_none()); // the same task, but outside of a scope
+    /// assert!(guard.scope(lock.try_lock()).await?.is_some());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub const fn reentry(mut self, reentry: Reentry) -> Self {
         self.options.reentry = reentry;
         self
     }
 
-    /// Sets what the locker calls itself, such as the name of a service and its instance: text of 1
-    /// to 128 bytes, not blank, without control characters.
+    /// Sets what the locker calls itself, such as the name of a service and its instance.
+    ///
+    /// It is text of 1 to 128 bytes, not blank, without control characters.
     ///
     /// [`Holder::label`](crate::Holder::label) returns it, so that people find the process that
     /// holds a lock. The names of the locker's connections in `CLIENT LIST` contain it too, with
@@ -731,12 +1159,30 @@ impl LockerBuilder {
     /// who has no right to the key has no label. In [`Format::Plain`] no label is written or read.
     ///
     /// Defaults to the host name and the process id, `host:4711`.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let builder = lockhound::Locker::builder().memory(&server);
+    /// let locks = builder.label("shop, instance 7").connect().await?;
+    /// let guard = locks.get("orders:42").lock().await?;
+    /// tokio::time::sleep(std::time::Duration::from_secs(1)).await; // written after the grant
+    /// let holder = locks.get("orders:42").holder().await?;
+    /// assert_eq!(holder.as_ref().and_then(|holder| holder.label()), Some("shop, instance 7"));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.options.label = Some(label.into());
         self
     }
 
-    /// Validates the options and connects. A server has to be Redis 6.2 or newer, or any Valkey.
+    /// Validates the options and connects.
+    ///
+    /// A server has to be Redis 6.2 or newer, or any Valkey.
     ///
     /// # Errors
     /// - [`Error::Config`] for an option or an address that cannot be used, for a server that is
@@ -752,6 +1198,20 @@ impl LockerBuilder {
     ///
     /// # Cancel safety
     /// Dropping the future gives up the attempt and ends its thread.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use lockhound::{Error, Locker};
+    ///
+    /// match Locker::builder().node("redis://127.0.0.1:6379").connect().await {
+    ///     Ok(locks) => locks.get("orders:42").lock().await?.unlock().await?,
+    ///     Err(Error::Config(wrong)) => panic!("correct {}: {wrong}", wrong.option()),
+    ///     Err(error) => println!("try again later: {error}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn connect(self) -> Result<Locker, Error> {
         let prefix = self.prefix.as_str().into();
         foreign::give_way().await;
@@ -769,6 +1229,16 @@ impl LockerBuilder {
     ///
     /// # Panics
     /// Panics in async code, which it would block.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn example() -> Result<(), lockhound::Error> {
+    /// use lockhound::Locker;
+    ///
+    /// let locks = Locker::builder().node("redis://lock-1").label("cron").blocking_connect()?;
+    /// locks.get("report").blocking_run(|_| println!("the report"))
+    /// # }
+    /// ```
     pub fn blocking_connect(self) -> Result<Locker, Error> {
         let prefix = self.prefix.as_str().into();
         let (settings, targets) = self.validate()?;
@@ -778,8 +1248,10 @@ impl LockerBuilder {
         })
     }
 
-    /// Validates the options, and connects in the background: it waits for no server, and no server
-    /// has to run yet. It may be called inside and outside of async code.
+    /// Validates the options, and connects in the background.
+    ///
+    /// It waits for no server, and no server has to run yet. It may be called inside and outside of
+    /// async code.
     ///
     /// The first [`Lock::lock`] then waits as in any other outage, for
     /// [`outage_tolerance`](Self::outage_tolerance) at most, and [`Lock::try_lock`] for half a
@@ -793,6 +1265,17 @@ impl LockerBuilder {
     /// # Errors
     /// [`Error::Config`] for an option or an address that cannot be used, and for a server in
     /// memory; [`Error::Unavailable`] if no thread can be started.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use lockhound::Locker;
+    ///
+    /// let locks = Locker::builder().node("redis://127.0.0.1:6379").connect_lazy()?; // no await
+    /// let guard = locks.get("orders:42").lock().await?; // waits for the server
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn connect_lazy(self) -> Result<Locker, Error> {
         let prefix = self.prefix.as_str().into();
         let (settings, targets) = self.validate()?;

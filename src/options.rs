@@ -19,26 +19,32 @@ const POLL_INTERVAL: Range<Duration> = Duration::from_millis(50)..Duration::from
 /// make a busy loop.
 const SHORTEST_POLL: Duration = Duration::from_millis(1);
 
-/// Where fences come from, and with which other tokens they form one sequence. All programs that
-/// share a lock have to use the same setting.
+/// Where fences come from, and with which other tokens they form one sequence.
+///
+/// All programs that share a lock have to use the same setting.
 ///
 /// Changing it for a lock that is in use needs some care: see [`Fence`](crate::Fence).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum FenceSource {
-    /// They are counted in 1,024 keys, the marks; the name of the lock chooses one. If a server
-    /// loses its data, fences continue from a clock. Several servers agree on each fence.
+    /// They are counted in 1,024 keys, the marks; the name of the lock chooses one.
+    ///
+    /// If a server loses its data, fences continue from a clock. Several servers agree on each
+    /// fence.
     #[default]
     Counters,
-    /// They are counted as Redisson's `RFencedLock` counts its tokens: from 1 up, in a key for each
-    /// lock, `redisson_lock_token:{name}`. Its tokens and the fences of this crate form one
-    /// sequence. It needs a single server and [`Format::Redisson`](crate::Format::Redisson).
+    /// They are counted as Redisson's `RFencedLock` counts its tokens.
+    ///
+    /// They begin at 1, in a key for each lock, `redisson_lock_token:{name}`. Its tokens and the
+    /// fences of this crate form one sequence. It needs a single server and
+    /// [`Format::Redisson`](crate::Format::Redisson).
     ///
     /// The key stays on the server forever. If it is lost, fences begin at 1 again.
     RedissonTokens,
 }
 
 /// The owner of calls that name none, and so which calls may enter again.
+///
 /// [`LockerBuilder::reentry`](crate::LockerBuilder::reentry) sets it for a locker,
 /// [`Lock::non_reentrant`](crate::Lock::non_reentrant) for a handle.
 ///
@@ -47,16 +53,19 @@ pub enum FenceSource {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Reentry {
-    /// The owner of the innermost scope ([`Owner::scope`](crate::Owner::scope),
-    /// [`Guard::scope`](crate::Guard::scope), a section of [`Lock::run`](crate::Lock::run)), or
-    /// else the tokio task. Nested code enters again by itself. So do branches of one task that
-    /// take guards: use `run` in branches.
+    /// The owner of the innermost scope, or else the tokio task.
+    ///
+    /// A scope is one of [`Owner::scope`](crate::Owner::scope) and
+    /// [`Guard::scope`](crate::Guard::scope), or a section of [`Lock::run`](crate::Lock::run).
+    /// Nested code enters again by itself. So do branches of one task that take guards: use `run`
+    /// in branches.
     ///
     /// Outside of tokio tasks a polled call is identified by its waker, and a blocking call by its
     /// thread.
     #[default]
     Task,
     /// The owner of the innermost scope; outside of a scope each call is an owner of its own.
+    ///
     /// Branches exclude each other, and a second `lock()` in nested code waits for the first unless
     /// it is in a scope.
     Scope,
@@ -150,8 +159,9 @@ impl Settings {
         self.kind.format
     }
 
-    /// Returns how many replicas have to acknowledge a lock, and how long that may take; `None` if
-    /// they are not asked.
+    /// Returns how many replicas have to acknowledge a lock, and how long that may take.
+    ///
+    /// It is `None` if they are not asked.
     pub fn replica_acks(&self) -> Option<(u32, Duration)> {
         self.replica_acks
             .map(|replicas| (replicas.count, replicas.timeout))

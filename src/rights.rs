@@ -17,7 +17,9 @@ pub struct Right {
     pub names: Option<String>,
     /// Whether that key or channel belongs to one of the locks.
     pub is_of_lock: bool,
-    /// The words of the command, as an example of it. Sent as they are, they may write.
+    /// The words of the command, as an example of it.
+    ///
+    /// Sent as they are, they may write.
     pub words: Vec<String>,
     /// How the locker uses it.
     pub usage: CommandUsage,
@@ -49,6 +51,8 @@ pub enum Need {
     Exclusion,
     /// Waiters are woken by messages.
     Wakeups,
+    /// Locks, leaders and latches can be inspected.
+    ///
     /// [`Lock::holder`](crate::Lock::holder), [`Lock::is_locked`](crate::Lock::is_locked) and
     /// [`Lock::force_unlock`](crate::Lock::force_unlock) work, and leaders of an
     /// [`Election`](crate::Election) have values that observers see. The count of a latch is read.

@@ -18,8 +18,10 @@ use crate::options::Reentry;
 use crate::owner::Owner;
 use crate::session::SharedSession;
 
-/// A re-entrant read-write lock with a name, shared with Redisson's `getReadWriteLock`. Readers
-/// have it together; a writer has it alone. Cheap to clone; the handle by itself holds nothing.
+/// A re-entrant read-write lock with a name, shared with Redisson's `getReadWriteLock`.
+///
+/// Readers have it together; a writer has it alone. Cheap to clone; the handle by itself holds
+/// nothing.
 ///
 /// # Who enters next
 /// Within a process, callers enter in the order in which they came, and readers that stand together
@@ -85,12 +87,43 @@ impl RwLock {
     }
 
     /// Returns the handle of its readers.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let prices = locks.rw("prices");
+    /// let guard = prices.read().lock().await?;
+    /// let other = prices.clone();
+    /// let reader = tokio::spawn(async move { other.read().try_lock().await });
+    /// assert!(reader.await.expect("no panic")?.is_some()); // readers are inside together
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn read(&self) -> ReadLock {
         let shared = Arc::clone(&self.shared);
         ReadLock(Handle::of_kind(shared, self.key.clone(), &READ))
     }
 
     /// Returns the handle of its writers.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let prices = locks.rw("prices");
+    /// let guard = prices.write().lock().await?;
+    /// let nested = prices.read().lock().await?; // a writer may read inside its write
+    /// nested.unlock().await?;
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn write(&self) -> WriteLock {
         let shared = Arc::clone(&self.shared);
         WriteLock(Handle::of_kind(shared, self.key.clone(), &WRITE))
@@ -101,8 +134,9 @@ impl RwLock {
         &self.key
     }
 
-    /// Returns who has the lock, each with the label of its locker. Readers of one locker that came
-    /// together are one of them, with the owner of the first.
+    /// Returns who has the lock, each with the label of its locker.
+    ///
+    /// Readers of one locker that came together are one of them, with the owner of the first.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server does not answer; [`Error::Server`], also if the key holds
@@ -111,6 +145,22 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let prices = locks.rw("prices");
+    /// let guard = prices.write().lock().await?;
+    /// let holders = prices.holders().await?;
+    /// assert!(holders.writer().is_some());
+    /// assert!(holders.readers().is_empty());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn holders(&self) -> Result<Holders, Error> {
         self.begin().await?;
         let holders = self.shared.session().holders(&self.key).await;
@@ -131,6 +181,7 @@ impl RwLock {
     }
 
     /// Releases the lock for all who have it now, readers and writers, and wakes the waiters.
+    ///
     /// Returns whether anybody had it.
     ///
     /// It first asks who has the lock, and then releases exactly those: a reader that comes after
@@ -145,6 +196,21 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let prices = locks.rw("prices");
+    /// let guard = prices.read().lock().await?;
+    /// assert!(prices.force_unlock().await?);
+    /// assert!(guard.check().is_err());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         self.begin().await?;
         let expelled = self.shared.session().expel(&self.key).await;
@@ -169,47 +235,54 @@ impl ReadLock {
         &self.0.keys[0]
     }
 
-    /// Returns a handle that takes the lock for a fixed time, as
-    /// [`Lock::fixed_lease`](crate::Lock::fixed_lease) does.
+    /// Returns a handle that takes the lock for a fixed time.
+    ///
+    /// See [`Lock::fixed_lease`](crate::Lock::fixed_lease).
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
         self.0.options.fixed_lease = Some(lease);
         self
     }
 
-    /// Returns a handle that limits how long the lock is held, as
-    /// [`Lock::max_hold`](crate::Lock::max_hold) does.
+    /// Returns a handle that limits how long the lock is held.
+    ///
+    /// See [`Lock::max_hold`](crate::Lock::max_hold).
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.0.options.max_hold = Some(max_hold);
         self
     }
 
-    /// Returns a handle whose calls and holds have this class, as
-    /// [`Lock::class`](crate::Lock::class) has it.
+    /// Returns a handle whose calls and holds have this class.
+    ///
+    /// See [`Lock::class`](crate::Lock::class).
     #[must_use]
     pub const fn class(mut self, class: &'static str) -> Self {
         self.0.options.class = Some(class);
         self
     }
 
-    /// Returns a handle that locks as this owner, as [`Lock::owned_by`](crate::Lock::owned_by)
-    /// does.
+    /// Returns a handle that locks as this owner.
+    ///
+    /// See [`Lock::owned_by`](crate::Lock::owned_by).
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
         self.0.options.owner = Some(owner);
         self
     }
 
-    /// Returns a handle that locks as a new owner at each call, as
-    /// [`Lock::non_reentrant`](crate::Lock::non_reentrant) does.
+    /// Returns a handle that locks as a new owner at each call.
+    ///
+    /// See [`Lock::non_reentrant`](crate::Lock::non_reentrant).
     #[must_use]
     pub const fn non_reentrant(mut self) -> Self {
         self.0.options.reentry = Some(Reentry::Never);
         self
     }
 
-    /// Takes the lock for reading. Waits while a writer has it, or waits for it.
+    /// Takes the lock for reading.
+    ///
+    /// Waits while a writer has it, or waits for it.
     ///
     /// # Errors
     /// As [`Lock::lock`](crate::Lock::lock), and [`Error::Config`] where there are no read-write
@@ -217,6 +290,19 @@ impl ReadLock {
     ///
     /// # Cancel safety
     /// As [`Lock::lock`](crate::Lock::lock).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let guard = locks.rw("prices").read().lock().await?;
+    /// println!("as of write {}", guard.fence().get()); // above the fences of all earlier writes
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn lock(&self) -> Result<ReadGuard, Error> {
         self.0
             .take(Wait::Always)
@@ -225,20 +311,38 @@ impl ReadLock {
             .ok_or(Error::Closed)
     }
 
-    /// Takes the lock for reading in one attempt. Returns `None` if a writer has it, or waits for
-    /// it.
+    /// Takes the lock for reading in one attempt.
+    ///
+    /// Returns `None` if a writer has it, or waits for it.
     ///
     /// # Errors
     /// As [`Lock::try_lock`](crate::Lock::try_lock) and [`lock`](Self::lock).
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::Owner;
+    ///
+    /// let prices = locks.rw("prices");
+    /// let writer = prices.write().owned_by(Owner::new()).lock().await?;
+    /// assert!(prices.read().try_lock().await?.is_none()); // serve the old prices
+    /// writer.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_lock(&self) -> Result<Option<ReadGuard>, Error> {
         Ok(self.0.take(Wait::Never).await?.map(ReadGuard::new))
     }
 
-    /// Takes the lock for reading, and waits for at most this long. Returns `None` if that was not
-    /// possible. A time of zero is [`try_lock`](Self::try_lock).
+    /// Takes the lock for reading, and waits for at most this long.
+    ///
+    /// Returns `None` if that was not possible. A time of zero is [`try_lock`](Self::try_lock).
     ///
     /// # Errors
     /// As [`Lock::try_lock_for`](crate::Lock::try_lock_for) and [`lock`](Self::lock).
@@ -285,8 +389,10 @@ impl ReadLock {
         Ok(self.0.take_blocking(Wait::up_to(wait))?.map(ReadGuard::new))
     }
 
-    /// Takes the lock for reading, runs a section, and releases the lock. If the lock is lost
-    /// meanwhile, it drops the section at its current `await` and returns [`Error::Lost`].
+    /// Takes the lock for reading, runs a section, and releases the lock.
+    ///
+    /// If the lock is lost meanwhile, it drops the section at its current `await` and returns
+    /// [`Error::Lost`].
     ///
     /// Reads of one task run together (`join!`, `buffer_unordered`). A run that is nested inside a
     /// write of its owner reads inside of it. Which owner a run has is as for
@@ -297,6 +403,22 @@ impl ReadLock {
     ///
     /// # Cancel safety
     /// As [`Lock::run`](crate::Lock::run).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let prices = locks.rw("prices").read();
+    /// // Branches of one task read together; those of a `Lock` would take turns.
+    /// let (left, right) = (prices.run(|_| async { 1 }), prices.run(|_| async { 2 }));
+    /// let (left, right) = tokio::try_join!(left, right)?;
+    /// assert_eq!(left + right, 3);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn run<T, F, Fut>(&self, section: F) -> Result<T, Error>
     where
         F: FnOnce(Section) -> Fut,
@@ -323,47 +445,54 @@ impl WriteLock {
         &self.0.keys[0]
     }
 
-    /// Returns a handle that takes the lock for a fixed time, as
-    /// [`Lock::fixed_lease`](crate::Lock::fixed_lease) does.
+    /// Returns a handle that takes the lock for a fixed time.
+    ///
+    /// See [`Lock::fixed_lease`](crate::Lock::fixed_lease).
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
         self.0.options.fixed_lease = Some(lease);
         self
     }
 
-    /// Returns a handle that limits how long the lock is held, as
-    /// [`Lock::max_hold`](crate::Lock::max_hold) does.
+    /// Returns a handle that limits how long the lock is held.
+    ///
+    /// See [`Lock::max_hold`](crate::Lock::max_hold).
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.0.options.max_hold = Some(max_hold);
         self
     }
 
-    /// Returns a handle whose calls and holds have this class, as
-    /// [`Lock::class`](crate::Lock::class) has it.
+    /// Returns a handle whose calls and holds have this class.
+    ///
+    /// See [`Lock::class`](crate::Lock::class).
     #[must_use]
     pub const fn class(mut self, class: &'static str) -> Self {
         self.0.options.class = Some(class);
         self
     }
 
-    /// Returns a handle that locks as this owner, as [`Lock::owned_by`](crate::Lock::owned_by)
-    /// does.
+    /// Returns a handle that locks as this owner.
+    ///
+    /// See [`Lock::owned_by`](crate::Lock::owned_by).
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
         self.0.options.owner = Some(owner);
         self
     }
 
-    /// Returns a handle that locks as a new owner at each call, as
-    /// [`Lock::non_reentrant`](crate::Lock::non_reentrant) does.
+    /// Returns a handle that locks as a new owner at each call.
+    ///
+    /// See [`Lock::non_reentrant`](crate::Lock::non_reentrant).
     #[must_use]
     pub const fn non_reentrant(mut self) -> Self {
         self.0.options.reentry = Some(Reentry::Never);
         self
     }
 
-    /// Takes the lock for writing. Waits while others have it.
+    /// Takes the lock for writing.
+    ///
+    /// Waits while others have it.
     ///
     /// While it waits, readers of other processes that come later wait behind it, until the writer
     /// has had the lock.
@@ -374,6 +503,23 @@ impl WriteLock {
     ///
     /// # Cancel safety
     /// As [`Lock::lock`](crate::Lock::lock).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::Error;
+    ///
+    /// let prices = locks.rw("prices");
+    /// let reading = prices.read().lock().await?;
+    /// // An owner that reads would wait for itself: there is no upgrade.
+    /// assert!(matches!(prices.write().lock().await, Err(Error::Config(_))));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn lock(&self) -> Result<WriteGuard, Error> {
         self.0
             .take(Wait::Always)
@@ -382,20 +528,37 @@ impl WriteLock {
             .ok_or(Error::Closed)
     }
 
-    /// Takes the lock for writing in one attempt. Returns `None` if others have it, or if it is the
-    /// turn of readers that waited for a writer. It keeps no reader out.
+    /// Takes the lock for writing in one attempt.
+    ///
+    /// Returns `None` if others have it, or if it is the turn of readers that waited for a writer.
+    /// It keeps no reader out.
     ///
     /// # Errors
     /// As [`Lock::try_lock`](crate::Lock::try_lock) and [`lock`](Self::lock).
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let Some(guard) = locks.rw("prices").write().try_lock().await? else {
+    ///     return Ok(()); // somebody reads or writes
+    /// };
+    /// guard.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_lock(&self) -> Result<Option<WriteGuard>, Error> {
         Ok(self.0.take(Wait::Never).await?.map(WriteGuard::new))
     }
 
-    /// Takes the lock for writing, and waits for at most this long. Returns `None` if that was not
-    /// possible. A time of zero is [`try_lock`](Self::try_lock).
+    /// Takes the lock for writing, and waits for at most this long.
+    ///
+    /// Returns `None` if that was not possible. A time of zero is [`try_lock`](Self::try_lock).
     ///
     /// # Errors
     /// As [`Lock::try_lock_for`](crate::Lock::try_lock_for) and [`lock`](Self::lock).
@@ -445,8 +608,10 @@ impl WriteLock {
             .map(WriteGuard::new))
     }
 
-    /// Takes the lock for writing, runs a section, and releases the lock. If the lock is lost
-    /// meanwhile, it drops the section at its current `await` and returns [`Error::Lost`].
+    /// Takes the lock for writing, runs a section, and releases the lock.
+    ///
+    /// If the lock is lost meanwhile, it drops the section at its current `await` and returns
+    /// [`Error::Lost`].
     ///
     /// Runs of writes exclude each other, also in branches of one task. In branches of a task that
     /// holds a write by a guard, a run of a read is inside that write, and so beside a run of a
@@ -457,6 +622,20 @@ impl WriteLock {
     ///
     /// # Cancel safety
     /// As [`Lock::run`](crate::Lock::run).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let prices = locks.rw("prices").write();
+    /// let term = prices.run(|section| async move { section.fence() }).await?;
+    /// assert!(prices.run(|section| async move { section.fence() }).await? > term);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn run<T, F, Fut>(&self, section: F) -> Result<T, Error>
     where
         F: FnOnce(Section) -> Fut,
@@ -473,7 +652,9 @@ impl WriteLock {
     }
 }
 
-/// The guard of a read. Dropping the last guard of its owner's read releases it in the background;
+/// The guard of a read.
+///
+/// Dropping the last guard of its owner's read releases it in the background;
 /// [`unlock`](Self::unlock) reports whether that worked.
 ///
 /// What it promises is what [`Guard`](crate::Guard) promises, by the methods of [`Section`].
@@ -489,8 +670,9 @@ impl ReadGuard {
         Self { inner, section }
     }
 
-    /// Gives the hold, with all its guards, to a new owner, as
-    /// [`Guard::detach`](crate::Guard::detach) does.
+    /// Gives the hold, with all its guards, to a new owner.
+    ///
+    /// See [`Guard::detach`](crate::Guard::detach).
     ///
     /// A hold of its owner in the other role stays with that owner: what is detached of the two is
     /// then beside the other, as the user asked for.
@@ -498,8 +680,9 @@ impl ReadGuard {
         Self::new(self.inner.detach())
     }
 
-    /// Releases this guard, and the read if it is its owner's last guard. Of the readers that share
-    /// a field, only the last one asks the server.
+    /// Releases this guard, and the read if it is its owner's last guard.
+    ///
+    /// Of the readers that share a field, only the last one asks the server.
     ///
     /// # Errors
     /// As [`Guard::unlock`](crate::Guard::unlock). One that asks no server knows only of a loss
@@ -523,8 +706,10 @@ impl ReadGuard {
     }
 }
 
-/// The guard of a write. Dropping the last guard of its owner's write releases it in the
-/// background; [`unlock`](Self::unlock) reports whether that worked.
+/// The guard of a write.
+///
+/// Dropping the last guard of its owner's write releases it in the background;
+/// [`unlock`](Self::unlock) reports whether that worked.
 ///
 /// What it promises is what [`Guard`](crate::Guard) promises, by the methods of [`Section`].
 #[must_use = "the lock is released when its guard is dropped"]
@@ -539,8 +724,9 @@ impl WriteGuard {
         Self { inner, section }
     }
 
-    /// Gives the hold, with all its guards, to a new owner, as
-    /// [`Guard::detach`](crate::Guard::detach) does.
+    /// Gives the hold, with all its guards, to a new owner.
+    ///
+    /// See [`Guard::detach`](crate::Guard::detach).
     ///
     /// A hold of its owner in the other role stays with that owner: what is detached of the two is
     /// then beside the other, as the user asked for.
@@ -570,8 +756,10 @@ impl WriteGuard {
         self.inner.blocking_unlock()
     }
 
-    /// Reads from here on: takes the lock for reading, inside this write, and then releases the
-    /// write. No other writer is in between, and readers that wait enter.
+    /// Reads from here on: takes the lock for reading, and then releases the write.
+    ///
+    /// The read is inside the write until then. No other writer is in between, and readers that
+    /// wait enter.
     ///
     /// The read has the terms of the write; a `max_hold` begins anew. If this is not the last guard
     /// of the write, the write stays, and the read is inside of it.
@@ -582,6 +770,22 @@ impl WriteGuard {
     ///
     /// # Cancel safety
     /// Dropping the future releases both.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let prices = locks.rw("prices");
+    /// let writing = prices.write().lock().await?;
+    /// // Publish what was written while readers are let in, and no writer is.
+    /// let reading = writing.downgrade().await?;
+    /// assert!(prices.holders().await?.writer().is_none());
+    /// reading.unlock().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn downgrade(self) -> Result<ReadGuard, Error> {
         self.inner.downgrade(&READ).await.map(ReadGuard::new)
     }

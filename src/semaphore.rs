@@ -19,8 +19,9 @@ use crate::kind::Kind;
 use crate::options::Reentry;
 use crate::session::{SharedSession, Views};
 
-/// A semaphore with a name: as many callers have a permit at once, in all processes, as its
-/// capacity says. Cheap to clone; the handle by itself holds nothing.
+/// A semaphore with a name: at most its capacity of permits is taken at once, in all processes.
+///
+/// Cheap to clone; the handle by itself holds nothing.
 ///
 /// [`Locker::permits`](crate::Locker::permits) returns one, and
 /// [`Locker::semaphore`](crate::Locker::semaphore) another kind, which promises less beside JVMs.
@@ -94,50 +95,91 @@ impl Semaphore {
         &self.0.keys[0]
     }
 
-    /// Returns a handle that sets how many permits there are, if nobody has when it takes its
-    /// first. It never changes what is set.
+    /// Returns a handle that sets how many permits there are, if nobody has.
+    ///
+    /// It does so when it takes its first permit, and never changes what is set.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::Owner;
+    ///
+    /// let api = locks.permits("api:acme");
+    /// api.clone().capacity(10).acquire().await?.release().await?; // sets it, as the first call
+    /// api.clone().capacity(20).acquire().await?.release().await?; // only logs a warning
+    /// assert_eq!(api.usage().await?.capacity(), Some(10));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     #[must_use]
     pub const fn capacity(mut self, permits: u32) -> Self {
         self.0.options.capacity = Some(permits);
         self
     }
 
-    /// Returns a handle that takes permits for a fixed time, as
-    /// [`Lock::fixed_lease`](crate::Lock::fixed_lease) does.
+    /// Returns a handle that takes permits for a fixed time.
+    ///
+    /// See [`Lock::fixed_lease`](crate::Lock::fixed_lease).
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
         self.0.options.fixed_lease = Some(lease);
         self
     }
 
-    /// Returns a handle that limits how long permits are held, as
-    /// [`Lock::max_hold`](crate::Lock::max_hold) does.
+    /// Returns a handle that limits how long permits are held.
+    ///
+    /// See [`Lock::max_hold`](crate::Lock::max_hold).
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.0.options.max_hold = Some(max_hold);
         self
     }
 
-    /// Returns a handle whose calls and permits have this class, as
-    /// [`Lock::class`](crate::Lock::class) has it.
+    /// Returns a handle whose calls and permits have this class.
+    ///
+    /// See [`Lock::class`](crate::Lock::class).
     #[must_use]
     pub const fn class(mut self, class: &'static str) -> Self {
         self.0.options.class = Some(class);
         self
     }
 
-    /// Takes a permit. Waits while none is free.
+    /// Takes a permit.
+    ///
+    /// Waits while none is free.
     ///
     /// # Errors
     /// As [`Lock::lock`](crate::Lock::lock), and [`Error::Config`] where there are no semaphores.
     ///
     /// # Cancel safety
     /// As [`Lock::lock`](crate::Lock::lock): a permit that was granted meanwhile is given back.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let api = locks.permits("api:acme").capacity(2);
+    /// let one = api.acquire().await?;
+    /// let two = api.acquire().await?; // a permit of its own: there is no re-entry
+    /// assert!(api.try_acquire().await?.is_none());
+    /// one.release().await?;
+    /// two.release().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn acquire(&self) -> Result<Permit, Error> {
         self.acquire_many(1).await
     }
 
-    /// Takes this many permits at once, or none. Waits until so many are free.
+    /// Takes this many permits at once, or none.
+    ///
+    /// Waits until so many are free.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), and [`Error::Config`] for none, for more than 1,000, and for
@@ -146,24 +188,54 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let memory = locks.permits("gigabytes").capacity(64);
+    /// let permit = memory.acquire_many(16).await?; // all at once: two halves could deadlock
+    /// assert_eq!(permit.count(), 16);
+    /// permit.release().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn acquire_many(&self, permits: u32) -> Result<Permit, Error> {
         self.take(permits, Wait::Always).await?.ok_or(Error::Closed)
     }
 
-    /// Takes a permit in one attempt. Returns `None` if none is free, or if other callers of this
-    /// locker wait.
+    /// Takes a permit in one attempt.
+    ///
+    /// Returns `None` if none is free, or if other callers of this locker wait.
     ///
     /// # Errors
     /// As [`Lock::try_lock`](crate::Lock::try_lock) and [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let Some(permit) = locks.permits("api:acme").capacity(10).try_acquire().await? else {
+    ///     return Ok(()); // "429 Too Many Requests"
+    /// };
+    /// permit.release().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_acquire(&self) -> Result<Option<Permit>, Error> {
         self.try_acquire_many(1).await
     }
 
-    /// Takes this many permits in one attempt, or none. Returns `None` if too few are free, or if
-    /// other callers of this locker wait.
+    /// Takes this many permits in one attempt, or none.
+    ///
+    /// Returns `None` if too few are free, or if other callers of this locker wait.
     ///
     /// # Errors
     /// As [`try_acquire`](Self::try_acquire) and [`acquire_many`](Self::acquire_many).
@@ -174,8 +246,10 @@ impl Semaphore {
         self.take(permits, Wait::Never).await
     }
 
-    /// Takes this many permits, and waits for at most this long. Returns `None` if that was not
-    /// possible. A time of zero is [`try_acquire_many`](Self::try_acquire_many).
+    /// Takes this many permits, and waits for at most this long.
+    ///
+    /// Returns `None` if that was not possible. A time of zero is
+    /// [`try_acquire_many`](Self::try_acquire_many).
     ///
     /// # Errors
     /// As [`Lock::try_lock_for`](crate::Lock::try_lock_for) and
@@ -183,6 +257,23 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// let api = locks.permits("api:acme").capacity(10);
+    /// if let Some(permits) = api.try_acquire_for(3, Duration::from_secs(2)).await? {
+    ///     permits.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn try_acquire_for(
         &self,
         permits: u32,
@@ -199,13 +290,24 @@ impl Semaphore {
     ///
     /// # Panics
     /// Panics in async code, which it would block.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")]
+    /// # fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).blocking_connect()?;
+    /// let permit = locks.permits("api:acme").capacity(10).blocking_acquire_many(1)?;
+    /// permit.blocking_release()
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub fn blocking_acquire_many(&self, permits: u32) -> Result<Permit, Error> {
         self.take_blocking(permits, Wait::Always)?
             .ok_or(Error::Closed)
     }
 
-    /// Takes permits as [`try_acquire_for`](Self::try_acquire_for) does, for threads without async
-    /// code.
+    /// Takes permits on a thread, as [`try_acquire_for`](Self::try_acquire_for) does in async code.
     ///
     /// # Errors
     /// As [`try_acquire_for`](Self::try_acquire_for) and
@@ -221,14 +323,30 @@ impl Semaphore {
         self.take_blocking(permits, Wait::up_to(wait))
     }
 
-    /// Takes a permit, runs a section, and releases the permit. If the permit is lost meanwhile, it
-    /// drops the section at its current `await` and returns [`Error::Lost`].
+    /// Takes a permit, runs a section, and releases the permit.
+    ///
+    /// If the permit is lost meanwhile, it drops the section at its current `await` and returns
+    /// [`Error::Lost`].
     ///
     /// # Errors
     /// As [`Lock::run`](crate::Lock::run) and [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     /// As [`Lock::run`](crate::Lock::run).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let api = locks.permits("api:acme").capacity(10);
+    /// let status = api.run(|_permits| async { 200 }).await?;
+    /// assert_eq!(status, 200);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn run<T, F, Fut>(&self, section: F) -> Result<T, Error>
     where
         F: FnOnce(HeldPermits) -> Fut,
@@ -239,8 +357,10 @@ impl Semaphore {
         done.ok_or(Error::Closed)
     }
 
-    /// Sets how many permits there are. Holders keep what they have: if they have more, none is
-    /// free until enough of them have released.
+    /// Sets how many permits there are.
+    ///
+    /// Holders keep what they have: if they have more, none is free until enough of them have
+    /// released.
     ///
     /// # Errors
     /// [`Error::Unavailable`]: it may be set or not, or later, and may be set again.
@@ -252,6 +372,22 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let api = locks.permits("api:acme").capacity(10);
+    /// let permits = api.acquire_many(8).await?;
+    /// api.set_capacity(5).await?; // takes nothing away
+    /// permits.check()?;
+    /// assert_eq!(api.usage().await?.free(), 0);
+    /// permits.release().await
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn set_capacity(&self, permits: u32) -> Result<(), Error> {
         self.begin().await?;
         if !is_capacity(permits) {
@@ -261,8 +397,9 @@ impl Semaphore {
         set.map_err(|error| error.of(slice::from_ref(self.key())))
     }
 
-    /// Returns how many permits are free, and who has the others, each with the label of its
-    /// locker.
+    /// Returns how many permits are free, and who has the others.
+    ///
+    /// Each holder is listed with the label of its locker.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server does not answer; [`Error::Server`], also if the key
@@ -271,14 +408,33 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let api = locks.permits("api:acme").capacity(10);
+    /// let permits = api.acquire_many(3).await?;
+    /// let usage = api.usage().await?;
+    /// assert_eq!((usage.free(), usage.taken()), (7, 3));
+    /// for holder in usage.holders() {
+    ///     println!("{:?} has {}", holder.label(), holder.permits());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn usage(&self) -> Result<Usage, Error> {
         self.begin().await?;
         let usage = self.0.session().usage(self.key()).await;
         usage.map_err(|error| error.of(slice::from_ref(self.key())))
     }
 
-    /// Gives back all permits of this holder, which [`usage`](Self::usage) has named, and wakes
-    /// those that wait. Returns whether it had any.
+    /// Gives back all permits of this holder, and wakes those that wait.
+    ///
+    /// [`usage`](Self::usage) has named the holder. The call returns whether it had any.
     ///
     /// A [`Permit`] of this [`Locker`](crate::Locker) is lost before, with
     /// [`Loss::ForceUnlocked`](crate::Loss::ForceUnlocked). A holder elsewhere learns of it at its
@@ -292,6 +448,23 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// let api = locks.permits("api:acme").capacity(10);
+    /// let permit = api.acquire().await?;
+    /// for dead in api.usage().await?.holders() {
+    ///     assert!(api.force_release(dead).await?);
+    /// }
+    /// assert!(permit.check().is_err());
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn force_release(&self, holder: &PermitHolder) -> Result<bool, Error> {
         self.begin().await?;
         let released = self.0.session().force_release(self.key(), holder).await;
@@ -321,8 +494,10 @@ impl Semaphore {
     }
 }
 
-/// One permit or several, taken by one call. Dropping it releases them in the background;
-/// [`release`](Self::release) reports whether that worked.
+/// One permit or several, taken by one call.
+///
+/// Dropping it releases them in the background; [`release`](Self::release) reports whether that
+/// worked.
 #[must_use = "permits are released when this is dropped"]
 pub struct Permit {
     inner: GuardInner,
@@ -358,8 +533,9 @@ impl Permit {
     }
 }
 
-/// A view of permits: what the section of a `run` gets, and what a [`Permit`] dereferences to. It
-/// does not keep them.
+/// A view of permits: what the section of a `run` gets, and what a [`Permit`] dereferences to.
+///
+/// It does not keep them.
 #[derive(Clone)]
 pub struct HeldPermits(Views);
 
@@ -369,13 +545,16 @@ impl HeldPermits {
         self.0.first().hold().claim.permits
     }
 
-    /// Returns a token that fires when they are lost. Cancelling it cancels nothing else.
+    /// Returns a token that fires when they are lost.
+    ///
+    /// Cancelling it cancels nothing else.
     pub fn lost(&self) -> CancellationToken {
         self.0.token()
     }
 
-    /// Returns an error if they are lost, for `?` between steps. It reads the clock, so it is right
-    /// even if the watchdog is late.
+    /// Returns an error if they are lost, for `?` between steps.
+    ///
+    /// It reads the clock, so it is right even if the watchdog is late.
     ///
     /// # Errors
     /// [`Error::Lost`].
@@ -383,12 +562,16 @@ impl HeldPermits {
         self.0.check()
     }
 
-    /// Returns how they were lost, or `None` while they are held. It reads the clock.
+    /// Returns how they were lost, or `None` while they are held.
+    ///
+    /// It reads the clock.
     pub fn loss(&self) -> Option<Loss> {
         self.state().loss()
     }
 
-    /// Returns how safe they are. It reads the clock.
+    /// Returns how safe they are.
+    ///
+    /// It reads the clock.
     pub fn state(&self) -> HoldState {
         self.0.state()
     }

@@ -56,8 +56,9 @@ impl ServerHandle {
         self.shared.session().quorum().is_cluster()
     }
 
-    /// Returns the Sentinels of the locker's address that name this server, in the order of their
-    /// addresses.
+    /// Returns the Sentinels of the locker's address that name this server.
+    ///
+    /// They are in the order of their addresses.
     pub fn sentinels(&self) -> Vec<Self> {
         let sentinels = self.door.sentinels.iter().cloned();
         sentinels
@@ -75,8 +76,9 @@ impl ServerHandle {
         self.shared.session().why_no_vote(self.place)
     }
 
-    /// Connects to it, within [`connect_timeout`](crate::LockerBuilder::connect_timeout). The
-    /// connection is `lockhound:visitor:<label>:<uuid>` in `CLIENT LIST`, and of a Sentinel
+    /// Connects to it, within [`connect_timeout`](crate::LockerBuilder::connect_timeout).
+    ///
+    /// The connection is `lockhound:visitor:<label>:<uuid>` in `CLIENT LIST`, and of a Sentinel
     /// `lockhound:sentinel:..`. It ends with the visit.
     ///
     /// # Errors
@@ -101,16 +103,20 @@ impl ServerHandle {
     }
 }
 
-/// A connection to a server, on which a tool asks. It ends when it is dropped.
+/// A connection to a server, on which a tool asks.
+///
+/// It ends when it is dropped.
 pub struct Visit {
     shared: Arc<SharedSession>,
     asker: Arc<node::Asker>,
 }
 
 impl Visit {
-    /// Sends a command and its arguments, once, and waits for the answer, for the
-    /// [`command_timeout`](crate::LockerBuilder::command_timeout). A visit that is older than the
-    /// [`connect_timeout`](crate::LockerBuilder::connect_timeout) sends nothing any more.
+    /// Sends a command and its arguments, once, and waits for the answer.
+    ///
+    /// It waits for the [`command_timeout`](crate::LockerBuilder::command_timeout). A visit that is
+    /// older than the [`connect_timeout`](crate::LockerBuilder::connect_timeout) sends nothing any
+    /// more.
     ///
     /// Commands after which the server sends messages (`SUBSCRIBE`, `MONITOR`) or does not answer
     /// (`CLIENT REPLY`) are not for it.
@@ -206,7 +212,9 @@ impl From<node::Reply> for ServerReply {
 pub enum Unanswered {
     /// The user lacks a right; the server's error.
     Forbidden(String),
-    /// The server's error, of another kind. It had checked the rights before.
+    /// The server's error, of another kind.
+    ///
+    /// It had checked the rights before.
     Refused(String),
     /// There was no answer in time, or none that is known to belong to this command; the reason.
     Silent(String),

@@ -22,7 +22,9 @@ use crate::foreign::contained;
 pub use crate::kind::LockKind;
 use crate::sync::{Arc, Mutex};
 
-/// What a [`Locker`](crate::Locker) has done and is doing. Counts start at zero when it connects.
+/// What a [`Locker`](crate::Locker) has done and is doing.
+///
+/// Counts start at zero when it connects.
 ///
 /// `cargo run --example stats` shows it as a live table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,15 +34,19 @@ pub struct Stats {
     pub holds: usize,
     /// Callers that wait for a lock.
     pub waiters: usize,
-    /// Callers that wait until a [`Latch`](crate::Latch) is open. They hold nothing and want no
-    /// lock, so they are not among the [`waiters`](Self::waiters).
+    /// Callers that wait until a [`Latch`](crate::Latch) is open.
+    ///
+    /// They hold nothing and want no lock, so they are not among the [`waiters`](Self::waiters).
     pub latch_waiters: usize,
-    /// Calls that lock, by how they ended: `lock`, `try_lock`, `run` and the others, one for each
-    /// call, however many locks it takes. How many locks were taken is `holds` and the count of
-    /// `hold_time` together.
+    /// Calls that lock, by how they ended.
+    ///
+    /// They are `lock`, `try_lock`, `run` and the others, one for each call, however many locks it
+    /// takes. How many locks were taken is `holds` and the count of `hold_time` together.
     pub attempts: Attempts,
-    /// Re-entries that look like a mistake: branches of one task, or tasks to which guards were
-    /// moved, that are inside at the same time; see [`Lock`](crate::Lock).
+    /// Re-entries that look like a mistake.
+    ///
+    /// Branches of one task, or tasks to which guards were moved, are inside at the same time; see
+    /// [`Lock`](crate::Lock).
     ///
     /// It also counts re-entries that were polled with a different waker than the first guard, as
     /// in `FuturesUnordered`; some of those are correct code. Alert on the warning instead, which
@@ -48,35 +54,43 @@ pub struct Stats {
     pub suspicious_reentries: u64,
     /// Leases that were renewed, counted for each lock.
     pub renewals: u64,
-    /// Renewals that failed for a whole tick, that is, for one
-    /// [`command_timeout`](crate::LockerBuilder::command_timeout).
+    /// Renewals that failed for a whole tick.
+    ///
+    /// A tick is one [`command_timeout`](crate::LockerBuilder::command_timeout).
     pub renewal_errors: u64,
     /// Acquires that were undone because their answer never came or because nobody took the grant.
     pub undone_acquires: u64,
-    /// Replies that belonged to a different command. The locker believed none of them, and gave up
-    /// each connection that delivered one.
+    /// Replies that belonged to a different command.
+    ///
+    /// The locker believed none of them, and gave up each connection that delivered one.
     ///
     /// Alert on it: the server, or something between it and the locker, loses, repeats or swaps
     /// replies.
     pub mismatched_replies: u64,
-    /// Log events of the locker that were dropped, since the program's `tracing` subscriber did not
-    /// keep up.
+    /// Log events of the locker that were dropped.
+    ///
+    /// The program's `tracing` subscriber did not keep up.
     pub dropped_events: u64,
     /// Operations, releases and undos that wait for an answer.
     pub pending: usize,
-    /// The undos among [`pending`](Self::pending). For a server that does not answer, these are at
-    /// most the undos of commands that were in flight when it stopped answering, and undos that end
-    /// with their lease.
+    /// The undos among [`pending`](Self::pending).
+    ///
+    /// For a server that does not answer, these are at most the undos of commands that were in
+    /// flight when it stopped answering, and undos that end with their lease.
     pub pending_undos: usize,
     /// Losses, by reason.
     pub losses: Losses,
-    /// How long calls that may wait took, whatever their outcome, however many locks each takes:
-    /// all except `try_lock`, and calls that found their own owner inside.
+    /// How long calls that may wait took, whatever their outcome.
+    ///
+    /// Each call counts once, however many locks it takes. These are all calls except `try_lock`,
+    /// and calls that found their own owner inside.
     pub wait_time: Distribution,
     /// How long locks were held, from the send of the acquire to the end of the last guard.
     pub hold_time: Distribution,
-    /// How much later than planned renewals began. The wait of a batch for other batches that are
-    /// due at the same moment does not count, since those are spread on purpose.
+    /// How much later than planned renewals began.
+    ///
+    /// The wait of a batch for other batches that are due at the same moment does not count, since
+    /// those are spread on purpose.
     pub renewal_lateness: Distribution,
     /// How many locks each renewal script to one node carried.
     pub renewal_batches: Sizes,
@@ -84,8 +98,9 @@ pub struct Stats {
     pub by_kind: Vec<KindStats>,
     /// Each server: of a cluster, each master.
     pub nodes: Vec<NodeState>,
-    /// The node whose answers to renewals take the longest, by the p99, or `None` before the first
-    /// answer.
+    /// The node whose answers to renewals take the longest, by the p99.
+    ///
+    /// It is `None` before the first answer.
     pub slowest_node: Option<NodeTimes>,
 }
 
@@ -192,15 +207,17 @@ pub struct Sizes {
 pub struct NodeState {
     /// The address of the server, its password as `***`.
     pub node: Arc<str>,
-    /// Whether it is connected and answers. A server that stops answering without closing its
-    /// connections is noticed within two
+    /// Whether it is connected and answers.
+    ///
+    /// A server that stops answering without closing its connections is noticed within two
     /// [`command_timeout`](crate::LockerBuilder::command_timeout)s, also while the locker is idle;
     /// one in memory when the locker next asks it.
     pub up: bool,
     /// For how long it has been up, or away.
     pub lasts: Duration,
-    /// Whether its vote counts now. A server that is away has none, and one of several may
-    /// [abstain](crate::guide::quorums).
+    /// Whether its vote counts now.
+    ///
+    /// A server that is away has none, and one of several may [abstain](crate::guide::quorums).
     pub votes: bool,
 }
 

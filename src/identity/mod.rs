@@ -64,8 +64,9 @@ pub(crate) struct Caller {
 }
 
 impl Owner {
-    /// Returns the owner as which the caller locks: that of the innermost [`scope`](Self::scope),
-    /// or else the tokio task.
+    /// Returns the owner as which the caller locks.
+    ///
+    /// That is the owner of the innermost [`scope`](Self::scope), or else the tokio task.
     ///
     /// # Errors
     /// [`Error::Config`] if there is neither, as in the `block_on` root of a runtime (the body of

@@ -24,19 +24,23 @@ use self::redisson::REDISSON;
 use crate::key::Family;
 use crate::lua::{Script, Texts};
 
-/// How a lock is stored on the server, and so which other clients share it. All programs that share
-/// a lock have to use the same format.
+/// How a lock is stored on the server, and so which other clients share it.
+///
+/// All programs that share a lock have to use the same format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Format {
-    /// A hash with the owner and the hold count: Redisson's `getLock`, whose releases send a
-    /// message to the waiters.
+    /// A hash with the owner and the hold count, as Redisson's `getLock` writes it.
+    ///
+    /// Its releases send a message to the waiters.
     #[default]
     Redisson,
-    /// A string with the owner, `SET key owner NX PX lease`, as Redlock clients write it (redsync,
-    /// redis-py, node-redlock, rslock and others). Their releases send no message, so waiters poll,
-    /// at intervals of [`poll_interval`](crate::LockerBuilder::poll_interval); releases of this
-    /// crate wake them all the same. Only the holder's process keeps the hold count.
+    /// A string with the owner: `SET key owner NX PX lease`.
+    ///
+    /// Redlock clients write it (redsync, redis-py, node-redlock, rslock and others). Their
+    /// releases send no message, so waiters poll, at intervals of
+    /// [`poll_interval`](crate::LockerBuilder::poll_interval); releases of this crate wake them all
+    /// the same. Only the holder's process keeps the hold count.
     Plain,
 }
 
@@ -49,8 +53,9 @@ impl Format {
     }
 }
 
-/// A kind of lock, as statistics tell them apart. Its `Display` is the value of the metrics' label
-/// `kind`.
+/// A kind of lock, as statistics tell them apart.
+///
+/// Its `Display` is the value of the metrics' label `kind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LockKind {

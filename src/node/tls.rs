@@ -18,8 +18,10 @@ pub(super) use self::failures::cause;
 use super::scheme;
 use crate::error::Error;
 
-/// How a locker recognises servers at encrypted addresses (`rediss://`), and which certificate it
-/// shows them. [`LockerBuilder::tls`](crate::LockerBuilder::tls) takes it.
+/// How a locker recognises servers at encrypted addresses (`rediss://`).
+///
+/// It also has the certificate that the locker shows them.
+/// [`LockerBuilder::tls`](crate::LockerBuilder::tls) takes it.
 ///
 /// Without it a server's certificate has to be signed by a CA that the system trusts, or that
 /// `SSL_CERT_FILE` or `SSL_CERT_DIR` names. The certificate always has to be for the host of the
@@ -58,6 +60,7 @@ impl Tls {
     }
 
     /// Trusts the CAs whose certificates are in this PEM file, and no longer those of the system.
+    ///
     /// Called again, it adds the CAs of a further file.
     ///
     /// Defaults to the CAs of the system.
@@ -66,9 +69,10 @@ impl Tls {
         self
     }
 
-    /// Shows the certificate in the first PEM file to servers that ask for one
-    /// (`tls-auth-clients`). Behind it the file has the intermediate CAs. The second PEM file has
-    /// the private key, which must not be encrypted.
+    /// Shows a certificate to servers that ask for one (`tls-auth-clients`).
+    ///
+    /// The first PEM file has the certificate, and behind it the intermediate CAs. The second PEM
+    /// file has the private key, which must not be encrypted.
     ///
     /// Defaults to none.
     pub fn client_files(

@@ -9,8 +9,9 @@ use super::{Distribution, Times};
 use crate::foreign::contained;
 use crate::kind::LockKind;
 
-/// How a call that locks ended: `lock`, `try_lock`, `try_lock_for`, `run` and the others, also of
-/// several locks.
+/// How a call that locks ended.
+///
+/// Such calls are `lock`, `try_lock`, `try_lock_for`, `run` and the others, also of several locks.
 ///
 /// Its `Display` is the value of the metrics' label `outcome`, and of the field `outcome` of the
 /// span `lockhound.wait`.
@@ -27,13 +28,15 @@ pub enum CallOutcome {
     TimedOut,
     /// `unavailable`: [`Error::Unavailable`](crate::Error::Unavailable).
     Unavailable,
-    /// `refused`: any other error: a server refused, a name or an option is not valid, or the
-    /// locker is closed.
+    /// `refused`: any other error.
+    ///
+    /// A server refused, a name or an option is not valid, or the locker is closed.
     Refused,
     /// `cancelled`: its future was dropped before it ended.
     Cancelled,
-    /// `lost`: its owner still had a guard of the lock that is lost
-    /// ([`Error::Lost`](crate::Error::Lost)).
+    /// `lost`: its owner still had a guard of the lock that is lost.
+    ///
+    /// The call returned [`Error::Lost`](crate::Error::Lost).
     Lost,
 }
 

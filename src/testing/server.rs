@@ -10,7 +10,9 @@ use super::interpreter::Keys;
 use super::machine::{ConnectionEvent, Machine, Request, RequestId};
 use super::route::Route;
 
-/// A server in memory, for tests of code that takes locks. It needs no Redis.
+/// A server in memory, for tests of code that takes locks.
+///
+/// It needs no Redis.
 ///
 /// Lockers of this process connect to it with
 /// [`LockerBuilder::memory`](crate::LockerBuilder::memory): several lockers to one server, or one
@@ -193,8 +195,10 @@ impl Server {
         self.route.machine().permits_suspicious_reentries()
     }
 
-    /// Stops the server. It answers nothing, while leases run out all the same. Commands that
-    /// arrive meanwhile are executed when it [resumes](Self::resume).
+    /// Stops the server.
+    ///
+    /// It answers nothing, while leases run out all the same. Commands that arrive meanwhile are
+    /// executed when it [resumes](Self::resume).
     pub fn stop(&self) {
         self.route.machine().stop();
     }
@@ -209,15 +213,18 @@ impl Server {
         self.route.machine().restart(&Keys::none());
     }
 
-    /// Takes a snapshot of the data, as `BGSAVE` does. The server can [restart](Self::restore) with
-    /// it later.
+    /// Takes a snapshot of the data, as `BGSAVE` does.
+    ///
+    /// The server can [restart](Self::restore) with it later.
     #[must_use = "the server itself stays as it is"]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.route.machine().snapshot())
     }
 
-    /// Restarts the server with the data of a snapshot: it loses what was written since, and all
-    /// lockers reconnect. A lock that was deleted since is there again until its lease is over.
+    /// Restarts the server with the data of a snapshot.
+    ///
+    /// It loses what was written since, and all lockers reconnect. A lock that was deleted since is
+    /// there again until its lease is over.
     ///
     /// # Examples
     /// The server forgets a lock that is newer than its snapshot. It abstains until the lease would
@@ -247,14 +254,16 @@ impl Server {
         self.route.machine().restart(&snapshot.0);
     }
 
-    /// Deletes all data, as `FLUSHALL` does. Lockers stay connected, and notice it from the next
-    /// answers.
+    /// Deletes all data, as `FLUSHALL` does.
+    ///
+    /// Lockers stay connected, and notice it from the next answers.
     pub fn flush(&self) {
         self.route.machine().flush();
     }
 
-    /// Loses the next `count` answers: the server executes the commands, and their senders get no
-    /// answer.
+    /// Loses the next `count` answers.
+    ///
+    /// The server executes the commands, and their senders get no answer.
     pub fn lose_replies(&self, count: u32) {
         self.route.machine().lose_replies(count);
     }
@@ -268,8 +277,9 @@ impl Server {
         self.route.machine().duplicate_reply();
     }
 
-    /// Delays each answer from now on by a random time within this range, in whole milliseconds. A
-    /// range of zero to zero ends the delays.
+    /// Delays each answer from now on by a random time within this range, in whole milliseconds.
+    ///
+    /// A range of zero to zero ends the delays.
     ///
     /// The server executes commands at once. The answers of one connection keep their order, and
     /// one that takes longer than [`command_timeout`](crate::LockerBuilder::command_timeout) comes
@@ -309,8 +319,9 @@ impl Server {
         self.route.machine().delete(key);
     }
 
-    /// Returns the owner in a lock's key, as [`Holder::owner`](crate::Holder::owner) does, or
-    /// `None` if the lock is free.
+    /// Returns the owner in a lock's key, or `None` if the lock is free.
+    ///
+    /// It is the text of [`Holder::owner`](crate::Holder::owner).
     pub fn holder(&self, key: &str) -> Option<String> {
         self.route
             .machine()
@@ -318,8 +329,9 @@ impl Server {
             .map(|owner| String::from_utf8_lossy(&owner).into_owned())
     }
 
-    /// Returns the names of all keys, sorted: those of locks, and those that this crate keeps
-    /// beside them.
+    /// Returns the names of all keys, sorted.
+    ///
+    /// They are those of locks, and those that this crate keeps beside them.
     ///
     /// # Examples
     /// A lock that was released has left nothing:
@@ -345,8 +357,9 @@ impl Server {
         names
     }
 
-    /// Sets the server's wall clock to this many milliseconds ahead of the machine's, or behind it
-    /// if negative.
+    /// Sets the server's wall clock ahead of the machine's by this many milliseconds.
+    ///
+    /// A negative number sets it behind.
     pub fn set_clock_offset(&self, millis: i64) {
         self.route
             .machine()
@@ -357,8 +370,10 @@ impl Server {
         self.route.machine().clock_offset_us()
     }
 
-    /// Returns the same server, reached over a network of its own. Faults of that network affect
-    /// only the lockers that connect through the returned value; clones share the network.
+    /// Returns the same server, reached over a network of its own.
+    ///
+    /// Faults of that network affect only the lockers that connect through the returned value;
+    /// clones share the network.
     ///
     /// # Examples
     /// One of two workers is cut off from the server, and loses its lock before the other one gets
@@ -389,8 +404,10 @@ impl Server {
         }
     }
 
-    /// Disconnects the network to the server. Commands, answers and messages are held until it is
-    /// [reconnected](Self::reconnect), as on a connection that neither end gives up.
+    /// Disconnects the network to the server.
+    ///
+    /// Commands, answers and messages are held until it is [reconnected](Self::reconnect), as on a
+    /// connection that neither end gives up.
     pub fn disconnect(&self) {
         self.route.cut();
     }
@@ -400,9 +417,10 @@ impl Server {
         self.route.mend();
     }
 
-    /// Redirects the address to another server, as when a DNS name or a proxy is changed. Lockers
-    /// that are connected through it reconnect, to that server. From now on every method of this
-    /// `Server` affects that one.
+    /// Redirects the address to another server, as when a DNS name or a proxy is changed.
+    ///
+    /// Lockers that are connected through it reconnect, to that server. From now on every method of
+    /// this `Server` affects that one.
     pub fn redirect_to(&self, other: &Self) {
         self.route.lead_to(&other.route.machine());
     }
