@@ -845,8 +845,8 @@ impl LockerBuilder {
             nodes if nodes % 2 == 0 => log!(
                 warn,
                 nodes,
-                "an even number of servers survives no more failures than one server less, and costs one more: {} \
-                of them may be away, and {} have to answer",
+                "an even number of servers tolerates no more failures than one server fewer: {} of \
+                them may be away, and {} must answer",
                 (nodes - 1) / 2,
                 nodes / 2 + 1
             ),

@@ -242,7 +242,7 @@ impl Presence {
             );
         } else if voting > majority(servers) {
             log!(
-                warn, %node, reason, voting, servers, "a server is away: the others go on without it"
+                warn, %node, reason, voting, servers, "a server is away: the others continue without it"
             );
         } else if voting == majority(servers) {
             log!(

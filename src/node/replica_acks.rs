@@ -218,11 +218,11 @@ impl ReplicaAcks {
             Outcome::Done(found) if found >= i64::from(wanted) => {}
             Outcome::Done(found) => log!(
                 warn, %node, found, wanted,
-                "too few replicas of this server acknowledge: until there are more, it grants no lock"
+                "too few replicas of this server acknowledge: it grants no lock until more do"
             ),
             Outcome::Refused(error) => return Err(error),
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
-                log!(warn, %node, reason = failure.reason, "the replicas of this server could not be asked");
+                log!(warn, %node, reason = failure.reason, "the replicas of this server could not be checked");
             }
         }
         Ok(())

@@ -325,7 +325,7 @@ impl Watch {
             Said::Fails(reason) => {
                 if warned.failed(Instant::now()) {
                     tell_server(node, false);
-                    log!(warn, %node, reason, "this Sentinel has no say in who is the master");
+                    log!(warn, %node, reason, "this Sentinel cannot name the master");
                 }
             }
             Said::Names { .. } => {
@@ -339,7 +339,7 @@ impl Watch {
             .in_tilt
             .is_some_and(|in_tilt| warned.tilted(in_tilt))
         {
-            log!(warn, %node, "this Sentinel is in TILT mode: its clock or its machine stood still");
+            log!(warn, %node, "this Sentinel is in TILT mode: its clock jumped or its machine was paused");
         }
     }
 

@@ -62,8 +62,8 @@ impl WakeChannel {
         self.change(node, ASKED, REFUSED);
         log!(
             warn, channel = &*self.name, %error,
-            "this locker cannot be woken by its name: it is told what all are told (guide::operating has the \
-            rights)"
+            "cannot subscribe to this locker's wake-up channel: falling back to broadcast wake-ups \
+            (guide::operating has the rights)"
         );
     }
 

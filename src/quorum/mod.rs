@@ -444,7 +444,7 @@ impl Quorum {
                 fence,
             };
             let raised = op::ask(node, Lane::Grants, &raise).await;
-            log!(trace, key = %claim.key.shown(), %fence, ?raised, "the fence is remembered again");
+            log!(trace, key = %claim.key.shown(), %fence, ?raised, "the fence counter is raised again");
         }
         answer
     }

@@ -121,7 +121,7 @@ fn unreadable(
         return;
     }
     if lane == Lane::Grants {
-        log!(warn, node = %node.name(), reason, "INFO is not allowed: two addresses of one server go unnoticed");
+        log!(warn, node = %node.name(), reason, "no permission for INFO: cannot detect two addresses of one server");
     }
     eligibility.trust(place, lane, epoch);
 }
@@ -169,8 +169,8 @@ async fn look_after(
         if eligibility.is_news(place) {
             log!(
                 warn, node = %node.name(),
-                "this server is new to the others, or was emptied: it votes once the longest lease is over; check \
-                its address if nobody has replaced or restarted it"
+                "this server is new, or has lost its data: it votes once the longest lease is over; check \
+                its address unless the server was replaced or restarted"
             );
         }
         let pause = match status {
@@ -199,7 +199,7 @@ fn tell(node: &Node, status: &Status, before: &Status) {
             log!(warn, node = %node.name(), reason, "the vote of this server does not count");
         }
         (Status::Abstains(reason), Status::Votes | Status::Unfit(_)) => {
-            log!(warn, node = %node.name(), reason, "this server has no vote for a while");
+            log!(warn, node = %node.name(), reason, "this server abstains for a while");
         }
         (Status::Votes, _) => {
             log!(debug, node = %node.name(), "the vote of this server counts again");
@@ -340,11 +340,11 @@ fn tell_grounds(node: &Node, grounds: Grounds, silent: &[(NodeIndex, &Arc<Node>)
     match grounds {
         Grounds::Told => {}
         Grounds::Together => log!(
-            warn, node = %node.name(), "most servers are new, or have lost their data: they begin together"
+            warn, node = %node.name(), "most servers are new, or have lost their data: they start voting together"
         ),
         Grounds::Late => log!(
             warn, node = %node.name(), unasked,
-            "a server votes again though not enough others could be asked: fences may repeat"
+            "a server votes again although too few others could be asked: fences may repeat"
         ),
     }
 }

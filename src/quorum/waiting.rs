@@ -190,7 +190,7 @@ impl Quorum {
         if lists.refuse(key, refusal) {
             log!(
                 warn, key = %key.shown(), ?refusal, error,
-                "the lists of waiting lockers cannot be used: each release wakes all (guide::operating \
+                "cannot use the lists of waiting lockers: each release wakes all of them (guide::operating \
                 has the rights)"
             );
         }

@@ -215,7 +215,7 @@ async fn name_lasting(session: &Session, key: &Key) -> bool {
     if key.has_permits() {
         log!(
             warn, key = %key.shown(),
-            "this semaphore has no capacity: callers wait until one is given, by semaphore.capacity(..), \
+            "this semaphore has no capacity: callers wait until one is set with semaphore.capacity(..), \
             set_capacity or Redisson's trySetPermits"
         );
         return true;
@@ -239,7 +239,7 @@ async fn name_lasting(session: &Session, key: &Key) -> bool {
     };
     log!(
         warn, key = %key.shown(), holder = %Shown(&holder), ?left,
-        "this lock lasts longer than any lease: another program set its time, or the server's clock was set \
+        "the TTL of this lock exceeds every lease: another program set it, or the server's clock was set \
         back; if its holder is dead, call force_unlock"
     );
     true

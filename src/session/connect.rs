@@ -242,7 +242,7 @@ fn fail(session: &Arc<Session>, message: String) {
     log!(
         error,
         message,
-        "the watchdog ended by a panic: every lock is lost, and none is granted any more"
+        "the watchdog panicked: every lock is lost, and no more are granted"
     );
 }
 

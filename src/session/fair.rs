@@ -193,7 +193,7 @@ fn absent(session: &Session, key: &Key) -> Option<Arc<str>> {
     let next = session.queues.absent(key, patience, session.now())?;
     log!(
         info, key = %key.shown(), next = %Shown(&next),
-        "the one that is next for this lock does not come, and is passed"
+        "the next caller for this lock did not claim it in time: skipping it"
     );
     Some(next)
 }

@@ -136,7 +136,7 @@ pub(super) async fn hand_over(mut released: Unconfirmed, head: Option<Head>) {
         // The release is sent until it is answered, and only then the undo of the next field. No
         // second undo is needed: once the first field is gone, a late hand-over takes nothing.
         Outcome::Unknown(failure) => {
-            log!(debug, key = %key.shown(), %failure, "nobody knows who has it");
+            log!(debug, key = %key.shown(), %failure, "the outcome of the hand-over is unknown");
             session.engine.spawn(release(released));
         }
         // The same: the script may have done a part of it.

@@ -66,7 +66,7 @@ impl Session {
             if forced.is_fair()
                 && let Err(error) = session.quorum.call_next(&forced).await
             {
-                log!(debug, key = %forced.shown(), %error, "the next one is not told, and will look");
+                log!(debug, key = %forced.shown(), %error, "could not notify the next waiter: it polls");
             }
             // The release of a guard that was deposed here may have come first.
             Ok(answer? || deposed)

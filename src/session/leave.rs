@@ -159,7 +159,7 @@ fn bury(session: &Arc<Session>, hold: &Arc<Hold>) {
 pub(super) fn take_back(session: &Arc<Session>, hold: &Arc<Hold>) {
     log!(
         debug, key = %hold.claim.key.shown(), field = &*hold.claim.field,
-        "nobody took the lock that was granted: it is given back"
+        "no caller claimed the grant: releasing it"
     );
     match hold.mark(session.now()) {
         // `revoke` made it so, as its last guard would have.

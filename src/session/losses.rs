@@ -167,7 +167,7 @@ mod tests {
             connect::judge(&session, Finding::Panicked("sick".to_owned()));
         });
         assert!(
-            events.of("the watchdog ended by a panic"),
+            events.of("the watchdog panicked"),
             "a subscriber that panics does no harm"
         );
         assert!(

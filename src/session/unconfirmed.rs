@@ -65,7 +65,10 @@ impl Unconfirmed {
             .counters
             .lost(self.hold.claim.kind.counted, Loss::NotOwner);
         let Claim { key, field, .. } = &self.hold.claim;
-        log!(warn, key = %key.shown(), field = &**field, reason = %Loss::NotOwner, "released, but it was not ours");
+        log!(
+            warn, key = %key.shown(), field = &**field, reason = %Loss::NotOwner,
+            "the lock was no longer ours when it was released"
+        );
         true
     }
 

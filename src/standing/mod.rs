@@ -212,7 +212,7 @@ impl Book {
                     .for_each(|doubt| book.settle_vote(&hold, node, sent, doubt));
                 log!(
                     debug, key = %hold.claim.key.shown(), field = %hold.claim.field, node, taken,
-                    "a lost vote is asked for again"
+                    "re-acquiring a lost vote"
                 );
             }
             drop(in_flight);

@@ -289,7 +289,7 @@ async fn keep_watch(
             () = sleep(beat), if may_jump && !wheel.is_empty() => {}
         }
         if Instant::now().since(clocks.boot) >= beat && clocks.jumped() {
-            log!(warn, "the machine was suspended: every lock is looked at");
+            log!(warn, "the machine was suspended: re-checking all locks");
             wheel.sweep(&mut renewals, judge);
         }
         if !renewals.is_empty() {

@@ -70,7 +70,7 @@ impl Report {
                 }
                 Note::Failed(0) => log!(
                     debug, key = %key.shown(), owner = %hold.owner(), generation,
-                    "a renewal out of turn failed"
+                    "an early renewal failed"
                 ),
                 Note::Failed(times) => failed.push((hold, times)),
                 Note::SafeAgain => safe.push((hold, 0)),

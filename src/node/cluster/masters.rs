@@ -387,7 +387,7 @@ impl Masters {
                 if !self.known.has_any(&told.nodes) {
                     log!(
                         warn, node = %self.seeds.name, from = %told.by,
-                        "no node of the cluster answers: the servers of its address have been made a new one"
+                        "no known node of the cluster answers: switching to the new cluster at its address"
                     );
                 }
                 let mut state = self.state();
@@ -398,7 +398,7 @@ impl Masters {
             }
             Err(obstacle) => {
                 let error = obstacle.into_error(&self.seeds.name);
-                log!(debug, cluster = %self.seeds.name, %error, "no server tells the slots");
+                log!(debug, cluster = %self.seeds.name, %error, "no server reported the slots");
                 None
             }
         }

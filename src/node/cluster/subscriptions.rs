@@ -228,7 +228,11 @@ impl Listening {
                     if let Outcome::Refused(error) = outcome
                         && !std::mem::replace(&mut self.deaf, true)
                     {
-                        log!(warn, %error, "a master sends no unlock messages: waiters look every sixth of a lease");
+                        log!(
+                            warn,
+                            %error,
+                            "cannot subscribe to unlock messages of a master: waiters poll every sixth of a lease"
+                        );
                     }
                     self.has.extend(add);
                     remove.iter().for_each(|name| _ = self.has.remove(name));
