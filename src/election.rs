@@ -25,9 +25,9 @@ use crate::session::{Herald, LeaderWatch, SharedSession};
 ///
 /// # Leaders
 /// The holder of the lock `name` leads. Its *term* is the fence of that hold, so each leader has a
-/// greater term than those before it. A leader that loses contact is told of it before another one
-/// leads; one that was paused, or whose lock was deleted on the server, may learn too late: let the
-/// resource that carries out its orders refuse terms below the highest that it has seen.
+/// greater term than those before it. A leader that loses contact is notified of it before another
+/// one leads; one that was paused, or whose lock was deleted on the server, may learn too late: let
+/// the resource that carries out its orders refuse terms below the highest that it has seen.
 ///
 /// Each campaign is an owner of its own: two campaigns of a task are two candidates.
 /// `locks.get(name)` and Redisson's `getLock(name)` are candidates too, and so keep others from
@@ -42,9 +42,9 @@ use crate::session::{Herald, LeaderWatch, SharedSession};
 /// to it or the server is out of memory, that is logged, and the leader leads without a value.
 ///
 /// # Observers
-/// An observer is told of a leader that resigns or proclaims by a message. Nothing announces the
-/// end of a lease, or a leader on a JVM: an observer looks by itself after a sixth of its locker's
-/// lease. Of changes that follow each other within a round trip it may see only the last.
+/// An observer is notified of a leader that resigns or proclaims by a message. Nothing announces
+/// the end of a lease, or a leader on a JVM: an observer looks by itself after a sixth of its
+/// locker's lease. Of changes that follow each other within a round trip it may see only the last.
 ///
 /// # Several servers
 /// Leaders are elected by a majority, as locks are held. An observer believes in a leader that a
@@ -61,7 +61,7 @@ use crate::session::{Herald, LeaderWatch, SharedSession};
 /// loop {
 ///     match observer.changed().await? {
 ///         Some(leader) => println!("{:?} leads, term {:?}", leader.value(), leader.term()),
-///         None => println!("nobody leads"),
+///         None => println!("there is no leader"),
 ///     }
 /// }
 /// # }
@@ -110,8 +110,8 @@ impl Election {
         }
     }
 
-    /// Leads if nobody does, in one attempt, and proclaims this value. Returns `None` if somebody
-    /// else leads.
+    /// Leads if no other candidate does, in one attempt, and proclaims this value. Returns `None`
+    /// if somebody else leads.
     ///
     /// # Errors
     /// As [`campaign`](Self::campaign), and [`Error::Unavailable`].
@@ -173,7 +173,7 @@ impl Election {
         }
     }
 
-    /// Returns who leads now, according to the servers; `None` if nobody does.
+    /// Returns who leads now, according to the servers; `None` if there is no leader.
     ///
     /// # Errors
     /// [`Error::Unavailable`], with several servers also if those that do not answer decide;
@@ -363,15 +363,15 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Returns who leads, `None` if nobody does: first as it is now, and then at each change of the
-    /// leader or of its value.
+    /// Returns who leads, `None` if there is no leader: first as it is now, and then at each change
+    /// of the leader or of its value.
     ///
-    /// During an outage of the servers it keeps what it has seen, and goes on when they answer.
+    /// During an outage of the servers it keeps what it has seen, and continues when they answer.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the servers have not answered for an
     /// [`outage_tolerance`](crate::LockerBuilder::outage_tolerance): what it has seen may be out of
-    /// date. A further call goes on. Otherwise as [`Election::leader`].
+    /// date. A further call continues. Otherwise as [`Election::leader`].
     ///
     /// # Cancel safety
     /// Cancel safe: a change that a dropped future has not returned is returned by the next one.
@@ -389,7 +389,7 @@ impl Observer {
     }
 
     /// Returns who led when this observer asked last, by [`changed`](Self::changed) or at its
-    /// beginning. It asks nobody.
+    /// beginning. It asks no server.
     pub fn current(&self) -> Option<&Leader> {
         self.current.as_ref()
     }

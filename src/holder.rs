@@ -147,7 +147,7 @@ pub struct Holders {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockMode {
-    /// Nobody has it.
+    /// No client has it.
     Free,
     /// Readers have it.
     Read,
@@ -210,8 +210,8 @@ impl ReadWriteHolder {
         self.count
     }
 
-    /// Returns how much of its lease is left, or `None` if it has no lease. A renewal extends it.
-    /// A reader whose lease is over and that nobody has removed yet has zero.
+    /// Returns how much of its lease is left, or `None` if it has no lease. A renewal extends it. A
+    /// reader whose lease is over and that no client has removed yet has zero.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
@@ -274,16 +274,16 @@ impl Usage {
         }
     }
 
-    /// Returns how many permits there are, or `None` if nobody has set that. Zero if a JVM has made
-    /// it fewer than none. Of [`Locker::semaphore`](crate::Locker::semaphore) it is always `None`,
-    /// since what JVMs take has no record.
+    /// Returns how many permits there are, or `None` if no client has set that. Zero if a JVM has
+    /// made it fewer than none. Of [`Locker::semaphore`](crate::Locker::semaphore) it is always
+    /// `None`, since what JVMs take has no record.
     pub fn capacity(&self) -> Option<u32> {
         let known = self.free.filter(|_| self.knows_capacity)?;
         let all = known.saturating_add_unsigned(self.taken).max(0);
         Some(u32::try_from(all).unwrap_or(u32::MAX))
     }
 
-    /// Returns how many permits are free. Zero if more are taken than the capacity, or if nobody
+    /// Returns how many permits are free. Zero if more are taken than the capacity, or if no client
     /// has set one.
     pub fn free(&self) -> u32 {
         u32::try_from(self.free.unwrap_or(0).max(0)).unwrap_or(u32::MAX)

@@ -44,7 +44,7 @@ use crate::session::{SharedSession, Views};
 /// guard of its hold stays for over a millisecond, and a guard that is dropped in another task
 /// while others stay ([`Stats::suspicious_reentries`](crate::stats::Stats::suspicious_reentries)).
 /// It also logs a warning, once per key and minute; over a `testing::Server` the call panics. It
-/// does not detect a task that stores guards and goes on, such as an actor that serves several
+/// does not detect a task that keeps guards in its state, such as an actor that serves several
 /// clients. With [`Reentry::Scope`] and with [`non_reentrant`](Self::non_reentrant) neither can
 /// happen.
 ///
@@ -92,7 +92,7 @@ impl Lock {
 
     /// Returns a handle that limits how long the lock is held, from 100 ms to 30 days. After that
     /// time the token fires with [`Loss::MaxHold`](crate::Loss::MaxHold), and the watchdog no
-    /// longer renews the lock. Until it is released or its lease runs out, nobody else gets in.
+    /// longer renews the lock. Until it is released or its lease runs out, no other caller gets in.
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.0.options.max_hold = Some(max_hold);
@@ -107,7 +107,7 @@ impl Lock {
     /// time is over. A release before the time is over does not delete the key. The server keeps
     /// the key for the rest of the time, as if somebody else held it, and no waiter is notified.
     /// [`holder`](Self::holder) shows the lock as held, [`try_lock`](Self::try_lock) returns `None`
-    /// to everybody, including the owner that released it, and waiters get it when the time is
+    /// to every caller, including the owner that released it, and waiters get it when the time is
     /// over. [`force_unlock`](Self::force_unlock) frees it. It makes no difference whether the
     /// guard ends by [`unlock`](Guard::unlock), by its drop or after a loss.
     /// [`max_hold`](Self::max_hold) may be shorter: it limits the work, and the lock stays locked.
@@ -507,11 +507,11 @@ impl Lock {
 
     /// Returns whether an attempt to take the lock would find it held.
     ///
-    /// With one server, it is `true` if anybody holds the lock there. With several, it is `false`
-    /// if a majority of them says that the lock is free, and `true` otherwise: also while several
-    /// callers keep each other out and none of them holds it, or while too few servers answer to
-    /// know. If it returns `false`, nobody holds the lock, unless the servers that say so have
-    /// forgotten it.
+    /// With one server, it is `true` if any client holds the lock there. With several, it is
+    /// `false` if a majority of them says that the lock is free, and `true` otherwise: also while
+    /// several callers keep each other out and none of them holds it, or while too few servers
+    /// answer to know. If it returns `false`, no client holds the lock, unless the servers that say
+    /// so have forgotten it.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if no majority answers, [`Error::Server`] (also if the key holds
@@ -549,7 +549,7 @@ impl Lock {
             .map_err(|error| error.of(std::slice::from_ref(self.key())))
     }
 
-    /// Releases the lock for all of its holders, and wakes the waiters. Returns whether anybody
+    /// Releases the lock for all of its holders, and wakes the waiters. Returns whether any client
     /// held it.
     ///
     /// It first asks who holds the lock, and then releases exactly those holders, once: a caller

@@ -191,8 +191,8 @@ impl Locker {
 
     /// Returns the semaphore of this name that is shared with Redisson's `getSemaphore`. That a
     /// crashed holder's permits come back is promised of this crate's permits only, when a caller
-    /// of this crate asks next: what a JVM takes is a number on the server that belongs to nobody,
-    /// and stays taken if the JVM dies.
+    /// of this crate asks next: what a JVM takes is a number on the server that belongs to no
+    /// owner, and stays taken if the JVM dies.
     ///
     /// Without JVMs, [`permits`](Self::permits) promises more. Asks no server. Use a name for one
     /// kind only.
@@ -255,7 +255,7 @@ impl Locker {
     /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
     /// let accounts = locks.multi(["account:1", "account:2"]);
     /// let guard = accounts.lock().await?;
-    /// // Nobody else has either of them.
+    /// // No other client has either of them.
     /// guard.unlock().await?;
     /// # Ok(())
     /// # }
@@ -344,11 +344,11 @@ impl Locker {
     /// Call it, or [`blocking_close`](Self::blocking_close), at the end of `main`, after the guards
     /// are gone. A program that ends without it releases on a best-effort basis: at its end, each
     /// thread that dropped a guard waits up to 100 ms until the release is answered, and so does
-    /// `main`, for everything that is under way. [`Guard`](crate::Guard#dropping) says what that
+    /// `main`, for everything that is in flight. [`Guard`](crate::Guard#dropping) says what that
     /// does not cover. In a forked process there is nothing to close.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the wait and nothing else: closing goes on.
+    /// Dropping the future ends the wait and nothing else: closing continues.
     pub async fn close(&self) {
         self.shared.session().close().await;
     }
@@ -380,7 +380,7 @@ impl Locker {
 /// |---|---|---|
 /// | [`node`](Self::node) | | the address of a server; again for several independent ones |
 /// | [`prefix`](Self::prefix) | none | what is put before the name of each lock |
-/// | [`lease`](Self::lease) | 30 s | how long the server keeps a lock that nobody renews |
+/// | [`lease`](Self::lease) | 30 s | how long the server keeps a lock that is not renewed |
 /// | [`command_timeout`](Self::command_timeout) | lease / 10, at most 3 s | how long one command may take |
 /// | [`connect_timeout`](Self::connect_timeout) | 5 s | how long `connect` tries |
 /// | [`renewal_attempts`](Self::renewal_attempts) | 2 | how many renewals of a lease may be tried before it is lost |
@@ -500,7 +500,7 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how long the server keeps a lock that nobody renews, from 100 ms to 30 days.
+    /// Sets how long the server keeps a lock that is not renewed, from 100 ms to 30 days.
     ///
     /// By default the watchdog renews it every third of that time. A short lease frees the lock of
     /// a dead holder sooner; a long one survives longer outages and costs fewer renewals. Clients
@@ -663,15 +663,15 @@ impl LockerBuilder {
     /// before it counts, and how long they may take, in whole milliseconds.
     ///
     /// The locker sends Redis' `WAIT` after every acquire and every batch of renewals, on a
-    /// connection of its own; one `WAIT` covers all acquires that are under way. If too few
+    /// connection of its own; one `WAIT` covers all acquires that are in flight. If too few
     /// replicas acknowledge in time, an acquire is undone and counts as unanswered
     /// ([`Error::Unavailable`] says how many did), and a renewal counts as one failure. With
     /// several servers, a server's vote counts once its own replicas have acknowledged.
     ///
     /// With it, a lock survives the loss of its server if a replica that acknowledged is promoted.
     /// But `WAIT` does not make Redis consistent. A failover may promote a replica that has *not*
-    /// acknowledged, a replica that restarts may have forgotten, and a master that was cut off goes
-    /// on granting locks for as long as enough replicas are on its side. Requiring all replicas
+    /// acknowledged, a replica that restarts may have forgotten, and a master that was cut off
+    /// keeps granting locks for as long as enough replicas are on its side. Requiring all replicas
     /// that may be promoted protects against the first of these, but then one replica that is away
     /// stops all locking. Releases do not wait for replicas: a failover may bring a released lock
     /// back, for a lease at most.

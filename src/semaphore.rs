@@ -27,7 +27,7 @@ use crate::session::{SharedSession, Views};
 ///
 /// # Capacity
 /// It is on the server. The first call of a handle with a [`capacity`](Self::capacity) sets it if
-/// nobody has; from then on only [`set_capacity`](Self::set_capacity) changes it, and the locker
+/// no client has; from then on only [`set_capacity`](Self::set_capacity) changes it, and the locker
 /// logs a warning if a handle says something else. Without a capacity, callers wait until one is
 /// set, and the locker logs a warning.
 ///
@@ -94,7 +94,7 @@ impl Semaphore {
         &self.0.keys[0]
     }
 
-    /// Returns a handle that sets how many permits there are, if nobody has when it takes its
+    /// Returns a handle that sets how many permits there are, if no client has when it takes its
     /// first. It never changes what is set.
     #[must_use]
     pub const fn capacity(mut self, permits: u32) -> Self {
@@ -137,7 +137,7 @@ impl Semaphore {
         self.acquire_many(1).await
     }
 
-    /// Takes this many permits at once, or none. Waits until so many are free.
+    /// Takes this many permits at once, or none. Waits until they are free.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), and [`Error::Config`] for none, for more than 1,000, and for

@@ -186,8 +186,8 @@ pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
 
 /// Checks the server of a connection that could not be made at first, or that leads to another
 /// master now: until that is done, no script is sent. Restarted after a panic; ends when the server
-/// is found to be fit, unless Sentinels may name another one, or with [`Link::quit`]; nobody awaits
-/// it.
+/// is found to be fit, unless Sentinels may name another one, or with [`Link::quit`]; no task
+/// awaits it.
 pub(super) async fn get_to_know(link: &Arc<Link>) {
     let node = link.server();
     loop {

@@ -190,7 +190,7 @@ impl Watches {
     }
 
     /// Takes in which other Sentinels one of them tells of: asks those that are new, and forgets
-    /// those that nobody tells of any more.
+    /// those that no Sentinel reports any more.
     fn learn(self: &Arc<Self>, teller: &HostPort, others: Vec<(HostPort, String)>) {
         let naming = &self.naming;
         let mut told = self.told.lock();
@@ -259,7 +259,7 @@ struct Details {
 }
 
 impl Watch {
-    /// Ends when the connection is ended; nobody awaits it.
+    /// Ends when the connection is ended; no task awaits it.
     async fn keep(&self, events: &mut UnboundedReceiver<LinkEvent>) {
         let mut warned = SentinelWarnings::default();
         // How often it has been asked since it connected.
@@ -277,7 +277,7 @@ impl Watch {
                 // another one.
                 let is_stranger = turn == 0 && self.told_id.is_some() && self.told_id != details.id;
                 if is_stranger && matches!(said, Said::Names { .. }) {
-                    said = Said::Fails("is not the Sentinel that another one told of".to_owned());
+                    said = Said::Fails("is not the Sentinel that another one reported".to_owned());
                 }
                 turn = if matches!(said, Said::Names { .. }) {
                     turn + 1

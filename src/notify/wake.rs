@@ -93,7 +93,7 @@ mod tests {
         let wake = WakeChannel::of(&"locker".into(), 3);
         assert!(
             (0..3).all(|node| wake.ask(node).is_none()),
-            "nobody waits yet"
+            "no caller waits yet"
         );
         assert!(wake.want() && !wake.want());
         for (node, confirmed) in [(0, false), (2, true)] {

@@ -24,9 +24,9 @@
 //!    another server knows a longer one. The grounds (`PeerAnswers::grounds`):
 //!    - `servers - majority + 1` others vote and have answered: each majority that the server ever
 //!      voted with contains one of them;
-//!    - or so many others are shut too that no majority can vote. They begin together, and the
-//!      first of them names the others, so that they may follow. A locker that misses a server that
-//!      it has seen voting does not do this;
+//!    - or too many others are shut too for a majority to vote. They begin together, and the first
+//!      of them names the others, so that they may follow. A locker that misses a server that it
+//!      has seen voting does not do this;
 //!    - or, after another longest lease, a majority answers at all. As long as all programs have
 //!      one longest lease, no two holders are in even so; but a fence may repeat, which a WARN
 //!      says.
@@ -145,7 +145,7 @@ pub(super) fn start(
 }
 
 /// Vets a server again after each reconnect, and when in doubt, before its vote counts again; and
-/// opens it if it has waited. Ends when its connection is quit, or with the engine; nobody awaits
+/// opens it if it has waited. Ends when its connection is quit, or with the engine; no task awaits
 /// it.
 async fn look_after(
     eligibility: &Eligibility,
@@ -213,7 +213,7 @@ fn tell(node: &Node, status: &Status, before: &Status) {
 enum Grounds {
     /// Enough of the others have told it what it may have forgotten.
     Told,
-    /// So many others are shut too that no majority can vote: they begin together.
+    /// Too many others are shut too for a majority to vote: they begin together.
     Together,
     /// It has waited for twice the longest lease, and a majority answers.
     Late,
@@ -625,7 +625,7 @@ mod tests {
             test.forgets(0, Duration::ZERO).await;
             assert!(!look(&test, 0).await);
             advance(QUARANTINE * 2).await;
-            assert!(!look(&test, 0).await, "it is told of the longer lease");
+            assert!(!look(&test, 0).await, "it is notified of the longer lease");
             advance(QUARANTINE * 2).await;
             assert!(look(&test, 0).await);
         }

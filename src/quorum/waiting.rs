@@ -135,8 +135,8 @@ impl Quorum {
         }
     }
 
-    /// Releases a lock on every node. With a `rest`, the lock is kept for that long, and nobody is
-    /// woken.
+    /// Releases a lock on every node. With a `rest`, the lock is kept for that long, and no waiter
+    /// is woken.
     pub(crate) fn release(
         &self,
         claim: &Claim,

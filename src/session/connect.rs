@@ -103,7 +103,7 @@ pub(super) fn begin(
     session
 }
 
-/// Makes a session on these nodes, and the channel of its losses. Its other tasks have yet to be
+/// Makes a session on these nodes, and the channel of its losses. Its other tasks still have to be
 /// started.
 pub(super) fn over(
     engine: Engine,

@@ -31,9 +31,9 @@
 //!   gone, a late copy takes nothing.
 //! - The next waiter has the lock when the server has answered.
 //! - If its outcome is unknown, what it may have taken is undone only after the release of that
-//!   hold is answered: an undo before a late hand-over would leave the lock to nobody
+//!   hold is answered: an undo before a late hand-over would leave the lock to no caller
 //!   (`tests/model/hand_over.rs`).
-//! - It is what its line has under way, and nothing else is meanwhile.
+//! - It is what its line has in flight, and nothing else is meanwhile.
 
 use std::pin::pin;
 use std::slice;

@@ -47,9 +47,9 @@ impl Session {
         jobs::on_engine(self, async move {
             let mut deposed = false;
             let before = session.lines.holds_of(&forced);
-            // A holder that is told of its loss releases, and then the next one here may have the
-            // lock: it must not be among those that are named. Nor is it late: others may acquire
-            // the lock once the command is sent.
+            // A holder that is notified of its loss releases, and then the next one here may have
+            // the lock: it must not be among those that are named. Nor is it late: others may
+            // acquire the lock once the command is sent.
             let depose = |names: Option<&BTreeSet<String>>| {
                 let is_named = |hold: &Hold| {
                     names.is_some_and(|names| names.contains(&sha1(hold.claim.field.as_bytes())))

@@ -155,7 +155,7 @@ fn bury(session: &Arc<Session>, hold: &Arc<Hold>) {
     unconfirmed::forget(session, hold);
 }
 
-/// Takes back a grant that nobody claimed in time, or before it was lost.
+/// Takes back a grant that no caller claimed in time, or before it was lost.
 pub(super) fn take_back(session: &Arc<Session>, hold: &Arc<Hold>) {
     log!(
         debug, key = %hold.claim.key.shown(), field = &*hold.claim.field,

@@ -165,7 +165,7 @@ mod tests {
             session.lines.admit(&hold, None, hold.since);
             let warns = warn_of_itself(&session, &hold.claim.key, &caller).is_some();
             session.engine.stop();
-            assert!(alone, "nobody holds it");
+            assert!(alone, "no caller holds it");
             warns
         };
         let here = CallContext::here();

@@ -148,7 +148,7 @@ impl Link {
         }
     }
 
-    /// Counts an answer that belongs to another command. All answers under way may be mismatched:
+    /// Counts an answer that belongs to another command. All answers in flight may be mismatched:
     /// the connection is given up.
     fn mismatched<T>(self: &Arc<Self>) -> Outcome<T> {
         self.address.mismatched.count();
