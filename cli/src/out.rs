@@ -11,7 +11,7 @@ use crate::exit::{Failure, SOFTWARE};
 /// Returns whether no process reads any more, as after `head -1`.
 pub(crate) fn is_closed() -> bool {
     let out = io::stdout();
-    // Without an event to wait for, it tells of errors only.
+    // Without an event to wait for, it reports errors only.
     let mut asked = [PollFd::new(out.as_fd(), PollFlags::empty())];
     let known = poll(&mut asked, PollTimeout::ZERO).is_ok();
     let gone = PollFlags::POLLERR | PollFlags::POLLHUP;

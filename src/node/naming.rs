@@ -79,8 +79,8 @@ struct Sentinel {
     said: Said,
     /// Whether the user names it.
     configured: bool,
-    /// Whether it has ever named a master. The address that one Sentinel tells of another may lead
-    /// nowhere.
+    /// Whether it has ever named a master. The address that one Sentinel reports for another may
+    /// lead nowhere.
     heard: bool,
 }
 
@@ -122,7 +122,7 @@ impl Naming {
         self.verdict.borrow().clone()
     }
 
-    /// Adds a Sentinel that the user names (`configured`) or that another Sentinel tells of, before
+    /// Adds a Sentinel that the user names (`configured`) or that another Sentinel reports, before
     /// it has been asked.
     pub(super) fn add(&self, sentinel: HostPort, configured: bool) {
         let unheard = Sentinel {

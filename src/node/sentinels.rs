@@ -156,12 +156,12 @@ struct Watches {
     wiring: Wiring,
     changes: Mutex<Changes>,
     links: Mutex<HashMap<HostPort, Arc<Link>>>,
-    /// The other Sentinels that each configured one tells of.
+    /// The other Sentinels that each configured one reports.
     told: Mutex<HashMap<HostPort, Vec<(HostPort, String)>>>,
 }
 
 impl Watches {
-    /// Starts to ask one more Sentinel, which the user names or another Sentinel tells of, with its
+    /// Starts to ask one more Sentinel, which the user names or another Sentinel reports, with its
     /// id.
     fn add(self: &Arc<Self>, sentinel: Address, told_id: Option<String>) {
         let Some(place) = sentinel.place() else {
@@ -189,7 +189,7 @@ impl Watches {
         }));
     }
 
-    /// Takes in which other Sentinels one of them tells of: asks those that are new, and forgets
+    /// Takes in which other Sentinels one of them reports: asks those that are new, and forgets
     /// those that no Sentinel reports any more.
     fn learn(self: &Arc<Self>, teller: &HostPort, others: Vec<(HostPort, String)>) {
         let naming = &self.naming;
@@ -252,7 +252,7 @@ struct Watch {
 #[derive(Default)]
 struct Details {
     id: Option<String>,
-    /// The other Sentinels that it tells of, with their ids.
+    /// The other Sentinels that it reports, with their ids.
     others: Option<Vec<(HostPort, String)>>,
     /// Whether it has stopped to act, since its clock or its machine stood still.
     in_tilt: Option<bool>,

@@ -90,8 +90,8 @@ impl MasterSubscriptions {
     }
 
     /// Subscribes exactly these channels, after a change of the slot map. If some are new, messages
-    /// may have been missed. `resubscribe`: slots may have been elsewhere in the meantime, so nothing
-    /// is subscribed any more.
+    /// may have been missed. `resubscribe`: slots may have been elsewhere in the meantime, so
+    /// nothing is subscribed any more.
     pub(super) fn want_all(&self, wanted: HashSet<String>, resubscribe: bool) {
         let mut wishes = self.wishes.lock();
         if wishes.wanted == wanted && (wanted.is_empty() || !resubscribe) {
