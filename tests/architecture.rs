@@ -351,8 +351,8 @@ fn prose_uses_the_words_of_the_field() {
         let extension = path.extension().and_then(|extension| extension.to_str());
         let below = |directory: &&str| path.starts_with(root.join(directory));
         match extension {
-            Some("md") => path.parent() == Some(root) || directories.iter().any(|it| below(&it)),
-            Some("rs" | "lua") => directories.iter().any(|it| below(&it)),
+            Some("md") => path.parent() == Some(root) || directories.iter().any(below),
+            Some("rs" | "lua") => directories.iter().any(below),
             _ => false,
         }
     };
