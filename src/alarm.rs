@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //! - Only its own sleep and the wakers of tokens make this thread wait: no I/O, log, recorder, line
-//!   or runtime does. If a waker blocks it, the engines go on: the watchdog fires tokens too.
+//!   or runtime does. If a waker blocks it, the engines continue: the watchdog fires tokens too.
 //! - Every hold that is held for longer than a grid's width is in a bucket, which comes due before
 //!   the hold ends. Renewals postpone the end without a notice: the alarm reads the end when the
 //!   bucket is due. Code that brings the end of a hold forward tells the alarm ([`Alarm::watch`]).
@@ -309,7 +309,7 @@ fn keep(desk: &Desk) {
     }
 }
 
-/// The same loop for an embedded engine, as one of its tasks. Also ends with the engine; nobody
+/// The same loop for an embedded engine, as one of its tasks. Also ends with the engine; no task
 /// awaits it.
 #[cfg(feature = "testing")]
 async fn keep_as_task(desk: Arc<Desk>) {

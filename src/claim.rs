@@ -55,7 +55,7 @@ pub(crate) enum How {
     Among(Among),
     /// Permits for as many of the claims as there are enough for, in their order.
     Permits {
-        /// How many there are, if nobody has said so yet.
+        /// How many there are, if no client has said so yet.
         capacity: Option<u32>,
         /// The lease of the locker, whatever that of the caller is.
         of_locker: Duration,

@@ -1,6 +1,6 @@
 //! The one module that reads clocks.
 //!
-//! [`Instant`] goes on while the machine sleeps (CLOCK_BOOTTIME on Linux), because a lease on the
+//! [`Instant`] continues while the machine sleeps (CLOCK_BOOTTIME on Linux), because a lease on the
 //! server does too: a laptop or a virtual machine that wakes up after an hour must not believe in
 //! locks that ran out meanwhile. std's `Instant` stands still during a suspend there. On other
 //! systems this uses std's.

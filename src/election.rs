@@ -26,9 +26,9 @@ use crate::session::{Herald, LeaderWatch, SharedSession};
 ///
 /// # Leaders
 /// The holder of the lock `name` leads. Its *term* is the fence of that hold, so each leader has a
-/// greater term than those before it. A leader that loses contact is told of it before another one
-/// leads; one that was paused, or whose lock was deleted on the server, may learn too late: let the
-/// resource that carries out its orders refuse terms below the highest that it has seen.
+/// greater term than those before it. A leader that loses contact is notified of it before another
+/// one leads; one that was paused, or whose lock was deleted on the server, may learn too late: let
+/// the resource that carries out its orders refuse terms below the highest that it has seen.
 ///
 /// Each campaign is an owner of its own: two campaigns of a task are two candidates.
 /// `locks.get(name)` and Redisson's `getLock(name)` are candidates too, and so keep others from
@@ -43,9 +43,9 @@ use crate::session::{Herald, LeaderWatch, SharedSession};
 /// to it or the server is out of memory, that is logged, and the leader leads without a value.
 ///
 /// # Observers
-/// An observer is told of a leader that resigns or proclaims by a message. Nothing announces the
-/// end of a lease, or a leader on a JVM: an observer looks by itself after a sixth of its locker's
-/// lease. Of changes that follow each other within a round trip it may see only the last.
+/// An observer is notified of a leader that resigns or proclaims by a message. Nothing announces
+/// the end of a lease, or a leader on a JVM: an observer looks by itself after a sixth of its
+/// locker's lease. Of changes that follow each other within a round trip it may see only the last.
 ///
 /// # Several servers
 /// Leaders are elected by a majority, as locks are held. An observer believes in a leader that a
@@ -62,7 +62,7 @@ use crate::session::{Herald, LeaderWatch, SharedSession};
 /// loop {
 ///     match observer.changed().await? {
 ///         Some(leader) => println!("{:?} leads, term {:?}", leader.value(), leader.term()),
-///         None => println!("nobody leads"),
+///         None => println!("there is no leader"),
 ///     }
 /// }
 /// # }
@@ -127,7 +127,7 @@ impl Election {
         }
     }
 
-    /// Leads if nobody does, in one attempt, and proclaims this value.
+    /// Leads if there is no leader, in one attempt, and proclaims this value.
     ///
     /// Returns `None` if somebody else leads.
     ///
@@ -222,7 +222,7 @@ impl Election {
         }
     }
 
-    /// Returns who leads now, according to the servers; `None` if nobody does.
+    /// Returns who leads now, according to the servers; `None` if there is no leader.
     ///
     /// # Errors
     /// [`Error::Unavailable`], with several servers also if those that do not answer decide;
@@ -273,7 +273,7 @@ impl Election {
     /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
     /// let election = locks.election("scheduler");
     /// let mut observer = election.observe().await?;
-    /// assert!(observer.changed().await?.is_none()); // first as it is now: nobody leads
+    /// assert!(observer.changed().await?.is_none()); // first as it is now: there is no leader
     /// let leadership = election.campaign("10.0.0.7:8080").await?;
     /// let leader = observer.changed().await?.expect("it leads");
     /// println!("{:?} leads", leader.value());
@@ -475,17 +475,17 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Waits for a change, and returns who leads, or `None` if nobody does.
+    /// Waits for a change, and returns who leads, or `None` without a leader.
     ///
     /// The first call returns the leader as it is now, and each later one a change of the leader or
     /// of its value.
     ///
-    /// During an outage of the servers it keeps what it has seen, and goes on when they answer.
+    /// During an outage of the servers it keeps what it has seen, and continues when they answer.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the servers have not answered for an
     /// [`outage_tolerance`](crate::LockerBuilder::outage_tolerance): what it has seen may be out of
-    /// date. A further call goes on. Otherwise as [`Election::leader`].
+    /// date. A further call continues. Otherwise as [`Election::leader`].
     ///
     /// # Cancel safety
     /// Cancel safe: a change that a dropped future has not returned is returned by the next one.

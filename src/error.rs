@@ -83,7 +83,7 @@ pub enum Error {
     /// guards still release. Close this locker and connect a new one. Only a bug of this crate
     /// causes this: a panic of a `tracing` subscriber, a metrics recorder or a waker does not.
     #[error(
-        "the watchdog ended by a panic ({}): close this locker and connect a new one",
+        "the watchdog panicked ({}): close this locker and connect a new one",
         Shown(message)
     )]
     #[non_exhaustive]

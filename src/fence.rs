@@ -48,7 +48,7 @@ use crate::options::FenceSource;
 /// Fences of [`FenceSource::Counters`] are microseconds since 1970, and tokens begin at 1: a
 /// resource that has seen the first refuses the second. To change to tokens, set the counter of
 /// each lock to the server's clock (`TIME`) in microseconds, or to the last fence if that is
-/// greater, while nobody holds the lock: `SET redisson_lock_token:{name} 1795000000000000`. To
+/// greater, while no client holds the lock: `SET redisson_lock_token:{name} 1795000000000000`. To
 /// change back, wait until the clocks of server and client are 0.1 s past the last acquisition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);

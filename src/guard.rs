@@ -22,8 +22,8 @@ use crate::owner::Owner;
 ///
 /// # What it promises
 /// If the lock is lost because renewals fail or time runs out, [`lost`](Self::lost) fires before
-/// anybody else can enter. A process or machine that was itself stopped learns of the loss when it
-/// goes on; [`check`](Self::check) reports it from the first moment. A deletion from outside
+/// another caller can enter. A process or machine that was itself stopped learns of the loss when
+/// it continues; [`check`](Self::check) reports it from the first moment. A deletion from outside
 /// (`DEL`, `FLUSHALL`, eviction, a failover to a replica that had not heard of the lock) is noticed
 /// at the next renewal at the latest. A hold with a [`fixed_lease`](crate::Lock::fixed_lease) has
 /// no renewals: there a re-entry or [`unlock`](Self::unlock) notices it. The token does not fire at
@@ -40,7 +40,7 @@ use crate::owner::Owner;
 /// drop a guard while you hold a mutex that a `tracing` subscriber takes.
 ///
 /// A thread that dropped a guard waits at its end for the release, for up to 100 ms. So does
-/// `main`, for all releases that are under way in the lockers that it used, also if it ends by a
+/// `main`, for all releases that are in flight in the lockers that it used, also if it ends by a
 /// panic. A release that is not answered within that time may not happen: to be sure, end `main`
 /// with [`Locker::close`](crate::Locker::close) or
 /// [`blocking_close`](crate::Locker::blocking_close). This is tested with glibc only; `main` does
@@ -301,7 +301,7 @@ impl Guard {
     /// # async fn example(lock: lockhound::Lock) -> Result<(), lockhound::Error> {
     /// # async fn work(_: lockhound::Guard) {}
     /// loop {
-    ///     // Without `detach` the second round would enter again while the first one's work goes on.
+    ///     // Without `detach` the second round would enter again while the first one's work continues.
     ///     let guard = lock.lock().await?.detach();
     ///     tokio::spawn(work(guard));
     /// }

@@ -6,8 +6,8 @@
 //! | [`nesting_and_owners`] | Who enters again, who waits, and how is that changed? |
 //! | [`readers_and_writers`] | How do readers share a lock, and when is that worth it? |
 //! | [`elections`] | How does one of several programs lead, and how do the others see which one? |
-//! | [`permits`] | How are so many let in at once, and no more? |
-//! | [`latches`] | How do callers wait until so many others have come? |
+//! | [`permits`] | How is a limited number of callers let in at once? |
+//! | [`latches`] | How do callers wait for a number of others? |
 //! | [`fair_locks`] | How do callers get a lock in the order in which they came? |
 //! | [`waiting`] | How long does a call wait, and what happens while the servers are away? |
 //! | [`fencing`] | How does a database, an object store or another service refuse a holder that is late? |
@@ -31,7 +31,7 @@
 //!   allowance for clocks that differ in rate (1 % of the lease and 2 ms).
 //! - *Terms*: how long a hold may last: its lease, whether it is renewed, and `max_hold`.
 //! - *Jeopardy*: the last renewal failed, and the lock is still held.
-//! - *Permit*: what a semaphore lets so many have at once.
+//! - *Permit*: what a semaphore has a limited number of.
 //! - *Latch*: what callers wait for until it has been counted down.
 //! - *Scope*: a future in which calls enter as a given owner.
 //! - *Fence*: a number that grows with each acquisition. A resource refuses smaller ones than it

@@ -504,7 +504,8 @@ impl GuardInner {
 /// The most permits of one call: a script writes a record for each.
 const MOST_PERMITS: u32 = 1_000;
 
-/// Returns whether a semaphore can have so many permits. Redisson reads the number as an `int`.
+/// Returns whether a semaphore can have this number of permits. Redisson reads the number as an
+/// `int`.
 pub(crate) fn is_capacity(permits: u32) -> bool {
     (1..=i32::MAX.cast_unsigned()).contains(&permits)
 }
@@ -515,7 +516,7 @@ pub(crate) fn not_a_capacity(permits: u32) -> String {
 }
 
 /// # Errors
-/// [`Error::Config`] for a number of permits that nobody can get.
+/// [`Error::Config`] for a number of permits that no caller can get.
 fn check_number(permits: u32, capacity: Option<u32>) -> Result<(), Error> {
     let problem = match capacity {
         Some(capacity) if !is_capacity(capacity) => not_a_capacity(capacity),

@@ -282,7 +282,8 @@ impl Hold {
         self.come_in(now, 0)
     }
 
-    /// Enters together with the grant, for a waiter that has yet to take its guard. Fires nothing.
+    /// Enters together with the grant, for a waiter that has not taken its guard yet. Fires
+    /// nothing.
     pub(crate) fn enter_unclaimed(&self, now: Instant) -> Result<u32, EnterError> {
         self.come_in(now, 1)
     }
@@ -407,7 +408,7 @@ impl Hold {
     /// may end sooner than before: the caller has to tell the alarm.
     pub(crate) fn gone(self: &Arc<Self>, node: NodeIndex) -> bool {
         let mut state = self.state.lock();
-        // A renewal that was under way during the release also finds the lock gone.
+        // A renewal that was in flight during the release also finds the lock gone.
         if state.phase != HoldPhase::Held {
             return false;
         }
@@ -749,7 +750,7 @@ mod tests {
         assert_eq!(
             hold.enter(hold.since),
             Err(EnterError::Releasing),
-            "nobody has a guard that shuts others out"
+            "no caller has a guard that shuts others out"
         );
         assert!(hold.revoke(), "its release is to be sent");
         assert!(!hold.take_guard() && !hold.revoke());

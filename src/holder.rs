@@ -161,7 +161,7 @@ pub struct Holders {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockMode {
-    /// Nobody has it.
+    /// No client has it.
     Free,
     /// Readers have it.
     Read,
@@ -231,7 +231,7 @@ impl ReadWriteHolder {
 
     /// Returns how much of its lease is left, or `None` if it has no lease.
     ///
-    /// A renewal extends it. A reader whose lease is over and that nobody has removed yet has zero.
+    /// A renewal extends it. A reader whose lease is over and that is not yet removed has zero.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
@@ -295,7 +295,7 @@ impl Usage {
         }
     }
 
-    /// Returns how many permits there are, or `None` if nobody has set that.
+    /// Returns how many permits there are, or `None` if that is not set.
     ///
     /// Zero if a JVM has made it fewer than none. Of
     /// [`Locker::semaphore`](crate::Locker::semaphore) it is always `None`, since what JVMs take
@@ -308,7 +308,7 @@ impl Usage {
 
     /// Returns how many permits are free.
     ///
-    /// Zero if more are taken than the capacity, or if nobody has set one.
+    /// Zero if more are taken than the capacity, or if none is set.
     pub fn free(&self) -> u32 {
         u32::try_from(self.free.unwrap_or(0).max(0)).unwrap_or(u32::MAX)
     }

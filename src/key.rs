@@ -65,7 +65,7 @@ pub(crate) static ELECTION: Family = Family {
     braces: false,
 };
 
-/// The values of leaders, whose messages tell observers of a new one.
+/// The values of leaders, whose messages notify observers of a new one.
 static LEADER: Family = Family {
     key: "",
     channel: "lockhound_leader:",

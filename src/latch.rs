@@ -20,7 +20,7 @@ use crate::session::SharedSession;
 ///
 /// # Rounds
 /// [`try_set`](Self::try_set) begins a round, and the last count ends it. A latch that was never
-/// set, or has been counted down, is open: nobody waits for it, and a count does nothing. So set
+/// set, or has been counted down, is open: no caller waits for it, and a count does nothing. So set
 /// the latch before others can wait for it. It has no lease: a latch that is never counted down
 /// stays set until somebody deletes its key.
 ///
@@ -196,7 +196,7 @@ impl Latch {
     /// # let server = lockhound::testing::Server::new();
     /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
     /// let ready = locks.latch("deploy:77");
-    /// ready.wait().await?; // returns: a latch that nobody has set is open
+    /// ready.wait().await?; // returns: a latch that was never set is open
     /// ready.try_set(1).await?;
     /// let waiting = ready.clone();
     /// let waiter = tokio::spawn(async move { waiting.wait().await });
@@ -248,11 +248,11 @@ impl Latch {
 
     /// Counts down by one, and waits until the latch is open.
     ///
-    /// The members of a group call it to go on together.
+    /// The members of a group call it to continue together.
     ///
     /// # Errors
     /// As [`count_down`](Self::count_down) and [`wait`](Self::wait). After an error of the wait it
-    /// has counted, and after one of the count it may have: [`wait`](Self::wait) goes on waiting.
+    /// has counted, and after one of the count it may have: [`wait`](Self::wait) keeps waiting.
     ///
     /// # Cancel safety
     /// Once polled, it counts even if the future is dropped.

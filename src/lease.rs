@@ -1,7 +1,7 @@
 //! The arithmetic of leases: pure functions over instants that the caller passes in.
 //!
 //! Validity counts from *before the send*: the server started the lease at some moment after that,
-//! so the holder gives up before anybody else can enter. The allowance for clocks that run at
+//! so the holder gives up before another caller can enter. The allowance for clocks that run at
 //! different rates is that of the Redis documentation's page on distributed locks: one hundredth of
 //! the lease plus two milliseconds.
 

@@ -10,7 +10,7 @@
 //! servers are jobs of the engine, whose outcome is the next event.
 //!
 //! # Invariants
-//! - A slot exists while its key has a hold, a waiter, something under way, or something to
+//! - A slot exists while its key has a hold, a waiter, something in flight, or something to
 //!   remember: memory does not grow with the number of keys ever used.
 //! - Holds of a slot that exclude each other are not both held: one is lost or being released.
 //! - An owner has one hold of a kind in a slot, unless it took several past the line at once.
@@ -18,7 +18,7 @@
 //!   steps. All else is carried out after it is released: holds and waiters are dropped and woken,
 //!   tokens fire, jobs are given.
 //! - Tokens of holds that were found lost fire last: their wakers may block, and what the line
-//!   wants is then under way.
+//!   wants is then in flight.
 //! - The mutexes of a hold, the timers, the channels, the lists that were refused and the engine's
 //!   watch are taken after the shard's lock, and nothing under them.
 
@@ -418,7 +418,7 @@ impl<W: World> Lines<W> {
         now: Instant,
     ) -> Option<(Arc<Hold>, Admitted<W::RawGuard>)> {
         let kind = beside.claim.kind;
-        // Its grant proves that nobody reads, and it may be about to make these lost.
+        // Its grant proves that no caller reads, and it may be about to make these lost.
         let writes = |hold: &Arc<Hold>| kind.excludes(hold.claim.kind) && hold.is_held();
         if slot.line.holds().iter().any(writes) {
             return None;
@@ -661,7 +661,7 @@ impl<W: World> Lines<W> {
         }
     }
 
-    /// Returns whether no key has a hold, a waiter, or anything under way.
+    /// Returns whether no key has a hold, a waiter, or anything in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.slots.iter().all(|slot| slot.line.is_idle())
     }
@@ -906,7 +906,7 @@ mod tests {
         );
         assert!(
             matches!(lines.effect(), Some(Effect::Pass)),
-            "it is under way"
+            "it is in flight"
         );
         assert!(
             lines
@@ -1000,7 +1000,7 @@ mod tests {
         assert_eq!(
             lines.release(&released, 7, now),
             Some(7),
-            "nobody waits for it yet"
+            "no caller waits for it yet"
         );
         for owner in waiters {
             lines.arrive(&key, waiter(lines, owner).0, now);
@@ -1136,7 +1136,11 @@ mod tests {
         }
         assert_eq!(handed_over, 8);
         lines.released(&key, &ReleaseAnswer::Released(0));
-        assert_eq!(lines.release(&held, 7, now), None, "nobody else was told");
+        assert_eq!(
+            lines.release(&held, 7, now),
+            None,
+            "no other client was told"
+        );
     }
 
     #[test]

@@ -46,7 +46,7 @@ use crate::session::{SharedSession, Views};
 /// guard of its hold stays for over a millisecond, and a guard that is dropped in another task
 /// while others stay ([`Stats::suspicious_reentries`](crate::stats::Stats::suspicious_reentries)).
 /// It also logs a warning, once per key and minute; over a `testing::Server` the call panics. It
-/// does not detect a task that stores guards and goes on, such as an actor that serves several
+/// does not detect a task that keeps guards in its state, such as an actor that serves several
 /// clients. With [`Reentry::Scope`] and with [`non_reentrant`](Self::non_reentrant) neither can
 /// happen.
 ///
@@ -113,8 +113,8 @@ impl Lock {
     /// Returns a handle that limits how long the lock is held, from 100 ms to 30 days.
     ///
     /// After that time the token fires with [`Loss::MaxHold`](crate::Loss::MaxHold), and the
-    /// watchdog no longer renews the lock. Until it is released or its lease runs out, nobody else
-    /// gets in.
+    /// watchdog no longer renews the lock. Until it is released or its lease runs out, no other
+    /// caller gets in.
     ///
     /// # Examples
     /// ```
@@ -656,11 +656,11 @@ impl Lock {
 
     /// Returns whether an attempt to take the lock would find it held.
     ///
-    /// With one server, it is `true` if anybody holds the lock there. With several, it is `false`
-    /// if a majority of them says that the lock is free, and `true` otherwise: also while several
-    /// callers keep each other out and none of them holds it, or while too few servers answer to
-    /// know. If it returns `false`, nobody holds the lock, unless the servers that say so have
-    /// forgotten it.
+    /// With one server, it is `true` if any client holds the lock there. With several, it is
+    /// `false` if a majority of them says that the lock is free, and `true` otherwise: also while
+    /// several callers keep each other out and none of them holds it, or while too few servers
+    /// answer to know. If it returns `false`, no client holds the lock, unless the servers that say
+    /// so have forgotten it.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if no majority answers, [`Error::Server`] (also if the key holds
@@ -732,7 +732,7 @@ impl Lock {
 
     /// Releases the lock for all of its holders, and wakes the waiters.
     ///
-    /// Returns whether anybody held it.
+    /// Returns whether it was held.
     ///
     /// It first asks who holds the lock, and then releases exactly those holders, once: a caller
     /// that takes the lock after them keeps it, however late the command arrives. Redisson's fields

@@ -239,8 +239,8 @@ impl Locker {
     /// Returns the semaphore of this name that is shared with Redisson's `getSemaphore`.
     ///
     /// That a crashed holder's permits come back is promised of this crate's permits only, when a
-    /// caller of this crate asks next: what a JVM takes is a number on the server that belongs to
-    /// nobody, and stays taken if the JVM dies.
+    /// caller of this crate asks next: what a JVM takes is a number on the server that has no
+    /// owner, and stays taken if the JVM dies.
     ///
     /// Without JVMs, [`permits`](Self::permits) promises more. Asks no server. Use a name for one
     /// kind only.
@@ -329,7 +329,7 @@ impl Locker {
     /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
     /// let accounts = locks.multi(["account:1", "account:2"]);
     /// let guard = accounts.lock().await?;
-    /// // Nobody else has either of them.
+    /// // No other client has either of them.
     /// guard.unlock().await?;
     /// # Ok(())
     /// # }
@@ -498,11 +498,11 @@ impl Locker {
     /// Call it, or [`blocking_close`](Self::blocking_close), at the end of `main`, after the guards
     /// are gone. A program that ends without it releases on a best-effort basis: at its end, each
     /// thread that dropped a guard waits up to 100 ms until the release is answered, and so does
-    /// `main`, for everything that is under way. [`Guard`](crate::Guard#dropping) says what that
+    /// `main`, for everything that is in flight. [`Guard`](crate::Guard#dropping) says what that
     /// does not cover. In a forked process there is nothing to close.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the wait and nothing else: closing goes on.
+    /// Dropping the future ends the wait and nothing else: closing continues.
     ///
     /// # Examples
     /// ```
@@ -566,7 +566,7 @@ impl Locker {
 /// |---|---|---|
 /// | [`node`](Self::node) | | the address of a server; again for several independent ones |
 /// | [`prefix`](Self::prefix) | none | what is put before the name of each lock |
-/// | [`lease`](Self::lease) | 30 s | how long the server keeps a lock that nobody renews |
+/// | [`lease`](Self::lease) | 30 s | how long the server keeps a lock that is not renewed |
 /// | [`command_timeout`](Self::command_timeout) | lease / 10, at most 3 s | how long one command may take |
 /// | [`connect_timeout`](Self::connect_timeout) | 5 s | how long `connect` tries |
 /// | [`renewal_attempts`](Self::renewal_attempts) | 2 | how many renewals of a lease may be tried before it is lost |
@@ -790,7 +790,7 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how long the server keeps a lock that nobody renews, from 100 ms to 30 days.
+    /// Sets how long the server keeps a lock that is not renewed, from 100 ms to 30 days.
     ///
     /// By default the watchdog renews it every third of that time. A short lease frees the lock of
     /// a dead holder sooner; a long one survives longer outages and costs fewer renewals. Clients
@@ -1328,8 +1328,8 @@ impl LockerBuilder {
             nodes if nodes % 2 == 0 => log!(
                 warn,
                 nodes,
-                "an even number of servers survives no more failures than one server less, and costs one more: {} \
-                of them may be away, and {} have to answer",
+                "an even number of servers tolerates no more failures than one server fewer: {} of \
+                them may be away, and {} must answer",
                 (nodes - 1) / 2,
                 nodes / 2 + 1
             ),

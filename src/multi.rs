@@ -512,7 +512,7 @@ impl MultiGuard {
     /// if one fails; the error is that of the first that failed.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the locks as they are that it has not come to. That under way may
+    /// Dropping the future leaves the locks as they are that it has not come to. That in flight may
     /// be extended.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.0.guards.extend(lease).await

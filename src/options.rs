@@ -139,7 +139,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns how long a server keeps a lock that nobody renews.
+    /// Returns how long a server keeps a lock that is not renewed.
     pub const fn lease(&self) -> Duration {
         self.lease
     }
@@ -238,7 +238,7 @@ impl Options {
             ));
         }
         self.validate_fence_source(nodes)?;
-        // A single server that forgets its locks has forgotten them for everybody.
+        // A single server that forgets its locks has forgotten them for all clients.
         let default_quarantine = if nodes > 1 {
             self.lease
         } else {

@@ -1,4 +1,4 @@
-//! Which servers of a locker are there: since when, and who is told of a change.
+//! Which servers of a locker are there: since when, and who is notified of a change.
 //!
 //! A connection that looks after a server says what it sees (`Presence::seen`), again and again. A
 //! server that is away for longer than two command timeouts is logged once, and so is its return.
@@ -242,7 +242,7 @@ impl Presence {
             );
         } else if voting > majority(servers) {
             log!(
-                warn, %node, reason, voting, servers, "a server is away: the others go on without it"
+                warn, %node, reason, voting, servers, "a server is away: the others continue without it"
             );
         } else if voting == majority(servers) {
             log!(

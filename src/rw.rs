@@ -31,10 +31,10 @@ use crate::session::SharedSession;
 /// long as all of them use this crate: Redisson's readers pass a writer that waits.
 ///
 /// # Readers of one process
-/// For 10 ms after the grant of a read, as long as it or one of these lasts, further readers of
-/// the same [`Locker`](crate::Locker) come in beside it without asking the server, unless a writer
-/// of that locker waits. They share a field there: [`holders`](Self::holders) lists them as one,
-/// and they have one fence. Each is renewed and told of a loss by itself. Reads with `fixed_lease`
+/// For 10 ms after the grant of a read, as long as it or one of these lasts, further readers of the
+/// same [`Locker`](crate::Locker) come in beside it without asking the server, unless a writer of
+/// that locker waits. They share a field there: [`holders`](Self::holders) lists them as one, and
+/// they have one fence. Each is renewed and notified of a loss by itself. Reads with `fixed_lease`
 /// or `max_hold`, and those inside a write, share nothing.
 ///
 /// # Re-entry
@@ -167,7 +167,7 @@ impl RwLock {
         holders.map_err(|error| error.of(slice::from_ref(&self.key)))
     }
 
-    /// Returns whether anybody has the lock, as a reader or a writer.
+    /// Returns whether any client has the lock, as a reader or a writer.
     ///
     /// # Errors
     /// As [`holders`](Self::holders).
@@ -182,7 +182,7 @@ impl RwLock {
 
     /// Releases the lock for all who have it now, readers and writers, and wakes the waiters.
     ///
-    /// Returns whether anybody had it.
+    /// Returns whether it was held.
     ///
     /// It first asks who has the lock, and then releases exactly those: a reader that comes after
     /// them stays. Guards of this [`Locker`](crate::Locker) are lost before they are released, with
@@ -761,8 +761,8 @@ impl WriteGuard {
     /// The read is inside the write until then. No other writer is in between, and readers that
     /// wait enter.
     ///
-    /// The read has the terms of the write; a `max_hold` begins anew. If this is not the last guard
-    /// of the write, the write stays, and the read is inside of it.
+    /// The read has the terms of the write; a `max_hold` starts again. If this is not the last
+    /// guard of the write, the write stays, and the read is inside of it.
     ///
     /// # Errors
     /// [`Error::Lost`] if the write is lost, and as [`unlock`](Self::unlock) and

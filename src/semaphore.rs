@@ -28,7 +28,7 @@ use crate::session::{SharedSession, Views};
 ///
 /// # Capacity
 /// It is on the server. The first call of a handle with a [`capacity`](Self::capacity) sets it if
-/// nobody has; from then on only [`set_capacity`](Self::set_capacity) changes it, and the locker
+/// no client has; from then on only [`set_capacity`](Self::set_capacity) changes it, and the locker
 /// logs a warning if a handle says something else. Without a capacity, callers wait until one is
 /// set, and the locker logs a warning.
 ///
@@ -95,7 +95,7 @@ impl Semaphore {
         &self.0.keys[0]
     }
 
-    /// Returns a handle that sets how many permits there are, if nobody has.
+    /// Returns a handle that sets how many permits there are, unless that is set.
     ///
     /// It does so when it takes its first permit, and never changes what is set.
     ///
@@ -179,7 +179,7 @@ impl Semaphore {
 
     /// Takes this many permits at once, or none.
     ///
-    /// Waits until so many are free.
+    /// Waits until this many are free.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), and [`Error::Config`] for none, for more than 1,000, and for

@@ -58,7 +58,8 @@ pub struct Stats {
     ///
     /// A tick is one [`command_timeout`](crate::LockerBuilder::command_timeout).
     pub renewal_errors: u64,
-    /// Acquires that were undone because their answer never came or because nobody took the grant.
+    /// Acquires that were undone because their answer never came or because no caller took the
+    /// grant.
     pub undone_acquires: u64,
     /// Replies that belonged to a different command.
     ///
@@ -316,7 +317,7 @@ impl Counters {
         self.renewal_errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Tells the recorder of a renewal that failed. It may block in the recorder.
+    /// Reports to the recorder a renewal that failed. It may block in the recorder.
     pub(crate) fn tell_renewal_failed(&self) {
         tell("lockhound_renewal_errors_total", 1);
     }
@@ -375,7 +376,7 @@ impl Counters {
         }
     }
 
-    /// Tells the recorder of a loss. It may block in the recorder.
+    /// Reports to the recorder a loss. It may block in the recorder.
     pub(crate) fn tell_lost(&self, kind: LockKind, loss: Loss) {
         if let Some(place) = place_of(loss) {
             tell_losses(kind, LOSSES[place].1, 1);
@@ -484,8 +485,8 @@ fn tell_losses(_kind: LockKind, _reason: &'static str, _n: u64) {
     });
 }
 
-/// Tells the recorder of all counters before anything is counted: a rate over a series that begins
-/// with its first event misses that event.
+/// Reports to the recorder all counters before anything is counted: a rate over a series that
+/// begins with its first event misses that event.
 fn register_counters() {
     COUNTERS.iter().for_each(|name| tell(name, 0));
     for kind in LockKind::ALL {

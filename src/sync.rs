@@ -1,7 +1,7 @@
 //! What threads share, as in `std::sync`, with a mutex that is never poisoned.
 //!
 //! A panic while a mutex is held is a bug of ours. It ends what panicked, which is reported, and
-//! nothing else: behind a mutex is plain data that each step leaves whole, and the others go on
+//! nothing else: behind a mutex is plain data that each step leaves whole, and the others continue
 //! with it.
 //!
 //! `parking_lot` has such a mutex too, but all mutexes of a process share its queues: a fork may

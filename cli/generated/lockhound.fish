@@ -29,7 +29,7 @@ complete -c lockhound -n "__fish_lockhound_needs_command" -s V -l version -d 'Pr
 complete -c lockhound -n "__fish_lockhound_needs_command" -f -a "run" -d 'Waits for a lock, runs a command while it is held, and releases it'
 complete -c lockhound -n "__fish_lockhound_needs_command" -f -a "ls" -d 'Lists the locks'
 complete -c lockhound -n "__fish_lockhound_needs_command" -f -a "show" -d 'Shows who has a lock, and who waits for it'
-complete -c lockhound -n "__fish_lockhound_needs_command" -f -a "top" -d 'Shows the locks, and goes on showing them'
+complete -c lockhound -n "__fish_lockhound_needs_command" -f -a "top" -d 'Shows the locks, and keeps showing them'
 complete -c lockhound -n "__fish_lockhound_needs_command" -f -a "watch" -d 'Writes a line for each change of a lock, until Ctrl-C'
 complete -c lockhound -n "__fish_lockhound_needs_command" -f -a "break" -d 'Takes a lock away from those who have it, after a question'
 complete -c lockhound -n "__fish_lockhound_needs_command" -f -a "doctor" -d 'Says which promises the servers keep, and what to change'
@@ -38,8 +38,8 @@ complete -c lockhound -n "__fish_lockhound_needs_command" -f -a "help" -d 'Print
 complete -c lockhound -n "__fish_lockhound_using_subcommand run" -s w -l wait -d 'Wait for at most TIME, such as 500ms, 30s or 1h30m; otherwise it waits until it has the lock' -r
 complete -c lockhound -n "__fish_lockhound_using_subcommand run" -s E -l conflict-exit-code -d 'Exit code if the lock is held: of --no-wait (otherwise 1) and of --wait (otherwise 75)' -r
 complete -c lockhound -n "__fish_lockhound_using_subcommand run" -l on-lost -d 'What happens to the command if the lock is lost while it runs' -r -f -a "kill\t'It gets TERM, and KILL if it still runs after --kill-after'
-warn\t'It goes on, and a line on standard error says so'"
-complete -c lockhound -n "__fish_lockhound_using_subcommand run" -l kill-after -d 'How long the command may go on after TERM, until KILL' -r
+warn\t'It continues, and a line on standard error says so'"
+complete -c lockhound -n "__fish_lockhound_using_subcommand run" -l kill-after -d 'How long the command may continue after TERM, until KILL' -r
 complete -c lockhound -n "__fish_lockhound_using_subcommand run" -l min-hold -d 'Keep the lock for at least TIME, also if the command ends sooner; this returns at once' -r
 complete -c lockhound -n "__fish_lockhound_using_subcommand run" -l max-hold -d 'Hold the lock for at most TIME: then it is lost' -r
 complete -c lockhound -n "__fish_lockhound_using_subcommand run" -l lease -d 'How long the servers keep the lock if this machine dies (otherwise 30s); it is renewed every third of that' -r
@@ -108,7 +108,7 @@ complete -c lockhound -n "__fish_lockhound_using_subcommand generate" -s h -l he
 complete -c lockhound -n "__fish_lockhound_using_subcommand help; and not __fish_seen_subcommand_from run ls show top watch break doctor generate help" -f -a "run" -d 'Waits for a lock, runs a command while it is held, and releases it'
 complete -c lockhound -n "__fish_lockhound_using_subcommand help; and not __fish_seen_subcommand_from run ls show top watch break doctor generate help" -f -a "ls" -d 'Lists the locks'
 complete -c lockhound -n "__fish_lockhound_using_subcommand help; and not __fish_seen_subcommand_from run ls show top watch break doctor generate help" -f -a "show" -d 'Shows who has a lock, and who waits for it'
-complete -c lockhound -n "__fish_lockhound_using_subcommand help; and not __fish_seen_subcommand_from run ls show top watch break doctor generate help" -f -a "top" -d 'Shows the locks, and goes on showing them'
+complete -c lockhound -n "__fish_lockhound_using_subcommand help; and not __fish_seen_subcommand_from run ls show top watch break doctor generate help" -f -a "top" -d 'Shows the locks, and keeps showing them'
 complete -c lockhound -n "__fish_lockhound_using_subcommand help; and not __fish_seen_subcommand_from run ls show top watch break doctor generate help" -f -a "watch" -d 'Writes a line for each change of a lock, until Ctrl-C'
 complete -c lockhound -n "__fish_lockhound_using_subcommand help; and not __fish_seen_subcommand_from run ls show top watch break doctor generate help" -f -a "break" -d 'Takes a lock away from those who have it, after a question'
 complete -c lockhound -n "__fish_lockhound_using_subcommand help; and not __fish_seen_subcommand_from run ls show top watch break doctor generate help" -f -a "doctor" -d 'Says which promises the servers keep, and what to change'

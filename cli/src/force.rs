@@ -71,7 +71,7 @@ impl Args {
             }
             Some(kind @ (Kind::Latch | Kind::Counter)) => {
                 return Err(Failure::usage(format!(
-                    "{:?} is a {kind}: nobody holds it, so there is nobody to break",
+                    "{:?} is a {kind}: it has no holder, so there is none to break",
                     self.name
                 )));
             }

@@ -35,7 +35,7 @@ struct Line(SyncSender<Vec<u8>>);
 
 impl io::Write for Line {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // If it is full, or nobody writes any more, the line is dropped.
+        // If it is full, or no thread writes any more, the line is dropped.
         drop(self.0.try_send(line.to_vec()));
         Ok(line.len())
     }

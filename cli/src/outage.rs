@@ -1,4 +1,4 @@
-//! An outage of the servers, for subcommands that go on asking.
+//! An outage of the servers, for subcommands that keep asking.
 
 use crate::exit::Failure;
 use crate::say::say;

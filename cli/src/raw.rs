@@ -25,7 +25,7 @@ pub(crate) fn is_ignored(signal: Signal) -> bool {
 
 /// Stops the process group of this process, as Ctrl-Z would if the signal were not handled here.
 ///
-/// Returns when the group is continued, and at once if nobody could continue it (an orphaned
+/// Returns when the group is continued, and at once if no process could continue it (an orphaned
 /// process group). The kernel chooses the main thread to act on the signal, and that thread calls
 /// this.
 pub(crate) fn stop_own_group() -> nix::Result<()> {

@@ -65,7 +65,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHAT", default_value = "kill")]
     on_lost: OnLost,
 
-    /// How long the command may go on after TERM, until KILL
+    /// How long the command may continue after TERM, until KILL
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = at_most_a_month)]
     kill_after: Duration,
 
@@ -106,7 +106,7 @@ pub(crate) struct Args {
 enum OnLost {
     /// It gets TERM, and KILL if it still runs after --kill-after
     Kill,
-    /// It goes on, and a line on standard error says so
+    /// It continues, and a line on standard error says so
     Warn,
 }
 

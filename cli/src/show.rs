@@ -19,8 +19,8 @@ Exit codes:
 
 /// Shows who has a lock, and who waits for it
 ///
-/// The kind is told from what the key holds. A fair lock for which nobody waits looks like any
-/// lock. Only one server, and not several or a cluster, keeps a list of those who wait; nobody
+/// The kind is told from what the key holds. A fair lock for which no caller waits looks like any
+/// lock. Only one server, and not several or a cluster, keeps a list of those who wait; no client
 /// knows who waits for permits or at a latch. At most 1,000 holders and waiters are shown.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CODES)]

@@ -29,7 +29,7 @@ pub(crate) struct Supervisor<'a> {
     pub(crate) guard: &'a MultiGuard,
     pub(crate) child: Child,
     pub(crate) terminal: Option<&'a Terminal>,
-    /// How long the command may go on after TERM if the lock is lost; `None` lets it run.
+    /// How long the command may continue after TERM if the lock is lost; `None` lets it run.
     pub(crate) kill_after: Option<Duration>,
 }
 
@@ -154,7 +154,7 @@ impl Supervisor<'_> {
         let how = self.guard.check().err();
         let how = how.map_or_else(|| "the lock is lost".to_owned(), |lost| lost.to_string());
         let Some(kill_after) = self.kill_after else {
-            say(format_args!("{how}; the command goes on"));
+            say(format_args!("{how}; the command continues"));
             return;
         };
         self.child.send(Signal::SIGTERM);
@@ -192,7 +192,7 @@ impl Supervisor<'_> {
 
     /// Takes the terminal back from a command that has ended, and returns whether Ctrl-C ended it.
     ///
-    /// The others of this process group, such as the shell of a script, are told of a key that
+    /// The others of this process group, such as the shell of a script, are notified of a key that
     /// ended it: they would have got the same signal from the terminal.
     fn end_terminal(&self, status: ExitStatus) -> bool {
         let group = self.child.group();

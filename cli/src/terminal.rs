@@ -62,8 +62,8 @@ impl Terminal {
         set_foreground(&self.device, group)
     }
 
-    /// Puts this process into the foreground. If it fails, the terminal is gone, and nobody needs
-    /// it any more.
+    /// Puts this process into the foreground. If it fails, the terminal is gone, and no process
+    /// needs it any more.
     pub(crate) fn take_back(&self) {
         let _: nix::Result<()> = self.give_to(getpgrp());
     }

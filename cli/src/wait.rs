@@ -94,7 +94,7 @@ async fn holders(locker: &Locker, locks: &MultiLock) -> String {
                 held.push(format!("{key:?} is held by {who}, {left}"));
             }
             Ok(None) => {}
-            Err(error) => return format!("nobody can say who has it: {error}"),
+            Err(error) => return format!("cannot tell who has it: {error}"),
         }
     }
     if held.is_empty() {

@@ -26,7 +26,7 @@ Exit codes:
 ///
 /// The first line is how it is now. It asks every --interval, so it does not see what lasts for a
 /// shorter time. That a lease shrinks and is renewed is no change. If the servers go away, a line
-/// on standard error says so, and it goes on asking.
+/// on standard error says so, and it keeps asking.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CODES)]
 pub(crate) struct Args {
@@ -66,7 +66,7 @@ fn interrupted(asked: std::io::Result<()>) -> Result<u8, Failure> {
 }
 
 impl Args {
-    /// Ends when nobody reads.
+    /// Ends when no process reads.
     async fn watch(&self, looking: &mut Looking) -> Result<(), Failure> {
         let mut last = looking.look(&self.name).await?;
         let mut outage = Outage::default();

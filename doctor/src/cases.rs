@@ -141,7 +141,7 @@ impl Wanted {
             case.breaks(
                 at,
                 why.clone(),
-                "wait until it votes, if it has begun anew a moment ago",
+                "wait until it votes, if it has restarted a moment ago",
             );
         }
         if let Some(why) = &at.refuses_writes {

@@ -66,12 +66,12 @@ impl Wanted {
             Some(0) => {
                 let others = match cluster.requires_full_coverage {
                     Finding::Known(true) => {
-                        ", and nobody locks anything (cluster-require-full-coverage yes)"
+                        ", and no client locks anything (cluster-require-full-coverage yes)"
                     }
                     _ => "",
                 };
                 let problem = format!(
-                    "has no replica in step: while it is away nobody has its slots{others}"
+                    "has no replica in step: while it is away no node has its slots{others}"
                 );
                 case.breaks(at, problem, "a replica for each master");
             }

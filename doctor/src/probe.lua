@@ -12,7 +12,7 @@ while at <= #ARGV do
     refusal = type(answer) == 'table' and answer['err'] or ''
   elseif not redis.acl_check_cmd(unpack(ARGV, first, last)) then
     -- No script may subscribe, whoever its user is; but the server tells. Without a channel it
-    -- tells of the command.
+    -- reports the command.
     local what = redis.acl_check_cmd(ARGV[first]) and 'access a channel' or "run the '" .. ARGV[first] .. "' command"
     refusal = 'NOPERM no permissions to ' .. what
   end

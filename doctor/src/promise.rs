@@ -12,7 +12,7 @@ pub enum Promise {
     /// that only `INFO` and `CONFIG GET` show, such as a full memory, count if the user may send
     /// these.
     Locking,
-    /// Locking goes on while a minority of the servers is away, and no server is away already. It
+    /// Locking continues while a minority of the servers is away, and no server is away already. It
     /// does not apply to one server, unless Sentinels name it: then they agree, are three or more,
     /// and replace a master within a third of a lease. In a cluster, each master has a replica in
     /// step that takes its place within a third of a lease, so that its locks are renewed in time.
@@ -57,7 +57,7 @@ impl fmt::Display for Promise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Locking => "locks are taken, renewed and released",
-            Self::FaultTolerance => "locking goes on while a minority of the servers is away",
+            Self::FaultTolerance => "locking continues while a minority of the servers is away",
             Self::Exclusion => "one holder at a time while the servers run",
             Self::Restart => "one holder at a time after a server crashed and was started again",
             Self::Failover => "one holder at a time after a replica was promoted",

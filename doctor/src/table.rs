@@ -401,7 +401,7 @@ mod tests {
             text.contains("\n         - forgets everything\n           change: `appendonly yes`"),
             "{text}"
         );
-        assert!(text.contains("\n-        locking goes on"), "{text}");
+        assert!(text.contains("\n-        locking continues"), "{text}");
         assert!(
             text.ends_with("\n\n7 kept or not applicable, 1 broken, 1 unknown"),
             "{text}"

@@ -21,7 +21,7 @@
 --         {0, ttl, place, next, mixed}
 --           ttl    milliseconds until the holder's lease runs out, -1 if it has none; -2: the lock
 --                  is free, and somebody else is next
---           place  so many tickets are before the first of these callers
+--           place  the number of tickets before the first of these callers
 --           next   whose turn it is, if the lock is free; or empty
 --           mixed  1 if clients of Redisson are in the queue, or one has the lock
 local lock, mark, queue, timeouts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -57,7 +57,7 @@ local first, before = 1 + prune(all), all[1]
 if ttl == -2 and passed ~= '' and passed == all[first] then
   local kept, locker = {}, locker_of(passed)
   for at = first, #all do
-    -- One of this locker that nobody waits for any more is passed without those that wait.
+    -- One of this locker that no caller waits for any more is passed without those that wait.
     local is_of_it = all[at] == passed or locker and locker == locker_of(all[at])
     if is_of_it and is_there[all[at]] == nil then
       redis.call('LREM', queue, 1, all[at])

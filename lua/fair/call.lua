@@ -33,8 +33,8 @@ local function tell(channel)
 end
 
 -- Tells the one that is next that the lock is free: a locker by its name, or a JVM on the channel
--- of its ticket. A locker that does not listen to its name, and whoever wants the lock if nobody is
--- next, is told on the channel of the lock. Returns how many heard it.
+-- of its ticket. A locker that does not listen to its name, and whoever wants the lock if no caller
+-- is next, is told on the channel of the lock. Returns how many heard it.
 local function call(ticket)
   local locker = ticket and locker_of(ticket)
   if locker and wakes ~= '' then

@@ -13,7 +13,7 @@
 -- ARGV[4+2*i], ARGV[5+2*i]
 --          how many permits a caller wants, and its field: uuid:task-id:generation
 -- Returns {callers, due, total}
---           callers  so many callers have their permits; the others have none
+--           callers  this number of callers have their permits; the others have none
 --           due      milliseconds until the next permit that is taken runs out, if its holder does
 --                    not renew it; -1 if none is taken
 --           total    how many permits there are, free or taken, below zero if a JVM has taken more off
@@ -25,8 +25,8 @@ local capacity, channel, callers = ARGV[3], ARGV[4], ARGV[5] + 0
 -- pruned.lua
 -- members.lua
 
--- All that is read is read before anything is taken: nobody would undo that for a user that may not
--- read.
+-- All that is read is read before anything is taken: no client would undo that for a user that may
+-- not read.
 local taken = redis.call('ZCARD', records)
 local due, first = -1, redis.call('ZRANGE', records, '0', '0', 'WITHSCORES')
 local ends = now + lease_ms + slack_ms

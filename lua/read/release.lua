@@ -44,7 +44,7 @@ if fields > 1 then
     end
   end
   if last > 0 then
-    -- This reader had the longest lease by far, and nobody else needs it.
+    -- This reader had the longest lease by far, and no other client needs it.
     redis.pcall('PEXPIRE', lock, last)
     return 0
   end

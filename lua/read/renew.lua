@@ -8,7 +8,7 @@
 -- Returns an array: how many were renewed, and two entries for each one with a remark:
 --         i           its number, from 1
 --         0           gone: the lock is not held under this field
---         'cut' ttl   or, instead of 0: renewed, but before that the lock had only so many milliseconds
+--         'cut' ttl   or, instead of 0: renewed, but before that the lock had only this many milliseconds
 --                     left, fewer than its reader. A Redisson with a shorter lease does that
 --         text        or, instead of 0, an error in the server's words
 local lease_ms, reply, renewed = ARGV[1] + 0, {0}, 0

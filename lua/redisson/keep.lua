@@ -1,6 +1,6 @@
 -- Releases a lock but keeps it taken for a while. The lock then has another field, which no command
--- names: a late renewal and a late copy of this script find nothing. Nobody is notified, since the
--- lock is not free.
+-- names: a late renewal and a late copy of this script find nothing. No waiter is notified, since
+-- the lock is not free.
 -- KEYS[1]  the lock
 -- ARGV[1]  how long the lock is kept, in milliseconds
 -- ARGV[2]  field: uuid:task-id:generation

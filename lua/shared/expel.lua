@@ -1,9 +1,9 @@
--- Releases a read-write lock from the named holders, and from nobody else, and notifies its
+-- Releases a read-write lock from the named holders, and from no other client, and notifies its
 -- waiters.
 -- KEYS[1]  the lock
 -- KEYS[2]  the channel of its unlock messages
 -- ARGV     the fields of the holders
--- Returns n  so many of them held it
+-- Returns n  how many of them held it
 local lock, channel = KEYS[1], KEYS[2]
 
 local mode = redis.call('TYPE', lock)['ok'] == 'hash' and redis.call('HGET', lock, 'mode')

@@ -1,7 +1,7 @@
 -- Sets `fence` to the next fence of this `mark`, for a client whose clock is `asked`.
 -- The first write has to be one that a server refuses when it is out of memory: once a script has
--- written something, the server lets it go on. The mark counts up. If the clock is ahead of the
--- mark, the mark goes on from the clock.
+-- written something, the server lets it continue. The mark counts up. If the clock is ahead of the
+-- mark, the mark continues from the clock.
 local fence, clock_us = nil, asked + 0
 if clock_us < 0 then
   -- Only this server gives fences, so its own clock counts. A token counter is never behind -1.

@@ -1,5 +1,5 @@
--- Releases a lock from the named holders and publishes its unlock message. If anybody else holds it
--- by now, it stays.
+-- Releases a lock from the named holders and publishes its unlock message. If another client holds
+-- it by now, it stays.
 -- KEYS[1]  the lock
 -- KEYS[2]  the channel of its unlock messages
 -- ARGV     the holders, as holders.lua names them

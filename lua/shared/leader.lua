@@ -1,7 +1,7 @@
 -- Reports who leads: the holder of the lock, with the value that was written under its field.
 -- KEYS[1]  the lock
 -- KEYS[2]  the leader's value
--- Returns {}                                 nobody leads
+-- Returns {}                                 there is no leader
 --         {ttl, owner}                       a leader without a value: milliseconds until its lease runs out, -1 if
 --                                            it has none; the owner as it stands there, any bytes
 --         {ttl, owner, term, number, value}  a leader with its term and value, as it wrote them

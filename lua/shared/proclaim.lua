@@ -1,5 +1,5 @@
--- Writes the value of a leader while it leads, and tells observers of a new one. A late copy writes
--- nothing once the leader has lost the lock or has proclaimed something later.
+-- Writes the value of a leader while it leads, and notifies observers of a new one. A late copy
+-- writes nothing once the leader has lost the lock or has proclaimed something later.
 -- KEYS[1]  the lock
 -- KEYS[2]  the leader's value
 -- KEYS[3]  the channel of the values of its leaders

@@ -43,7 +43,7 @@ if not is_own or not id or redis.call('HEXISTS', memory, id) == 0 then
   redis.call('HSET', memory, 'server', server, 'id', id, id, '')
   redis.call('HSET', memory, 'seats', seats, 'lease', lease, 'begun', begun, 'named', now, 'rank', rank)
 elseif begun > 0 then
-  -- The number that counts most has the say, until nobody has named it for the longest lease.
+  -- The number that counts most has the say, until no client has named it for the longest lease.
   if rank >= tonumber(found[7] or 0) or math.abs(now - tonumber(found[6] or 0)) > lease then
     found[3] = seats
     redis.call('HSET', memory, 'seats', seats, 'named', now, 'rank', rank)

@@ -48,8 +48,8 @@ if listed ~= 0 then
         if turn == 0 and watches and next and next ~= me then
           redis.call('PUBLISH', wake .. next, 'watch ' .. lock)
         end
-        -- If nobody watches the first locker, or nobody keeps track of the turns of others, others
-        -- must not depend on it.
+        -- If no client watches the first locker, or no client keeps track of the turns of others,
+        -- others must not depend on it.
         if turn > 0 or (others > 0 and not (next and me)) then
           redis.call('PUBLISH', channel, '0')
         end

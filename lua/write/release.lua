@@ -41,7 +41,7 @@ end
 -- The hint is not declared: a user without rights to it can still release.
 local turn_ms = tonumber(redis.pcall('GET', readers_hint))
 if turn_ms and turn_ms > 0 then
-  -- Nobody needs longer: anybody could have written it.
+  -- No client needs longer: any client could have written it.
   redis.pcall('SET', readers_hint, 'turn', 'PX', math.ceil(math.min(turn_ms, 1000)))
 end
 -- The message is a hint: a user that may not publish has released the lock all the same.

@@ -1,4 +1,4 @@
-//! What is under way: operations, releases and undos without an answer. Closing waits for it, the
+//! What is in flight: operations, releases and undos without an answer. Closing waits for it, the
 //! end of a thread does, and operators see it.
 
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) enum Work {
     Part,
 }
 
-/// An engine's counts of what is under way.
+/// An engine's counts of what is in flight.
 #[derive(Debug)]
 pub(crate) struct Tally {
     /// What `main` waits for.
@@ -66,7 +66,7 @@ impl Tally {
         self.undos.load(Ordering::Acquire)
     }
 
-    /// Waits until nothing is under way and `idle` returns true. A minority of the nodes may take a
+    /// Waits until nothing is in flight and `idle` returns true. A minority of the nodes may take a
     /// moment longer than the others; silent ones are not waited for.
     pub(crate) async fn end(&self, minority: usize, idle: impl Fn() -> bool) {
         let mut alone_since = None;
@@ -100,7 +100,7 @@ impl Tally {
     }
 }
 
-/// A piece of work under way, from before it is queued until it ends, in whatever way. The thread
+/// A piece of work in flight, from before it is queued until it ends, in whatever way. The thread
 /// that makes it waits for it at the thread's end.
 #[derive(Debug)]
 pub(crate) struct InFlight {
@@ -262,7 +262,7 @@ mod tests {
         let mut ended = pin!(tally.end(0, idle));
         assert!(
             futures_util::poll!(&mut ended).is_pending(),
-            "an undo is under way"
+            "an undo is in flight"
         );
     }
 

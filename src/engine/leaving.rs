@@ -3,8 +3,8 @@
 //! No drop waits for a server. A program that drops a guard and ends would therefore end the
 //! engine's thread before the release is sent, and leave the lock for its lease. So a thread-local
 //! of each thread that queued something waits at the thread's end until that is answered. The
-//! process ends with `main`, and with it all other threads: `main` waits for all work that is under
-//! way in the lockers that it has used.
+//! process ends with `main`, and with it all other threads: `main` waits for all work that is in
+//! flight in the lockers that it has used.
 //!
 //! # Invariants
 //! - A thread waits for at most [`PATIENCE`], with any number of lockers, and our own threads never
@@ -21,7 +21,7 @@ use crate::sync::{Arc, Condvar, Mutex, PoisonError};
 /// How long a thread waits at its end.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The count of work under way, for an engine or for a thread.
+/// The count of work in flight, for an engine or for a thread.
 #[derive(Debug)]
 pub(super) struct OpenWork {
     /// The process in which it was made.
@@ -68,7 +68,7 @@ impl OpenWork {
         }
     }
 
-    /// Blocks this thread until nothing is under way, or until this time.
+    /// Blocks this thread until nothing is in flight, or until this time.
     fn wait(&self, until: Instant) {
         self.awaited.store(true, Ordering::SeqCst);
         let mut turn = self.turn.lock();

@@ -44,7 +44,7 @@ pub(crate) struct Engine {
     handle: Handle,
     stop: CancellationToken,
     busy_poll: Arc<BusyPoll>,
-    /// The work under way on it for the program.
+    /// The work in flight on it for the program.
     tally: Arc<Tally>,
     replies: Arc<ReplyBatch>,
     journal: Arc<Journal>,
@@ -197,7 +197,7 @@ impl Engine {
         }
     }
 
-    /// Returns the counts of what is under way.
+    /// Returns the counts of what is in flight.
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
     }

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use crate::foreign::contained;
 use crate::sync::{Arc, Mutex};
 
-/// So many replies do not wait for any further task.
+/// Replies are flushed early once this many are queued.
 const MOST: usize = 64;
 
 /// Sends an answer to a caller.
@@ -80,7 +80,7 @@ impl Drop for Flusher {
     }
 }
 
-/// Sends the replies that are queued. Started with the engine; ends with it; nobody awaits it.
+/// Sends the replies that are queued. Started with the engine; ends with it; no task awaits it.
 pub(super) async fn deliver(flusher: Flusher) {
     let mut replies = Vec::new();
     loop {

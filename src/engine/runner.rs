@@ -7,7 +7,7 @@
 //! # Invariants
 //! - Jobs begin in the order in which they are submitted: a lock that is tried behind a release
 //!   finds it released.
-//! - What is under way comes before what is new, since its callers may sleep; and other tasks have
+//! - What is in flight comes before what is new, since its callers may sleep; and other tasks have
 //!   their turn between a few jobs and the next.
 //! - Each job is run, or dropped with the engine. One that panics, or whose drop does, ends, and
 //!   nothing else does.
@@ -120,11 +120,11 @@ impl<J> Drop for Worker<J> {
     }
 }
 
-/// The room of a job under way. Rooms are used again: the futures are too large for the allocator's
+/// The room of a job in flight. Rooms are used again: the futures are too large for the allocator's
 /// caches.
 type Room<F> = Pin<Box<Option<F>>>;
 
-/// A job under way. Dropping it with the engine may wake its caller, whose waker may panic: the
+/// A job in flight. Dropping it with the engine may wake its caller, whose waker may panic: the
 /// other jobs are dropped all the same.
 struct Running<F>(Option<Room<F>>);
 
@@ -148,7 +148,7 @@ impl<F> Drop for Running<F> {
     }
 }
 
-/// Runs jobs. Started with the runner; ends with the engine; nobody awaits it.
+/// Runs jobs. Started with the runner; ends with the engine; no task awaits it.
 async fn work<J: Job>(worker: Worker<J>) {
     let mut under_way = FuturesUnordered::new();
     let mut rooms = Vec::new();
@@ -201,7 +201,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(10);
 
-    /// Says its number when it begins, waits until it may go on, and says its number again. One
+    /// Says its number when it begins, waits until it may continue, and says its number again. One
     /// without a wait panics.
     struct Errand {
         number: usize,
@@ -219,7 +219,10 @@ mod tests {
                 _dropped,
             } = self;
             says.send(number).expect("the test listens");
-            waits.expect("this one panics").await.expect("it may go on");
+            waits
+                .expect("this one panics")
+                .await
+                .expect("it may continue");
             says.send(number).expect("the test listens");
         }
     }
@@ -245,7 +248,7 @@ mod tests {
             }
         }
 
-        /// Submits a job, and returns what lets it go on.
+        /// Submits a job, and returns what lets it continue.
         fn submit(&self, number: usize) -> oneshot::Sender<()> {
             let (go_on, waits) = oneshot::channel();
             self.submit_this(number, Some(waits));

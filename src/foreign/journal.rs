@@ -1,6 +1,6 @@
 //! The journal: the events of an engine on their way to the program's subscriber.
 //!
-//! A subscriber may block: it may write to a pipe that nobody reads. So a subscriber of our own
+//! A subscriber may block: it may write to a pipe that no process reads. So a subscriber of our own
 //! copies the events of an engine's thread, and another thread, "lockhound-log", passes the copies
 //! on. It starts with the first event, and ends a second after the last. What fred logs goes the
 //! same way, if the program has a bridge from `log` to `tracing`, but only below info: it names
@@ -47,7 +47,7 @@ thread_local! {
     static SPAN: RefCell<Option<Arc<Span>>> = const { RefCell::new(None) };
 }
 
-/// What counts as work under way until it is dropped.
+/// What counts as work in flight until it is dropped.
 type Pledge = Box<dyn Any + Send>;
 
 /// The events of one engine.
@@ -57,7 +57,7 @@ pub(crate) struct Journal {
     /// The program's subscriber, once there is one.
     subscriber: OnceLock<Dispatch>,
     dropped: AtomicU64,
-    /// Makes the pledge for events that are under way.
+    /// Makes the pledge for events that are in flight.
     pledge: Box<dyn Fn() -> Pledge + Send + Sync>,
 }
 
@@ -82,13 +82,13 @@ enum JournalEntry {
 /// What the thread does next.
 enum JournalStep {
     Pass(JournalEntry),
-    /// Say that so many events were dropped.
+    /// Say how many events were dropped.
     Say(u64),
     End,
 }
 
 impl Journal {
-    /// Makes a journal, which makes a pledge for the time in which events are under way.
+    /// Makes a journal, which makes a pledge for the time in which events are in flight.
     pub(crate) fn new<P: Any + Send>(pledge: impl Fn() -> P + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::default(),
@@ -114,7 +114,7 @@ impl Journal {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Returns whether so many events wait that the less important ones are dropped.
+    /// Returns whether the queue is so long that the less important events are dropped.
     pub(crate) fn is_behind(&self) -> bool {
         self.state.lock().entries.len() >= MOST / 2
     }
@@ -274,7 +274,7 @@ fn copier() -> &'static Dispatch {
 struct Copier;
 
 impl Subscriber for Copier {
-    /// On no other thread it has a say. On its own it is asked each time if anybody else is
+    /// On no other thread it has a say. On its own it is asked each time if another one is
     /// interested.
     fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
         Interest::never()

@@ -12,7 +12,7 @@ use crate::owner::Owner;
 use crate::session::Session;
 use crate::stats::CallOutcome;
 
-/// A call under way. It is counted when it ends, or as cancelled when it is dropped before.
+/// A call in flight. It is counted when it ends, or as cancelled when it is dropped before.
 #[derive(Debug)]
 pub(crate) struct Calling<'a> {
     session: &'a Session,

@@ -21,7 +21,7 @@ impl Joint {
         // The loss comes before the tokens, since a woken task asks for it. Later losses change
         // nothing.
         let _: Result<_, _> = self.first.set(loss);
-        // One by one, so that another thread can go on if a waker blocks this one.
+        // One by one, so that another thread can continue if a waker blocks this one.
         while let Some(token) = self.take() {
             contained(|| token.cancel());
         }

@@ -25,7 +25,7 @@ impl Hold {
     }
 
     /// Records that a node has renewed it, by a renewal sent at this time, and that another client
-    /// had left the lock only this long to live before: it does so again, and nobody knows when
+    /// had left the lock only this long to live before: it does so again, and it is unknown when
     /// that client ends. Returns whether it is held.
     pub(crate) fn cut_to(&self, left: Duration, node: NodeIndex, sent: Instant) -> bool {
         let mut state = self.state.lock();

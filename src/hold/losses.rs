@@ -68,8 +68,8 @@ impl Hold {
     }
 
     /// Reports the loss of a lost hold: cancels the tokens, one by one, and then sends the loss to
-    /// the engine. Several threads may do so at the same time; the others go on if a waker blocks
-    /// one of them.
+    /// the engine. Several threads may do so at the same time; the others continue if a waker
+    /// blocks one of them.
     pub(crate) fn fire(self: &Arc<Self>) {
         while self.fire_one() {}
     }

@@ -5,7 +5,7 @@
 //! server, as long as one of them is inside; the last one to leave releases the field.
 //!
 //! # Invariants
-//! - A field that nobody is inside by any more is about to be released: nobody joins it.
+//! - A field that no caller is inside by any more is about to be released: no caller joins it.
 //! - Each hold leaves once, and exactly one of them is the last.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +45,7 @@ impl Share {
         })
     }
 
-    /// Adds a hold, unless nobody is inside any more.
+    /// Adds a hold, unless no caller is inside any more.
     fn join(&self) -> bool {
         let add = |holds| (holds > 0).then_some(holds + 1);
         self.holds
@@ -122,8 +122,8 @@ impl Hold {
         })
     }
 
-    /// Called once nobody is inside by this hold any more. Returns whether nobody is by another one
-    /// either: then its field has to be released.
+    /// Called once no caller is inside by this hold any more. Returns whether no caller is by
+    /// another one either: then its field has to be released.
     pub(crate) fn leave_field(&self) -> bool {
         let Some(share) = &self.share else {
             return true;

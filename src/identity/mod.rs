@@ -16,7 +16,7 @@ tokio::task_local! {
     static SCOPE: Scope;
 }
 
-/// A scope: the owner of the calls in it, and the runs that are under way around it.
+/// A scope: the owner of the calls in it, and the runs that are in progress around it.
 #[derive(Debug, Clone)]
 pub(crate) struct Scope {
     pub(crate) owner: Owner,

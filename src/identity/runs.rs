@@ -1,4 +1,4 @@
-//! Runs that are under way: their nesting, and their turns.
+//! Runs that are in progress: their nesting, and their turns.
 //!
 //! A run takes its turn before it locks. The lines know nothing of runs: this module decides
 //! between runs of one owner, and the line keeps its order.

@@ -109,7 +109,7 @@ impl fmt::Display for LockKind {
 /// As what a lock is held, beside others or not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum LockRole {
-    /// Nobody else has it.
+    /// No other client has it.
     #[default]
     Alone,
     /// The same, and its callers have it in the order of a queue on the server.

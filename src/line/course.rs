@@ -1,8 +1,8 @@
-//! What is under way for a line, and what follows: when to ask the servers, to listen, to wait, and
+//! What is in flight for a line, and what follows: when to ask the servers, to listen, to wait, and
 //! to give up.
 //!
 //! # Invariants
-//! - At most one effect is under way, so at most one command of a line has no answer.
+//! - At most one effect is in flight, so at most one command of a line has no answer.
 //! - Nothing is asked for while a hold of this locker may have the lock.
 //! - Every wait has an end, and after every wait the line looks again.
 
@@ -53,12 +53,12 @@ pub(super) struct Course {
     pub(super) unplaced: bool,
 }
 
-/// What is under way.
+/// What is in flight.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     #[default]
     Idle,
-    /// A waiter is told of a loss: the line looks next.
+    /// A waiter is notified of a loss: the line looks next.
     Looks,
     /// A waiter has got the lock, and the outcome of what was asked for it is the next event. A
     /// change before that must not be looked at: the outcome would be taken for that of the effect
@@ -82,7 +82,7 @@ pub(super) enum Phase {
     Names {
         ttl: Option<Duration>,
     },
-    /// Callers that came before the round are told of an outage. With callers left, a pause
+    /// Callers that came before the round are notified of an outage. With callers left, a pause
     /// follows.
     GivesUp {
         pause: Duration,
@@ -99,8 +99,8 @@ pub(super) struct Rest {
     until: Instant,
     /// Messages are a reason to end it.
     hears: bool,
-    /// Others have the lock, or had it offered: the engine need not stay awake, and if nobody acts
-    /// in this time, the lockers before this one in the list do not.
+    /// Others have the lock, or had it offered: the engine need not stay awake, and if no client
+    /// acts in this time, the lockers before this one in the list do not.
     others: bool,
     then: Then,
 }
@@ -116,7 +116,7 @@ impl Course {
     /// Records that a waiter has the lock. Its release may come before the next step, which finds
     /// it first.
     pub(super) fn granted(&mut self) {
-        // With nothing under way, no outcome follows that could be taken for another one.
+        // With nothing in flight, no outcome follows that could be taken for another one.
         if self.phase != Phase::Idle {
             self.phase = Phase::Granted;
         }
@@ -219,7 +219,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
                 self.wait(ttl, moment)
             }
             (Event::GaveUp(next), Phase::GivesUp { pause }) => match next {
-                // Callers that came while the round was under way get a round of their own.
+                // Callers that came while the round was in flight get a round of their own.
                 Some(next) => self.rest(pause.min(next), false, Then::Look, moment),
                 None => self.look(moment),
             },
@@ -240,8 +240,8 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
                 Event::Changed,
                 Phase::Idle | Phase::Looks | Phase::Blocked { .. } | Phase::Rests(_),
             ) => self.look(moment),
-            // Callers that are left after an outage still have time of their own, so the wait goes
-            // on: otherwise each announcement would cost a round.
+            // Callers that are left after an outage still have time of their own, so the wait
+            // continues: otherwise each announcement would cost a round.
             (
                 Event::Due | Event::GaveUp(_),
                 Phase::Blocked { until } | Phase::MakesWay { until },
@@ -255,7 +255,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
                 })
             }
             (Event::Due | Event::GaveUp(_), Phase::Rests(rest)) => self.go_on(rest, moment),
-            // Something else is under way, and the line looks when that has ended.
+            // Something else is in flight, and the line looks when that has ended.
             (Event::Changed, _) => {
                 self.course.changed = true;
                 None
@@ -264,7 +264,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         }
     }
 
-    /// Takes in what was heard, whatever is under way. Returns what happens to the line by that.
+    /// Takes in what was heard, whatever is in flight. Returns what happens to the line by that.
     fn hear(&mut self, event: Event, moment: &Moment<'_>) -> Option<Event> {
         let now = moment.now;
         let is_late =
@@ -316,7 +316,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             _ => None,
         };
         self.course.phase = Phase::Looks;
-        // First: until the release is sent, nobody can get the lock.
+        // First: until the release is sent, no client can get the lock.
         if let Some(release) = self.passed.take() {
             self.course.phase = Phase::HandsOver;
             return Some(Effect::Release(release, self.successor(now)));
@@ -494,7 +494,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             AcquireOutcome::Split => self.rest(moment.retry, false, Then::Look, moment),
             AcquireOutcome::Outrun => {
                 // The other may get no further than the first node, and its release there alone
-                // wakes nobody.
+                // wakes no waiter.
                 let lasts = self
                     .course
                     .outrun
@@ -577,7 +577,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         self.go_on(rest, moment)
     }
 
-    /// Goes on with a rest, or ends it if its time is over or there is a reason to ask.
+    /// Continues with a rest, or ends it if its time is over or there is a reason to ask.
     fn go_on(&mut self, rest: Rest, moment: &Moment<'_>) -> Option<Effect<R>> {
         let now = moment.now;
         if self.queue.is_empty() {
@@ -597,8 +597,8 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
                 others: false,
             });
         }
-        // Nobody has acted in all of this time. With a place, the ask drops the lockers before this
-        // one.
+        // No client has acted in all of this time. With a place, the ask drops the lockers before
+        // this one.
         if let Some(wake_state) = &mut self.wake_state
             && due.is_none_or(|due| due > now)
             && rest.others
@@ -616,7 +616,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             .is_some_and(|wake_state| wake_state.is_called());
         match rest.then {
             Then::Look => self.look(moment),
-            // A call is for this locker alone, so there is nobody to keep apart from.
+            // A call is for this locker alone, so there is no client to keep apart from.
             Then::MakeWayUnlessCalled if is_called => self.look(moment),
             Then::MakeWay | Then::MakeWayUnlessCalled => self.make_way(moment),
         }
@@ -637,7 +637,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         })
     }
 
-    /// Ends what is under way. What it may have taken is given back by whoever asked for it.
+    /// Ends what is in flight. What it may have taken is given back by whoever asked for it.
     fn stop(&mut self, moment: &Moment<'_>) -> Option<Effect<R>> {
         let Some(release) = self.passed.take() else {
             return self.look(moment);
@@ -882,7 +882,7 @@ mod tests {
         assert_eq!(
             tested.on(Event::GaveUp(Some(MS))),
             until,
-            "callers that are left go on waiting"
+            "callers that are left keep waiting"
         );
         tested.later(RECHECK / 2);
         assert_eq!(tested.on(Event::Due), tested.sleep(RECHECK, false));
@@ -903,7 +903,7 @@ mod tests {
         assert_eq!(
             tested.line.release(&held(7), 3, now),
             Some(3),
-            "nobody carries the line out yet"
+            "no task carries the line out yet"
         );
         assert_eq!(tested.on(Event::Changed), tested.sleep(RECHECK, false));
         assert_eq!(tested.line.release(&held(7), 3, now), None);
@@ -1361,7 +1361,7 @@ mod tests {
             "it may be there until the server has answered"
         );
         tested.on(Event::WokenUp(WakeUp::Go));
-        assert!(!tested.line.take_pass(), "one is under way");
+        assert!(!tested.line.take_pass(), "one is in flight");
         assert_eq!(tested.on(Event::Passed(false)), None);
         tested.on(Event::WokenUp(WakeUp::Go));
         assert!(tested.line.take_pass());
@@ -1426,8 +1426,9 @@ mod tests {
     }
 
     /// A caller that took the lock past the line has released it while the line asked. Its message
-    /// is taken for that of an own release, and nobody else is told. With `replica_acks` the answer
-    /// to the ask comes by another connection than that to the release, and so may come after it.
+    /// is taken for that of an own release, and no other client is told. With `replica_acks` the
+    /// answer to the ask comes by another connection than that to the release, and so may come
+    /// after it.
     #[test]
     fn a_hold_that_ends_while_the_line_asks_is_no_reason_to_wait() {
         let mut tested = Tested::with(&[1]);

@@ -40,7 +40,7 @@ pub(crate) enum Event {
     GaveUp(Option<Duration>),
     /// Returns from [`Effect::Pass`]: whether the locker is off the list.
     Passed(bool),
-    /// What was under way has no outcome, and all of its callers have an error.
+    /// What was in flight has no outcome, and all of its callers have an error.
     Stopped,
 }
 
@@ -74,8 +74,8 @@ pub(crate) enum AcquireOutcome {
 /// What has to be done for a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect<R, W = u64> {
-    /// Stop listening: nobody waits any more. The subscription `lingers` if a caller got the lock
-    /// meanwhile.
+    /// Stop listening: no caller waits any more. The subscription `lingers` if a caller got the
+    /// lock meanwhile.
     Hush { lingers: bool },
     /// Release a hold and, with a waiter, hand the lock over to it. [`Event::HandedOver`] follows.
     Release(R, Option<W>),
@@ -107,7 +107,7 @@ pub(crate) enum Effect<R, W = u64> {
     /// Give those callers an error that have waited for long enough for servers that are away and,
     /// with a time, that came by then. [`Event::GaveUp`] follows.
     GiveUp { came_by: Option<Instant> },
-    /// Take the locker off the list. [`Event::Passed`] follows. This is under way beside all else.
+    /// Take the locker off the list. [`Event::Passed`] follows. This is in flight beside all else.
     Pass,
 }
 

@@ -14,8 +14,8 @@
 //! # What comes out
 //! At most one effect at a time: `Ask` (acquire for the head), `Release` (perhaps as a hand-over),
 //! `Listen`, `WakeAt`, `Name`, `GiveUp`, `Lost`, `Hush`; or nothing. While one with an outcome is
-//! under way, other events have none: the line looks when the outcome comes. `Pass`, which takes
-//! the locker off the list, is apart from these: nobody waits for it.
+//! in flight, other events have none: the line looks when the outcome comes. `Pass`, which takes
+//! the locker off the list, is apart from these: no caller waits for it.
 //!
 //! # States
 //! `Idle`, `Looks`, `Granted`, and then one of `Blocked` (a hold here has the lock), `Asks`,
@@ -29,7 +29,7 @@
 //!   answer.
 //! - A release is taken for a hand-over only in `Blocked`, `Granted` and `Looks`, and comes first
 //!   in the next look.
-//! - While there are waiters, something is under way that ends, or a wait that has an end.
+//! - While there are waiters, something is in flight that ends, or a wait that has an end.
 //! - Nothing is believed of a message: after each, the servers are asked.
 //! - Each effect with an outcome has exactly one. A change between a grant and that outcome must
 //!   not be looked at: whatever followed would be taken for what has ended. `Granted` stands for
@@ -48,7 +48,8 @@
 //!   takes it off: `waitlist.rs`.
 //! - What an answer means for the next ask: `answered`; how long it waits: `wait`, `rest`; how a
 //!   wait ends: `go_on`.
-//! - When callers are told of an outage: `GiveUp` after a round, and at an `Outage` while it waits.
+//! - When callers are notified of an outage: `GiveUp` after a round, and at an `Outage` while it
+//!   waits.
 //!
 //! # What is outside
 //! - Whether a hold is sound enough to be handed over: its releaser knows.
@@ -252,7 +253,7 @@ impl<H, C, R> Line<H, C, R> {
         remembers.map_or(Stays::No, Stays::Until)
     }
 
-    /// Returns whether it has neither a hold nor a waiter, and nothing is under way.
+    /// Returns whether it has neither a hold nor a waiter, and nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.holds.is_empty() && self.queue.is_empty() && self.course.phase == Phase::Idle
     }
@@ -262,7 +263,7 @@ impl<H, C, R> Line<H, C, R> {
         self.is_idle() && self.others.is_none() && self.listed == Waitlisted::default()
     }
 
-    /// Returns whether this event may matter: a line without waiters and anything under way has
+    /// Returns whether this event may matter: a line without waiters and anything in flight has
     /// nothing to look at.
     pub(crate) fn heeds(&self, event: Event) -> bool {
         let is_at_rest = self.queue.is_empty() && self.course.phase == Phase::Idle;
@@ -346,8 +347,8 @@ impl<H, C, R> Line<H, C, R> {
         self.turn.note_others(who_else);
     }
 
-    /// Records that a release woke another locker, or gave others a `turn`. So many `others` are in
-    /// no list, and so many `lockers` use it, this one included.
+    /// Records that a release woke another locker, or gave others a `turn`. `others` is the number
+    /// of those in no list, and `lockers` the number of lockers in it, this one included.
     fn passed_on(
         &mut self,
         place: Option<u64>,
@@ -382,8 +383,8 @@ impl<H, C, R> Line<H, C, R> {
         }
     }
 
-    /// Records that the message of a release, which found no list, reached so many clients. If
-    /// others may have a turn, this locker leaves it to them.
+    /// Records that the message of a release, which found no list, reached this number of clients.
+    /// If others may have a turn, this locker leaves it to them.
     fn told(&mut self, told: u64, moment: &Moment<'_>) -> WhoElse {
         if !moment.counts {
             return WhoElse::Unknown;
@@ -448,7 +449,7 @@ impl<H, C, R> Line<H, C, R> {
             .get_or_insert_with(|| Box::new(OutsideWaiters::new(now)))
     }
 
-    /// Has the locker taken off the list, in which it may be although nobody waits.
+    /// Has the locker taken off the list, in which it may be although no caller waits.
     fn pass(&mut self, now: Instant) {
         self.listed.enter(now);
         self.passes |= self.listed.begin_pass();
@@ -500,8 +501,8 @@ impl<H, C: Wants, R> Line<H, C, R> {
         self.course.hinted.is_some() && !self.has_writers()
     }
 
-    /// Has a hint withdrawn for which no writer waits any more. While an ask is under way, that
-    /// would be in vain: the ask may leave the hint after that.
+    /// Has a hint withdrawn for which no writer waits any more. While an ask is in flight, that
+    /// would be useless: the ask may leave the hint after that.
     fn withdraw_hint(&mut self) {
         if self.has_spare_hint() && !matches!(self.course.phase, Phase::Asks { .. }) {
             self.course.hinted = None;
@@ -513,7 +514,7 @@ impl<H, C: Wants, R> Line<H, C, R> {
 
 impl<H: RawHold, C: Wants, R> Line<H, C, R> {
     /// Registers the grant of a free lock, and takes out the waiter that it is for. If that has
-    /// gone, nobody gets the grant, and it is returned.
+    /// gone, no caller gets the grant, and it is returned.
     pub(crate) fn grant(
         &mut self,
         hold: H,
@@ -591,8 +592,8 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
     }
 
     /// Returns whether the lock of this hold goes to the next waiter without becoming free: nothing
-    /// else is under way for the line, and nobody elsewhere has to have a turn. Whether the hold is
-    /// sound enough for that, its releaser knows.
+    /// else is in flight for the line, and no client elsewhere has to have a turn. Whether the hold
+    /// is sound enough for that, its releaser knows.
     fn may_hand_over(&self, hold: &H, now: Instant) -> bool {
         let is_unasked = self.course.is_unasked() && self.passed.is_none();
         let goes_on = || {

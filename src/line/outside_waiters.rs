@@ -30,7 +30,7 @@ pub(super) const SHORT: Duration = Duration::from_millis(10);
 /// The longest turn.
 pub(super) const LONG: Duration = Duration::from_millis(40);
 
-/// The pause after one turn that nobody took.
+/// The pause after one turn that no client took.
 const SHORTEST: Duration = Duration::from_millis(8);
 /// The longest pause for each locker of the list, since they offer turns one after the other.
 const LONGEST: Duration = Duration::from_millis(512);
@@ -142,8 +142,8 @@ impl OutsideWaiters {
         }
     }
 
-    /// Records a release of this locker, after which so many lockers are in the list and so many
-    /// clients outside of it.
+    /// Records a release of this locker, with the numbers of lockers that are then in the list and
+    /// of those clients outside of it.
     pub(super) fn release(&mut self, now: Instant, listed: u64, others: u64, turn: Option<Given>) {
         (self.listed, self.changed) = (listed.max(1), now);
         match turn {
@@ -203,7 +203,7 @@ mod tests {
     fn turns_that_nobody_takes_are_offered_less_often_and_last_longer() {
         let mut now = Instant::now();
         let mut others = OutsideWaiters::new(now);
-        assert_eq!(others.offer(now), Some(SHORT), "nobody knows yet");
+        assert_eq!(others.offer(now), Some(SHORT), "unknown yet");
         others.release(now, 3, 1, turn(now));
         assert_eq!(
             (others.offer(now + 23 * MS), others.offer(now + 24 * MS)),

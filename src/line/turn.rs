@@ -32,7 +32,7 @@ pub(super) enum WhoElse {
     #[default]
     Unknown,
     Nobody,
-    /// Lockers in the list, which are woken in turn: so many of them before this one.
+    /// Lockers in the list, which are woken in turn: the number of those before this one.
     Listed {
         before: u64,
     },
@@ -46,14 +46,14 @@ const SHORT: Bound = Bound {
     time: Duration::from_millis(10),
 };
 
-/// The bound if the last release reached nobody else. Clients that begin to wait meanwhile have to
-/// wait for the next release.
+/// The bound if the last release reached no other client. Clients that begin to wait meanwhile have
+/// to wait for the next release.
 const LONG: Bound = Bound {
     grants: 64,
     time: Duration::from_millis(50),
 };
 
-/// If so many lockers of the list come before this one, each caller may have the lock twice in a
+/// If this many lockers of the list are before this one, each caller may have the lock twice in a
 /// turn.
 const MANY: u64 = 4;
 
@@ -82,7 +82,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Records that a free lock was acquired, while so many waiters are in line; the last one has
+    /// Records that a free lock was acquired, while this many waiters are in line; the last one has
     /// the number `last`.
     pub(super) fn begin(&mut self, last: Option<u64>, waiting: usize) {
         (self.grants, self.since, self.last, self.waiting) = (0, None, last, waiting);
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(
             grants(&mut turn, none),
             8,
-            "nobody knows who waits elsewhere"
+            "it is unknown who waits elsewhere"
         );
         assert_eq!(
             (grants(&mut turn, ms * 2), grants(&mut turn, ms * 900)),

@@ -5,8 +5,8 @@
 //!
 //! # Invariants
 //! - It may be there only if it asked to be put in, and no answer since has shown that it is off.
-//!   Messages, which anybody can send, do not count.
-//! - At most one pass is under way.
+//!   Messages, which any client can send, do not count.
+//! - At most one pass is in flight.
 
 use crate::clock::Instant;
 
@@ -29,7 +29,7 @@ struct Membership {
 enum Pass {
     None,
     UnderWay,
-    /// A pass is under way, and the locker may have been put into the list again after it was sent.
+    /// A pass is in flight, and the locker may have been put into the list again after it was sent.
     Overtaken,
     /// The same, and the locker has to be taken off once more.
     Another,
@@ -88,8 +88,8 @@ impl Waitlisted {
         self.0.as_ref().is_some_and(|standing| standing.waits)
     }
 
-    /// Called when nobody waits here for a lock in whose list the locker may be. Returns whether it
-    /// has to be taken off now.
+    /// Called when no caller waits here for a lock in whose list the locker may be. Returns whether
+    /// it has to be taken off now.
     pub(super) fn begin_pass(&mut self) -> bool {
         let Some(Membership { pass, .. }) = self.0.as_deref_mut() else {
             return false;
@@ -121,7 +121,7 @@ impl Waitlisted {
         }
     }
 
-    /// Returns whether a pass is under way.
+    /// Returns whether a pass is in flight.
     pub(super) fn passes(&self) -> bool {
         self.0
             .as_ref()
@@ -177,11 +177,11 @@ mod tests {
         let mut listed = Waitlisted::default();
         assert!(
             !listed.begin_pass() && listed == Waitlisted::default(),
-            "anybody may say so"
+            "any client may say so"
         );
         listed.enter(Instant::now() + LEASE);
         assert!(listed.begin_pass());
-        assert!(!listed.begin_pass(), "one is under way");
+        assert!(!listed.begin_pass(), "one is in flight");
         assert_eq!(listed.end_pass(true), AfterPass::Nothing);
         assert!(
             listed == Waitlisted::default() && !listed.begin_pass(),
@@ -237,7 +237,7 @@ mod tests {
         let mut listed = entered();
         assert!(listed.begin_pass());
         listed.enter(Instant::now() + LEASE);
-        assert!(!listed.begin_pass(), "one is under way");
+        assert!(!listed.begin_pass(), "one is in flight");
         listed.enter(Instant::now() + LEASE);
         assert_eq!(listed.end_pass(true), AfterPass::Ask, "a caller has come");
         assert!(listed.begin_pass(), "until it goes");

@@ -48,7 +48,7 @@ impl WakeUp {
             "watch" => Self::Watch,
             "turn" => {
                 let (millis, name) = name.split_once(' ')?;
-                // Anybody may send a message, and no turn is longer.
+                // Any client may send a message, and no turn is longer.
                 return Some((
                     Self::Turn(Duration::from_millis(millis.parse().ok()?).min(LONG)),
                     name,
@@ -263,7 +263,7 @@ impl WakeState {
     /// Records a wake-up. Returns the outcome of a turn of others that this locker gave.
     pub(super) fn wake_up(&mut self, wake_up: WakeUp, now: Instant) -> Option<Ended> {
         // A locker of the list has released the lock. If it took the lock before the end of the
-        // turn, nobody knows whether the others would have taken that.
+        // turn, it is unknown whether the others would have taken that.
         let ended = match self.turn {
             OutsideTurn::Given(given) if given.end <= now => Some(Ended::NotTaken),
             _ => None,
@@ -318,7 +318,7 @@ impl WakeState {
             _ => {}
         }
         match self.place {
-            // A locker that is in no list, or the first of one, has nobody to leave the lock to.
+            // A locker that is in no list, or the first of one, has no client to leave the lock to.
             None | Some(0) => {
                 self.strangers.told = true;
                 // After messages about other locks, the next ones wait.
@@ -714,7 +714,7 @@ mod tests {
         assert_eq!(
             WakeUp::parse("turn 86400000 x"),
             Some((WakeUp::Turn(LONG), "x")),
-            "nobody waits for a day"
+            "no caller waits for a day"
         );
         for other in [
             "",

@@ -89,13 +89,13 @@ impl Admission {
             true => "this server refuses the credentials that their provider gives",
             false => "this server refuses the credentials",
         };
-        log!(warn, %node, reply = %Shown(reply), "{what}: it grants and renews no lock until it takes them again");
+        log!(warn, %node, reply = %Shown(reply), "{what}: it grants and renews no lock until it accepts them");
     }
 
     /// Notes that the server accepted this connection.
     fn let_in(&self, connection: u8, node: &str) {
         if clear(&self.shut_out, connection) {
-            log!(info, %node, "this server takes the credentials again");
+            log!(info, %node, "this server accepts the credentials again");
         }
     }
 

@@ -2,12 +2,12 @@
 //!
 //! A script costs something before it does anything: fred makes a command and a system call for
 //! each, and the server makes two more system calls. A step without company is sent as its own
-//! script. While enough scripts are under way, the steps that come are collected, and are sent when
+//! script. While enough scripts are in flight, the steps that come are collected, and are sent when
 //! the next answer comes: the busier the connection, the more steps share the cost.
 //!
 //! A server forgets its scripts when it restarts, or when it is told to. It then answers one script
-//! with NOSCRIPT while the next one, which it may know, is already under way. So once a script has
-//! to be sent again, nothing new is sent until everything under way has been answered. Then the
+//! with NOSCRIPT while the next one, which it may know, is already in flight. So once a script has
+//! to be sent again, nothing new is sent until everything in flight has been answered. Then the
 //! script is sent again, and behind it every step that the server ran meanwhile and that found
 //! nothing to do.
 //!
@@ -35,7 +35,7 @@
 //! - Steps are executed in the order in which they were put in: an undo never overtakes its
 //!   acquire. One exception: if a step overtook one that has to be sent again, and changed
 //!   something, that counts. Neither had been answered by then, so either may have come first.
-//! - Steps are sent again only while nothing is under way.
+//! - Steps are sent again only while nothing is in flight.
 //! - The outcome of one step does not affect the others: each has an answer or an error of its own.
 
 use std::collections::VecDeque;
@@ -63,20 +63,20 @@ use crate::sync::{Arc, Mutex};
 /// The most steps in a script: some hundred microseconds of the server's time.
 const MOST: usize = 64;
 
-/// While this many scripts are under way, steps are collected ..
+/// While this many scripts are in flight, steps are collected ..
 const FLIGHTS: usize = 2;
 
 /// .. until there are this many: a script by itself costs the server 14 us, a step in it 2.5 us;
-/// but while many wait here, nobody else may have work ..
+/// but while many wait here, no other client may have work ..
 const ENOUGH: usize = 16;
 
-/// .. or, while this many scripts are under way, twice as many: the server is behind, or silent ..
+/// .. or, while this many scripts are in flight, twice as many: the server is behind, or silent ..
 const MANY_FLIGHTS: usize = 4;
 
 /// .. and for no longer than this, so steps for a distant server do not wait for its answers.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// The most scripts under way: what is under way when a server falls silent has to be undone. A
+/// The most scripts in flight: what is in flight when a server falls silent has to be undone. A
 /// server that is 100 ms away is still sent 40,000 steps a second; a master of a cluster 640, if
 /// each has a slot of its own.
 const MOST_FLIGHTS: usize = 64;
@@ -419,7 +419,7 @@ fn refuses_the_company(outcome: &Outcome<Reply>) -> bool {
 }
 
 /// Sends the steps that are put in. Started with the batcher, and restarted after a panic, which
-/// makes unknown what was under way; ends with the engine, or with [`Batcher::end`]; nobody awaits
+/// makes unknown what was in flight; ends with the engine, or with [`Batcher::end`]; no task awaits
 /// it.
 async fn empty(batcher: &Batcher) {
     // The notification for steps put in before a panic may have been consumed.
@@ -440,8 +440,8 @@ async fn empty(batcher: &Batcher) {
             () = &mut patience, if collecting => over = true,
         }
         let waiting = batcher.waiting.lock().len();
-        // Nothing new is sent before the steps that have to be sent again: the last flight under
-        // way puts those back.
+        // Nothing new is sent before the steps that have to be sent again: the last flight puts
+        // those back.
         if waiting == 0 || !again.is_empty() || flights.len() >= MOST_FLIGHTS {
             collecting = false;
             continue;

@@ -170,7 +170,7 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32
 /// Warns about a server that may evict locks.
 pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
     let Outcome::Done(Reply::Bytes(info)) = link.call("INFO", vec!["memory".into()]).await else {
-        log!(debug, %node, "INFO is not allowed: the eviction policy cannot be checked");
+        log!(debug, %node, "no permission for INFO: cannot check the eviction policy");
         return;
     };
     let info = String::from_utf8_lossy(&info);
@@ -178,7 +178,7 @@ pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
     {
         log!(
             warn, %node, policy = cut(policy.as_bytes()),
-            "this server may delete locks when its memory is full, and two may then hold one lock: set \
+            "this server may evict locks when its memory is full, and two callers may then hold one lock: set \
             `maxmemory-policy noeviction`"
         );
     }
@@ -186,8 +186,8 @@ pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
 
 /// Checks the server of a connection that could not be made at first, or that leads to another
 /// master now: until that is done, no script is sent. Restarted after a panic; ends when the server
-/// is found to be fit, unless Sentinels may name another one, or with [`Link::quit`]; nobody awaits
-/// it.
+/// is found to be fit, unless Sentinels may name another one, or with [`Link::quit`]; no task
+/// awaits it.
 pub(super) async fn get_to_know(link: &Arc<Link>) {
     let node = link.server();
     loop {

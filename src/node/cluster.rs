@@ -207,8 +207,8 @@ impl Cluster {
                     self.follow(slot, &to, &told_by, until).await;
                     answer
                 }
-                // With `replica_acks`, nobody could tell what was acknowledged: it waits until the
-                // slot has moved.
+                // With `replica_acks`, it would be unknown what was acknowledged: it waits until
+                // the slot has moved.
                 Some(Redirection::Ask(to)) if self.0.wiring.settings.replica_acks.is_none() => {
                     match self.at(&to, &told_by) {
                         Some(master) => (master.redis.call_asking(&call).await, ReplicaAck::moot()),

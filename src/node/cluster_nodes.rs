@@ -37,7 +37,7 @@ pub(super) fn node_ids(slots: &Reply) -> NodeIds {
 #[derive(Debug, Default)]
 pub(super) struct ClusterNodes {
     state: Mutex<State>,
-    /// Tells of strangers.
+    /// Reports strangers.
     pub(super) found: Notify,
 }
 

@@ -102,7 +102,8 @@ impl Link {
         Ok(link)
     }
 
-    /// Connects. Nobody tends the connection, which ends with [`Link::quit`] or when it is dropped.
+    /// Connects. No task tends the connection, which ends with [`Link::quit`] or when it is
+    /// dropped.
     async fn connect_once(
         address: Arc<Address>,
         role: Role,
@@ -385,7 +386,7 @@ impl Link {
 }
 
 impl Drop for Link {
-    /// Closes the connection. Only a link that nobody tends yet is dropped while its connection
+    /// Closes the connection. Only a link that no task tends yet is dropped while its connection
     /// lives.
     fn drop(&mut self) {
         self.current.lock().task.abort();
@@ -402,7 +403,7 @@ impl Drop for BriefLinks {
 }
 
 /// Tends a connection: passes its events on, detects silence, replaces the client when it is dead.
-/// Restarted after a panic; ends with [`Link::quit`]; nobody awaits it.
+/// Restarted after a panic; ends with [`Link::quit`]; no task awaits it.
 async fn tend(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
     loop {
         tokio::select! {
@@ -451,7 +452,8 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
                         link.not_connected(&error);
                         link.report();
                         if found == Found::ByName {
-                            // The client must not connect again meanwhile: nobody would hear of it.
+                            // The client must not connect again meanwhile: no task would hear of
+                            // it.
                             link.current.lock().task.abort();
                             return link.pause().await;
                         }
@@ -551,7 +553,7 @@ mod tests {
         }
     }
 
-    /// Nobody tends the connection, which would give it up: the answer comes in the same moment.
+    /// No task tends the connection, which would give it up: the answer comes in the same moment.
     #[tokio::test]
     async fn an_answer_of_a_server_that_was_deposed_meanwhile_is_unknown() {
         let settings = Options::default().validate(1).expect("valid");
@@ -601,7 +603,7 @@ mod tests {
         link.abandon();
     }
 
-    /// The Sentinels name nobody for a moment, and then the same master again. The connection is
+    /// The Sentinels name no master for a moment, and then the same master again. The connection is
     /// up.
     #[tokio::test]
     async fn a_caller_goes_on_once_the_same_master_is_named_again() {

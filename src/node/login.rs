@@ -93,7 +93,7 @@ impl Provider {
     }
 }
 
-/// Runs the thread. It starts with the first question, and ends when nobody can ask any more.
+/// Runs the thread. It starts with the first question, and ends when no caller can ask any more.
 fn keep(provider: Arc<dyn AnyProvider>, mut asks: UnboundedReceiver<CredentialRequest>) {
     match Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(answer_all(provider, asks)),

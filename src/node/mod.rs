@@ -80,7 +80,7 @@ use crate::testing;
 pub(crate) enum Lane {
     Commands,
     /// For scripts whose writes replicas have to acknowledge, and for those that have to come
-    /// behind them. With `replica_acks` it is a connection of its own, which the WAIT under way may
+    /// behind them. With `replica_acks` it is a connection of its own, which the WAIT in flight may
     /// hold up; otherwise it is that of the commands.
     Grants,
     Renewals,

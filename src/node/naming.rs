@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! - A server is the master if more than half of the Sentinels that answer name it, unless a
-//!   Sentinel that answers names another server with a later epoch. Then nobody is, until they
+//!   Sentinel that answers names another server with a later epoch. Then no server is, until they
 //!   agree.
 //! - The first master is not believed before more than half of all known Sentinels name it, or all
 //!   have been asked and have had [`GRACE`] for it: one that is merely far away is heard.
@@ -48,7 +48,7 @@ pub(super) enum Said {
     Fails(String),
 }
 
-/// Who is the master, or why nobody can say.
+/// Who is the master, or why that is unknown.
 pub(super) type Verdict = Result<HostPort, String>;
 
 /// What the Sentinels of one master say, and who is the master by that.
@@ -79,8 +79,8 @@ struct Sentinel {
     said: Said,
     /// Whether the user names it.
     configured: bool,
-    /// Whether it has ever named a master. The address that one Sentinel tells of another may lead
-    /// nowhere.
+    /// Whether it has ever named a master. The address that one Sentinel reports for another may
+    /// lead nowhere.
     heard: bool,
 }
 
@@ -122,7 +122,7 @@ impl Naming {
         self.verdict.borrow().clone()
     }
 
-    /// Adds a Sentinel that the user names (`configured`) or that another Sentinel tells of, before
+    /// Adds a Sentinel that the user names (`configured`) or that another Sentinel reports, before
     /// it has been asked.
     pub(super) fn add(&self, sentinel: HostPort, configured: bool) {
         let unheard = Sentinel {
@@ -454,7 +454,7 @@ mod tests {
         at(&naming, now, "s1", "b", 1);
         let reason = naming
             .master()
-            .expect_err("deposed, and nobody else has a majority");
+            .expect_err("deposed, and no other client has a majority");
         assert!(
             reason.contains("s0:1 names a:1 (epoch 0); s1:1 names b:1 (epoch 1)"),
             "{reason}"

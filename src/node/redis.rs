@@ -93,7 +93,7 @@ impl Redis {
     ) -> Result<(Self, Events), Error> {
         let sentinels = Sentinels::watch(address, wiring);
         loop {
-            // While they name nobody, the address says why.
+            // While they name no master, the address says why.
             sentinels.named().await;
             match Self::connect_once(address, wiring).await {
                 Ok((links, events)) => {
@@ -334,7 +334,7 @@ impl Redis {
         join_all(self.links.all().map(|link| link.quit())).await;
     }
 
-    /// Ends all connections, and the tasks that send on them: the locker goes on without this
+    /// Ends all connections, and the tasks that send on them: the locker continues without this
     /// server.
     pub(super) async fn retire(&self) {
         self.quit().await;

@@ -22,7 +22,7 @@
 //! # Invariants
 //! - An acknowledgement is registered after its script was handed to the connection, and before the
 //!   WAIT that covers it is.
-//! - At most one WAIT is under way on a connection: what is behind it is held up by one timeout and
+//! - At most one WAIT is in flight on a connection: what is behind it is held up by one timeout and
 //!   not by many.
 
 use std::future::{Future, poll_fn};
@@ -218,11 +218,11 @@ impl ReplicaAcks {
             Outcome::Done(found) if found >= i64::from(wanted) => {}
             Outcome::Done(found) => log!(
                 warn, %node, found, wanted,
-                "too few replicas of this server acknowledge: until there are more, it grants no lock"
+                "too few replicas of this server acknowledge: it grants no lock until more do"
             ),
             Outcome::Refused(error) => return Err(error),
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
-                log!(warn, %node, reason = failure.reason, "the replicas of this server could not be asked");
+                log!(warn, %node, reason = failure.reason, "the replicas of this server could not be checked");
             }
         }
         Ok(())
@@ -231,7 +231,7 @@ impl ReplicaAcks {
 
 /// Sends one WAIT after the other as long as acknowledgements are open. Started by the first one,
 /// and restarted after a panic, which leaves those that the WAIT was for without an answer; ends
-/// when there are none, or with the engine; nobody awaits it.
+/// when there are none, or with the engine; no task awaits it.
 async fn collect(acks: &ReplicaAcks) {
     loop {
         let open = acks.take();
@@ -301,7 +301,7 @@ mod tests {
         let third = tokio::time::timeout(Duration::from_secs(10), third).await;
         assert!(
             matches!(third, Ok(Err(_))),
-            "nobody asks replicas any more: {third:?}"
+            "no caller asks replicas any more: {third:?}"
         );
     }
 

@@ -156,12 +156,12 @@ struct Watches {
     wiring: Wiring,
     changes: Mutex<Changes>,
     links: Mutex<HashMap<HostPort, Arc<Link>>>,
-    /// The other Sentinels that each configured one tells of.
+    /// The other Sentinels that each configured one reports.
     told: Mutex<HashMap<HostPort, Vec<(HostPort, String)>>>,
 }
 
 impl Watches {
-    /// Starts to ask one more Sentinel, which the user names or another Sentinel tells of, with its
+    /// Starts to ask one more Sentinel, which the user names or another Sentinel reports, with its
     /// id.
     fn add(self: &Arc<Self>, sentinel: Address, told_id: Option<String>) {
         let Some(place) = sentinel.place() else {
@@ -189,8 +189,8 @@ impl Watches {
         }));
     }
 
-    /// Takes in which other Sentinels one of them tells of: asks those that are new, and forgets
-    /// those that nobody tells of any more.
+    /// Takes in which other Sentinels one of them reports: asks those that are new, and forgets
+    /// those that no Sentinel reports any more.
     fn learn(self: &Arc<Self>, teller: &HostPort, others: Vec<(HostPort, String)>) {
         let naming = &self.naming;
         let mut told = self.told.lock();
@@ -252,14 +252,14 @@ struct Watch {
 #[derive(Default)]
 struct Details {
     id: Option<String>,
-    /// The other Sentinels that it tells of, with their ids.
+    /// The other Sentinels that it reports, with their ids.
     others: Option<Vec<(HostPort, String)>>,
     /// Whether it has stopped to act, since its clock or its machine stood still.
     in_tilt: Option<bool>,
 }
 
 impl Watch {
-    /// Ends when the connection is ended; nobody awaits it.
+    /// Ends when the connection is ended; no task awaits it.
     async fn keep(&self, events: &mut UnboundedReceiver<LinkEvent>) {
         let mut warned = SentinelWarnings::default();
         // How often it has been asked since it connected.
@@ -277,7 +277,7 @@ impl Watch {
                 // another one.
                 let is_stranger = turn == 0 && self.told_id.is_some() && self.told_id != details.id;
                 if is_stranger && matches!(said, Said::Names { .. }) {
-                    said = Said::Fails("is not the Sentinel that another one told of".to_owned());
+                    said = Said::Fails("is not the Sentinel that another one reported".to_owned());
                 }
                 turn = if matches!(said, Said::Names { .. }) {
                     turn + 1
@@ -325,7 +325,7 @@ impl Watch {
             Said::Fails(reason) => {
                 if warned.failed(Instant::now()) {
                     tell_server(node, false);
-                    log!(warn, %node, reason, "this Sentinel has no say in who is the master");
+                    log!(warn, %node, reason, "this Sentinel cannot name the master");
                 }
             }
             Said::Names { .. } => {
@@ -339,7 +339,7 @@ impl Watch {
             .in_tilt
             .is_some_and(|in_tilt| warned.tilted(in_tilt))
         {
-            log!(warn, %node, "this Sentinel is in TILT mode: its clock or its machine stood still");
+            log!(warn, %node, "this Sentinel is in TILT mode: its clock jumped or its machine was paused");
         }
     }
 

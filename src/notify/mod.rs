@@ -26,9 +26,9 @@
 //!    channel. Over several servers, the messages of a majority are a reason to ask.
 //!
 //! Consecutive hand-overs within a locker change no list, since the lock is never free; the release
-//! that ends them wakes the next. A lock that a `min_hold` keeps wakes nobody. Only the first send
-//! of a release speaks for its locker: a repeated one and an undo may be late, and wake the next
-//! without a word about the locker that sends them.
+//! that ends them wakes the next. A lock that a `min_hold` keeps wakes no waiter. Only the first
+//! send of a release speaks for its locker: a repeated one and an undo may be late, and wake the
+//! next without a word about the locker that sends them.
 //!
 //! # Invariants
 //! - One task for each node sends all changes, one batch at a time, so that replies cannot be mixed
@@ -178,7 +178,7 @@ impl Channels {
 
     fn message(&self, node: NodeIndex, name: &str, text: &str) {
         if self.wake.as_ref().is_some_and(|wake| *wake.name == *name) {
-            // Anybody may send one, so it is only a hint.
+            // Any client may send one, so it is only a hint.
             if let Some(key) = text.strip_prefix(NEXT)
                 && let Some(key) = Key::of_stored(key, &FAIR)
             {

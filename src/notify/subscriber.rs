@@ -124,7 +124,7 @@ impl NodeSubscriber {
             }
             Outcome::Refused(error) => {
                 if !std::mem::replace(&mut self.deaf, true) {
-                    log!(warn, %error, "unlock messages cannot be received: waiters look every sixth of a lease");
+                    log!(warn, %error, "cannot subscribe to unlock messages: waiters poll every sixth of a lease");
                 }
             }
             Outcome::NotExecuted(_) => {

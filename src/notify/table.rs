@@ -359,7 +359,7 @@ mod tests {
         }
     }
 
-    /// The locker whose release it was would wait in vain for somebody to take the lock.
+    /// The locker whose release it was would wait for a client to take the lock, and none would.
     #[test]
     fn a_channel_without_listeners_goes_at_the_message_of_another_locker() {
         let mut table = Table::new(1);

@@ -62,8 +62,8 @@ impl WakeChannel {
         self.change(node, ASKED, REFUSED);
         log!(
             warn, channel = &*self.name, %error,
-            "this locker cannot be woken by its name: it is told what all are told (guide::operating has the \
-            rights)"
+            "cannot subscribe to this locker's wake-up channel: falling back to broadcast wake-ups \
+            (guide::operating has the rights)"
         );
     }
 
@@ -93,7 +93,7 @@ mod tests {
         let wake = WakeChannel::of(&"locker".into(), 3);
         assert!(
             (0..3).all(|node| wake.ask(node).is_none()),
-            "nobody waits yet"
+            "no caller waits yet"
         );
         assert!(wake.want() && !wake.want());
         for (node, confirmed) in [(0, false), (2, true)] {

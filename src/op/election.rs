@@ -15,7 +15,7 @@ use crate::key::Key;
 use crate::lua::{Script, Topology};
 use crate::node::{Call, Outcome, Reply, WordList};
 
-/// Writes the value of a leader, if it leads. Observers are told of a new one.
+/// Writes the value of a leader, if it leads. Observers are notified of a new one.
 #[derive(Debug, Clone)]
 pub(crate) struct Proclaim {
     pub(crate) claim: Claim,
@@ -76,7 +76,7 @@ impl Op for Proclaim {
 }
 
 impl Op for ReadLeader {
-    /// `None` if nobody leads.
+    /// `None` if there is no leader.
     type Output = Option<KeyLeader>;
 
     fn call(&self, topology: Topology) -> Call {

@@ -78,7 +78,7 @@ impl Op for NameHolders {
 }
 
 impl Op for Force {
-    /// Whether the lock was theirs, and nobody else's.
+    /// Whether the lock was theirs, and no other client's.
     type Output = bool;
 
     fn call(&self, topology: Topology) -> Call {

@@ -16,7 +16,7 @@ use crate::node::{Call, Lane, Outcome, Reply, WordList};
 /// How far a server came with callers that want permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Served {
-    /// So many have theirs, in their order. The others have nothing.
+    /// This many have theirs, in their order. The others have nothing.
     pub(crate) callers: usize,
     /// When the next permit that is taken runs out, if its holder does not renew it.
     pub(crate) due: Option<Duration>,

@@ -19,7 +19,7 @@ use crate::lua::{Script, Topology};
 use crate::node::{Call, Reply, Step, WordList};
 
 /// Releases a lock. With a `rest` the lock stays locked for that long, under a field that no
-/// operation names, and nobody is woken.
+/// operation names, and no waiter is woken.
 pub(crate) struct Release {
     pub(crate) claim: Claim,
     pub(crate) rest: Option<Duration>,

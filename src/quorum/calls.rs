@@ -14,8 +14,8 @@ use crate::tasks;
 type PendingCall<T> = Pin<Box<dyn Future<Output = Outcome<T>> + Send>>;
 
 /// The calls that have no answer yet. A decision does not wait for all of them, and none is cut
-/// off: calls that are left when this is dropped go on as a task of the engine, which ignores their
-/// answers.
+/// off: calls that are left when this is dropped continue as a task of the engine, which ignores
+/// their answers.
 pub(crate) struct Calls<T: Send + 'static>(Waiting<T>);
 
 /// There are so few that all of them are polled on each wake-up: that is cheaper than tracking
@@ -132,7 +132,7 @@ mod tests {
             "it has begun"
         );
         drop(calls);
-        answer.send(()).expect("it is still under way");
+        answer.send(()).expect("it is still in flight");
         end.await.expect("it has gone on");
     }
 }

@@ -61,7 +61,7 @@ pub(crate) async fn connect(
             patience = Some(Instant::now() + if is_over { Duration::ZERO } else { STRAGGLERS });
         }
     }
-    // Servers that are still connecting begin anew in the background.
+    // Servers that are still connecting start again in the background.
     drop(connecting);
     if slots.iter().flatten().count() < majority(targets.len()) {
         return Err(Error::Unavailable {

@@ -35,7 +35,7 @@ impl Quorum {
     }
 }
 
-/// Returns who leads by these answers out of so many nodes; `None` if those that are missing
+/// Returns who leads by these answers of this number of nodes; `None` if those that are missing
 /// decide. Of the values under the leader's field the last one counts.
 fn elected(found: &[Option<KeyLeader>], nodes: usize) -> Option<Option<KeyLeader>> {
     let missing = nodes - found.len();
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(
             elected(&[a.clone(), b, None], 3),
             Some(None),
-            "nobody has a majority"
+            "no caller has a majority"
         );
         assert_eq!(
             elected(&[a, None], 3),

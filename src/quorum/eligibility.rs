@@ -136,7 +136,7 @@ impl Eligibility {
             let news = self.news.notified();
             match self.look(place, node, lane, ask) {
                 Err(Missing::News(reason)) => {
-                    // Perhaps nobody is looking: the look that this asks for is the next news.
+                    // Perhaps no task is looking: the look that this asks for is the next news.
                     self.doubt(place);
                     if timeout(Instant::now().until(deadline), news).await.is_err() {
                         return Err(reason);
@@ -229,7 +229,7 @@ impl Eligibility {
             let reason = at
                 .unknown
                 .as_deref()
-                .unwrap_or("it was connected anew a moment ago");
+                .unwrap_or("it was reconnected a moment ago");
             return Err(Missing::News(at.failure(format!(
                 "does not vote before it is known who it is: {reason}"
             ))));
@@ -261,7 +261,7 @@ impl Eligibility {
         let until = if !rest.is_zero() {
             format!("for another {rest:.1?}")
         } else if !at_most.is_zero() {
-            // So many that each majority that the server was ever in has one of them.
+            // Enough that each majority that the server was ever in has one of them.
             let asked = servers - majority(servers) + 1;
             format!(
                 "until {asked} others that vote can be asked what it may have forgotten, at most for {at_most:.1?}"
@@ -345,7 +345,7 @@ impl Eligibility {
             at.looks += 1;
             (at.grants, at.unknown, at.unfit) = (vetted, None, unfit);
             if was_shut && at.votes() {
-                // Those that begin together are new to nobody.
+                // Those that begin together are new to no other.
                 places.iter_mut().for_each(|at| at.begun = false);
             }
         }
@@ -375,7 +375,7 @@ impl Eligibility {
         if lane == Lane::Renewals {
             at.renewals = None;
         } else {
-            // A look that failed is one too: nobody waits for another.
+            // A look that failed is one too: no caller waits for another.
             (at.grants, at.memory, at.looks) = (None, None, at.looks + 1);
             at.unfit = unfit.then(|| reason.to_owned());
             at.unknown = Some(reason.to_owned());

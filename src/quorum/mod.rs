@@ -2,10 +2,10 @@
 //! one.
 //!
 //! The algorithm is Redlock, from the Redis documentation's page on distributed locks: a lock is
-//! held while more than half of the nodes say so. All nodes are asked at once, and nobody waits for
-//! the slowest: a decision stands as soon as a majority makes it certain. Redlock lacks a number
-//! that grows, according to Martin Kleppmann's *How to do distributed locking*. Here the nodes
-//! agree on one: see [`Quorum::acquire`].
+//! held while more than half of the nodes say so. All nodes are asked at once, and no caller waits
+//! for the slowest: a decision stands as soon as a majority makes it certain. Redlock lacks a
+//! number that grows, according to Martin Kleppmann's *How to do distributed locking*. Here the
+//! nodes agree on one: see [`Quorum::acquire`].
 //!
 //! # A lock over several servers
 //! 1. A vote counts only if the locker knows the server (`eligibility.rs`). After every reconnect,
@@ -22,7 +22,7 @@
 //! 4. The book follows the servers that have not answered yet. A late yes is one more vote, or is
 //!    undone if the hold is gone by then. A server that never answers is *uncertain* from then on.
 //! 5. Each vote has a validity of its own, and the hold's is that of the majority. The hold is lost
-//!    when so many servers say *gone* that no majority can be left.
+//!    when too many servers say *gone* for a majority to be left.
 //! 6. If the lock is not granted, a server that said yes gets one undo, one that said *held* none,
 //!    and one that has not answered what its answer calls for. After a [`Split`](Acquired::Split)
 //!    the line pauses for a random time.
@@ -444,7 +444,7 @@ impl Quorum {
                 fence,
             };
             let raised = op::ask(node, Lane::Grants, &raise).await;
-            log!(trace, key = %claim.key.shown(), %fence, ?raised, "the fence is remembered again");
+            log!(trace, key = %claim.key.shown(), %fence, ?raised, "the fence counter is raised again");
         }
         answer
     }

@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(
             other_number(3, Some(&remembers(2, Some(SECOND)))),
             None,
-            "it refuses nobody"
+            "it refuses no caller"
         );
         assert_eq!(other_number(3, None), None);
     }

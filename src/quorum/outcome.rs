@@ -21,7 +21,7 @@ pub(crate) enum Acquired<G = Majority> {
         /// The place of a locker that waits, if there is a list.
         place: Option<ListPlace>,
     },
-    /// A majority answered, and nobody has a majority: several callers want it at once.
+    /// A majority answered, and no caller has a majority: several callers want it at once.
     Split,
     /// The first node says that another has it, and no other node was asked.
     Outrun,
@@ -90,7 +90,7 @@ pub(crate) struct Majority {
 #[derive(Debug)]
 pub(crate) enum Settled {
     Done,
-    /// So many nodes say that the lock is not ours that no majority can have it.
+    /// Too many nodes say that the lock is not ours for a majority to have it.
     Gone,
     Refused(Error),
     /// No majority answered.

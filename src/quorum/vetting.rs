@@ -24,9 +24,9 @@
 //!    another server knows a longer one. The grounds (`PeerAnswers::grounds`):
 //!    - `servers - majority + 1` others vote and have answered: each majority that the server ever
 //!      voted with contains one of them;
-//!    - or so many others are shut too that no majority can vote. They begin together, and the
-//!      first of them names the others, so that they may follow. A locker that misses a server that
-//!      it has seen voting does not do this;
+//!    - or too many others are shut too for a majority to vote. They begin together, and the first
+//!      of them names the others, so that they may follow. A locker that misses a server that it
+//!      has seen voting does not do this;
 //!    - or, after another longest lease, a majority answers at all. As long as all programs have
 //!      one longest lease, no two holders are in even so; but a fence may repeat, which a WARN
 //!      says.
@@ -121,7 +121,7 @@ fn unreadable(
         return;
     }
     if lane == Lane::Grants {
-        log!(warn, node = %node.name(), reason, "INFO is not allowed: two addresses of one server go unnoticed");
+        log!(warn, node = %node.name(), reason, "no permission for INFO: cannot detect two addresses of one server");
     }
     eligibility.trust(place, lane, epoch);
 }
@@ -145,7 +145,7 @@ pub(super) fn start(
 }
 
 /// Vets a server again after each reconnect, and when in doubt, before its vote counts again; and
-/// opens it if it has waited. Ends when its connection is quit, or with the engine; nobody awaits
+/// opens it if it has waited. Ends when its connection is quit, or with the engine; no task awaits
 /// it.
 async fn look_after(
     eligibility: &Eligibility,
@@ -169,8 +169,8 @@ async fn look_after(
         if eligibility.is_news(place) {
             log!(
                 warn, node = %node.name(),
-                "this server is new to the others, or was emptied: it votes once the longest lease is over; check \
-                its address if nobody has replaced or restarted it"
+                "this server is new, or has lost its data: it votes once the longest lease is over; check \
+                its address unless the server was replaced or restarted"
             );
         }
         let pause = match status {
@@ -199,7 +199,7 @@ fn tell(node: &Node, status: &Status, before: &Status) {
             log!(warn, node = %node.name(), reason, "the vote of this server does not count");
         }
         (Status::Abstains(reason), Status::Votes | Status::Unfit(_)) => {
-            log!(warn, node = %node.name(), reason, "this server has no vote for a while");
+            log!(warn, node = %node.name(), reason, "this server abstains for a while");
         }
         (Status::Votes, _) => {
             log!(debug, node = %node.name(), "the vote of this server counts again");
@@ -213,7 +213,7 @@ fn tell(node: &Node, status: &Status, before: &Status) {
 enum Grounds {
     /// Enough of the others have told it what it may have forgotten.
     Told,
-    /// So many others are shut too that no majority can vote: they begin together.
+    /// Too many others are shut too for a majority to vote: they begin together.
     Together,
     /// It has waited for twice the longest lease, and a majority answers.
     Late,
@@ -340,11 +340,11 @@ fn tell_grounds(node: &Node, grounds: Grounds, silent: &[(NodeIndex, &Arc<Node>)
     match grounds {
         Grounds::Told => {}
         Grounds::Together => log!(
-            warn, node = %node.name(), "most servers are new, or have lost their data: they begin together"
+            warn, node = %node.name(), "most servers are new, or have lost their data: they start voting together"
         ),
         Grounds::Late => log!(
             warn, node = %node.name(), unasked,
-            "a server votes again though not enough others could be asked: fences may repeat"
+            "a server votes again although too few others could be asked: fences may repeat"
         ),
     }
 }
@@ -625,7 +625,7 @@ mod tests {
             test.forgets(0, Duration::ZERO).await;
             assert!(!look(&test, 0).await);
             advance(QUARANTINE * 2).await;
-            assert!(!look(&test, 0).await, "it is told of the longer lease");
+            assert!(!look(&test, 0).await, "it is notified of the longer lease");
             advance(QUARANTINE * 2).await;
             assert!(look(&test, 0).await);
         }

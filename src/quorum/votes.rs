@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn a_grant_that_does_not_count_has_taken_the_lock_all_the_same() {
         let mut votes = votes(3, [granted(1), granted(9), held(20)]);
-        votes.disregard(&[1], &NodeFailure::new(&"n".into(), "nobody believes it"));
+        votes.disregard(&[1], &NodeFailure::new(&"n".into(), "it is not believed"));
         assert_eq!(votes.taken(), [0, 1]);
         assert!(
             matches!(votes.verdict(), Some(Acquired::Split)),
@@ -294,7 +294,7 @@ mod tests {
             let mut votes = votes(3, answers);
             votes.disregard(
                 disregarded,
-                &NodeFailure::new(&"n".into(), "nobody believes it"),
+                &NodeFailure::new(&"n".into(), "it is not believed"),
             );
             let verdict = votes.verdict();
             let Some(Acquired::Held { contested, .. }) = verdict else {
@@ -329,7 +329,7 @@ mod tests {
         let verdict = votes(5, [failed(), failed(), held(1), granted(1)]).verdict();
         assert!(
             verdict.is_none(),
-            "the fifth may make it known that nobody has it: {verdict:?}"
+            "the fifth may make it known that no client has it: {verdict:?}"
         );
         let verdict = votes(5, [failed(), failed(), failed(), granted(1), held(1)]).verdict();
         assert!(

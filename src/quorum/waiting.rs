@@ -135,8 +135,8 @@ impl Quorum {
         }
     }
 
-    /// Releases a lock on every node. With a `rest`, the lock is kept for that long, and nobody is
-    /// woken.
+    /// Releases a lock on every node. With a `rest`, the lock is kept for that long, and no waiter
+    /// is woken.
     pub(crate) fn release(
         &self,
         claim: &Claim,
@@ -190,7 +190,7 @@ impl Quorum {
         if lists.refuse(key, refusal) {
             log!(
                 warn, key = %key.shown(), ?refusal, error,
-                "the lists of waiting lockers cannot be used: each release wakes all (guide::operating \
+                "cannot use the lists of waiting lockers: each release wakes all of them (guide::operating \
                 has the rights)"
             );
         }

@@ -43,7 +43,7 @@ impl Drop for WaiterGuard<'_> {
         }
         if !self.answered {
             // The waiter and its waker are dropped here, after the shard's lock is released,
-            // perhaps while the task unwinds. A grant that is under way finds the waiter gone.
+            // perhaps while the task unwinds. A grant that is in flight finds the waiter gone.
             contained(|| _ = self.session.lines.leave(self.key, self.id));
         }
     }

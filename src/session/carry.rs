@@ -215,7 +215,7 @@ async fn name_lasting(session: &Session, key: &Key) -> bool {
     if key.has_permits() {
         log!(
             warn, key = %key.shown(),
-            "this semaphore has no capacity: callers wait until one is given, by semaphore.capacity(..), \
+            "this semaphore has no capacity: callers wait until one is set with semaphore.capacity(..), \
             set_capacity or Redisson's trySetPermits"
         );
         return true;
@@ -239,7 +239,7 @@ async fn name_lasting(session: &Session, key: &Key) -> bool {
     };
     log!(
         warn, key = %key.shown(), holder = %Shown(&holder), ?left,
-        "this lock lasts longer than any lease: another program set its time, or the server's clock was set \
+        "the TTL of this lock exceeds every lease: another program set it, or the server's clock was set \
         back; if its holder is dead, call force_unlock"
     );
     true
@@ -250,7 +250,7 @@ fn end_wait(session: &Session, key: &Key, id: u64, deadline: Instant) {
     // Before the waiter leaves: with the last one, the line may forget the round.
     let held = session.lines.is_known_held(key, session.now());
     if let Some(waiter) = session.lines.leave(key, id) {
-        // Nobody asked a server while the lock was left to others: the caller does.
+        // No task asked a server while the lock was left to others: the caller does.
         let answer = if held || session.lines.has_given_turn(key, waiter.since) {
             Ok(LineAnswer::TimeOver)
         } else {
@@ -261,7 +261,7 @@ fn end_wait(session: &Session, key: &Key, id: u64, deadline: Instant) {
 }
 
 /// Wakes lines, and ends the waits whose time is over. Started with the session; ends with the
-/// engine; nobody awaits it.
+/// engine; no task awaits it.
 pub(super) async fn keep_time(timers: Arc<Timers>, session: Weak<Session>) {
     loop {
         let due = timers.next().await;

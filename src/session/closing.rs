@@ -12,7 +12,7 @@ use crate::clock::Instant;
 use crate::error::{Error, Loss};
 use crate::foreign::{self, contained};
 
-/// How long closing waits for what is under way, at most.
+/// How long closing waits for what is in flight, at most.
 const CLOSING: Duration = Duration::from_secs(5);
 
 impl Session {

@@ -103,7 +103,7 @@ pub(super) fn begin(
     session
 }
 
-/// Makes a session on these nodes, and the channel of its losses. Its other tasks have yet to be
+/// Makes a session on these nodes, and the channel of its losses. Its other tasks still have to be
 /// started.
 pub(super) fn over(
     engine: Engine,
@@ -242,7 +242,7 @@ fn fail(session: &Arc<Session>, message: String) {
     log!(
         error,
         message,
-        "the watchdog ended by a panic: every lock is lost, and none is granted any more"
+        "the watchdog panicked: every lock is lost, and no more are granted"
     );
 }
 

@@ -185,7 +185,7 @@ async fn write(session: &Session, hold: &Arc<Hold>, words: Words) -> Result<(), 
     }
 }
 
-/// Writes a value again while its leader leads. Started with its leadership; ends with it; nobody
+/// Writes a value again while its leader leads. Started with its leadership; ends with it; no task
 /// awaits it.
 async fn again(session: Weak<Session>, hold: Arc<Hold>, words: Weak<Mutex<Words>>) {
     loop {

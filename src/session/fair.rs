@@ -9,7 +9,7 @@
 //! 3. A JVM calls on the channel of the ticket. So while JVMs use a lock, the channels of the first
 //!    [`LISTENED`] callers are subscribed. Otherwise no caller has a channel of its own.
 //! 4. A caller that goes without the lock leaves the queue, and the script calls the next one. If
-//!    an ask is under way, the two may overtake each other, so it leaves once more behind the
+//!    an ask is in flight, the two may overtake each other, so it leaves once more behind the
 //!    answer.
 //! 5. If an ask has no answer, it may come later, and put in tickets again. So those of its callers
 //!    that do not wait any more leave as an undo does that may overtake its acquire; also those
@@ -52,7 +52,7 @@ pub(super) async fn ask(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
 }
 
 /// Returns for how long a ticket stands in the queue without another ask: a caller keeps its place
-/// in an outage as long as it goes on waiting.
+/// in an outage as long as it keeps waiting.
 fn stands(session: &Session) -> Duration {
     session.settings.lease + session.settings.outage_tolerance
 }
@@ -130,7 +130,7 @@ async fn ask_in_turn(session: &Arc<Session>, key: &Key) -> AcquireOutcome {
             AcquireOutcome::Split
         }
         Attempt::Unavailable(_) => {
-            // Nobody could come meanwhile.
+            // No caller could arrive meanwhile.
             session.queues.found(key, None, session.now());
             // Before: those that go later find it.
             session.lines.doubt(key, front[front.len() - 1].id);
@@ -168,7 +168,7 @@ fn found(
 }
 
 /// Listens at the channels of the first of these tickets, and at no others of this lock. At none,
-/// if nobody waits any more.
+/// if no caller waits any more.
 fn listen(session: &Session, key: &Key, tickets: Option<&[String]>) {
     let first = |tickets: &[String]| {
         let tickets = tickets.iter().take(LISTENED);
@@ -193,7 +193,7 @@ fn absent(session: &Session, key: &Key) -> Option<Arc<str>> {
     let next = session.queues.absent(key, patience, session.now())?;
     log!(
         info, key = %key.shown(), next = %Shown(&next),
-        "the one that is next for this lock does not come, and is passed"
+        "the next caller for this lock did not claim it in time: skipping it"
     );
     Some(next)
 }

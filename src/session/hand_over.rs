@@ -31,9 +31,9 @@
 //!   gone, a late copy takes nothing.
 //! - The next waiter has the lock when the server has answered.
 //! - If its outcome is unknown, what it may have taken is undone only after the release of that
-//!   hold is answered: an undo before a late hand-over would leave the lock to nobody
+//!   hold is answered: an undo before a late hand-over would leave the lock to no caller
 //!   (`tests/model/hand_over.rs`).
-//! - It is what its line has under way, and nothing else is meanwhile.
+//! - It is what its line has in flight, and nothing else is meanwhile.
 
 use std::pin::pin;
 use std::slice;
@@ -136,7 +136,7 @@ pub(super) async fn hand_over(mut released: Unconfirmed, head: Option<Head>) {
         // The release is sent until it is answered, and only then the undo of the next field. No
         // second undo is needed: once the first field is gone, a late hand-over takes nothing.
         Outcome::Unknown(failure) => {
-            log!(debug, key = %key.shown(), %failure, "nobody knows who has it");
+            log!(debug, key = %key.shown(), %failure, "the outcome of the hand-over is unknown");
             session.engine.spawn(release(released));
         }
         // The same: the script may have done a part of it.

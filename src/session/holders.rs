@@ -47,9 +47,9 @@ impl Session {
         jobs::on_engine(self, async move {
             let mut deposed = false;
             let before = session.lines.holds_of(&forced);
-            // A holder that is told of its loss releases, and then the next one here may have the
-            // lock: it must not be among those that are named. Nor is it late: others may acquire
-            // the lock once the command is sent.
+            // A holder that is notified of its loss releases, and then the next one here may have
+            // the lock: it must not be among those that are named. Nor is it late: others may
+            // acquire the lock once the command is sent.
             let depose = |names: Option<&BTreeSet<String>>| {
                 let is_named = |hold: &Hold| {
                     names.is_some_and(|names| names.contains(&sha1(hold.claim.field.as_bytes())))
@@ -66,7 +66,7 @@ impl Session {
             if forced.is_fair()
                 && let Err(error) = session.quorum.call_next(&forced).await
             {
-                log!(debug, key = %forced.shown(), %error, "the next one is not told, and will look");
+                log!(debug, key = %forced.shown(), %error, "could not notify the next waiter: it polls");
             }
             // The release of a guard that was deposed here may have come first.
             Ok(answer? || deposed)

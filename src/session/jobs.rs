@@ -1,7 +1,7 @@
 //! What the engine's runner has to do, and how those that wait for it are told.
 //!
 //! # Invariants
-//! - What a line has under way tells it the outcome exactly once: also if the job ends before, by a
+//! - What a line has in flight tells it the outcome exactly once: also if the job ends before, by a
 //!   panic or with the engine. Otherwise the callers would wait forever.
 
 use std::sync::Arc;
@@ -114,7 +114,7 @@ pub(super) fn recall(session: &Session, hold: &Hold) {
     send_back(waiters);
 }
 
-/// Returns why what was under way has no outcome.
+/// Returns why what was in flight has no outcome.
 fn stopped(session: &Session) -> Error {
     session
         .check_open()

@@ -23,7 +23,7 @@ use crate::label::RENEWAL;
 use crate::quorum::STRAGGLERS;
 
 /// Writes the label after the first grant, and again every 20 minutes: a server may have forgotten
-/// it. Started with the session; ends with the engine, or with the session; nobody awaits it.
+/// it. Started with the session; ends with the engine, or with the session; no task awaits it.
 async fn keep(labelling: Arc<Labelling>, session: Weak<Session>) {
     // The wake-up cannot be lost: the bell keeps a permit, and only this task waits for it.
     labelling.bell.notified().await;
@@ -69,7 +69,8 @@ pub(super) async fn leave_servers(session: &Session) {
         if has_labels(session) && session.labelling.is_needed.load(Ordering::Relaxed) {
             let deleting = session.quorum.label(Arc::clone(&session.id_text), None);
             if timeout(STRAGGLERS, deleting).await.is_err() {
-                // It would not answer the QUIT behind the deletion either: nobody waits for that.
+                // It would not answer the QUIT behind the deletion either: no caller waits for
+                // that.
                 return;
             }
         }

@@ -9,7 +9,7 @@
 //! 4. A caller that waits watches the latch, and is open once it reads no count.
 //!
 //! The id stays for longer than a copy can be on its way, and not only until the latch opens: a
-//! copy that comes later would count for the next round, or set a latch that nobody counts down.
+//! copy that comes later would count for the next round, or set a latch that no client counts down.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ const REMEMBERED: Duration = Duration::from_secs(3_600);
 pub(crate) struct LatchWatch {
     watch: KeyWatch,
     key: Key,
-    /// When the read under way was sent.
+    /// When the read in flight was sent.
     reads: Option<Instant>,
 }
 

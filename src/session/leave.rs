@@ -155,11 +155,11 @@ fn bury(session: &Arc<Session>, hold: &Arc<Hold>) {
     unconfirmed::forget(session, hold);
 }
 
-/// Takes back a grant that nobody claimed in time, or before it was lost.
+/// Takes back a grant that no caller claimed in time, or before it was lost.
 pub(super) fn take_back(session: &Arc<Session>, hold: &Arc<Hold>) {
     log!(
         debug, key = %hold.claim.key.shown(), field = &*hold.claim.field,
-        "nobody took the lock that was granted: it is given back"
+        "no caller claimed the grant: releasing it"
     );
     match hold.mark(session.now()) {
         // `revoke` made it so, as its last guard would have.

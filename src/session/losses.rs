@@ -17,11 +17,11 @@ use crate::line::Event;
 /// The most losses that are handled before the first of them is logged.
 const MOST: usize = 1_024;
 
-/// So many losses in a second have a line of their own in the log. Those after them share one.
+/// How many losses in a second have a line of their own in the log. Those after them share one.
 const EACH: usize = 10;
 
 /// Handles each loss once, after its tokens have fired. Started with the session; ends with the
-/// engine; nobody awaits it.
+/// engine; no task awaits it.
 pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<Lost>) {
     let mut lost = Vec::new();
     let mut told = LoggedLosses::default();
@@ -167,7 +167,7 @@ mod tests {
             connect::judge(&session, Finding::Panicked("sick".to_owned()));
         });
         assert!(
-            events.of("the watchdog ended by a panic"),
+            events.of("the watchdog panicked"),
             "a subscriber that panics does no harm"
         );
         assert!(

@@ -2,9 +2,9 @@
 //!
 //! One script takes them if all are free, unless a caller waits for one of them here, who came
 //! first. If one is held, they are taken one after the other through their lines, as single locks
-//! are, so that messages wake the waiters and nobody starves. The locks taken so far are guards in
-//! the caller's future, whose drop gives them back. If one is lost before the last is granted, the
-//! caller starts again.
+//! are, so that messages wake the waiters and no caller starves. The locks taken so far are guards
+//! in the caller's future, whose drop gives them back. If one is lost before the last is granted,
+//! the caller starts again.
 //!
 //! Several locks are not one hold: each has a generation, a field, a fence and terms of its own, so
 //! undo, renewal and release treat them as single locks, and a lock that was held before keeps its

@@ -33,8 +33,8 @@ impl Queues {
     }
 
     /// Has `subscribe` listen to these channels of tickets, and to no others of this lock; without
-    /// any given, to those of before. If nobody waits for the lock any more, forgets it and listens
-    /// to none.
+    /// any given, to those of before. If no caller waits for the lock any more, forgets it and
+    /// listens to none.
     pub(super) fn listen(
         &self,
         key: &Key,

@@ -87,7 +87,7 @@ pub(crate) struct RawGuard {
 
 #[derive(Debug)]
 enum Stage {
-    /// Its caller, which called from this origin, has yet to claim it.
+    /// Its caller, which called from this origin, has not claimed it yet.
     OnItsWay {
         origin: Origin,
         /// Another call of this owner waited at the same time: two branches of a task.
@@ -210,7 +210,7 @@ impl AsRef<View> for RawGuard {
     }
 }
 
-/// A release that is under way.
+/// A release that is in flight.
 pub(super) struct Releasing {
     key: Key,
     answer: Result<AnswerReceiver<Result<(), Error>>, Loss>,

@@ -2,7 +2,7 @@
 //!
 //! A read inside a write hold of the same owner goes past the line: others in it may wait for that
 //! hold. The script grants it only while the write hold is on the server, so it is no way in for
-//! anybody else. An owner that reads and asks to write would wait for itself, and is refused.
+//! another caller. An owner that reads and asks to write would wait for itself, and is refused.
 
 use std::slice;
 use std::sync::Arc;

@@ -31,8 +31,8 @@ pub(super) fn enters(session: &Session, hold: &Hold, origin: Origin) -> Entrance
     entrance
 }
 
-/// Notes that a caller's guard goes, on this thread, before the hold is counted down. If that looks
-/// wrong, warns and returns true.
+/// Notes that a caller's guard is dropped, on this thread, before the hold is counted down. If that
+/// looks wrong, warns and returns true.
 pub(super) fn exits(session: &Session, hold: &Hold, entrance: &Entrance, now: Instant) -> bool {
     if !hold.exits(entrance, CallContext::here(), now) {
         return false;
@@ -165,7 +165,7 @@ mod tests {
             session.lines.admit(&hold, None, hold.since);
             let warns = warn_of_itself(&session, &hold.claim.key, &caller).is_some();
             session.engine.stop();
-            assert!(alone, "nobody holds it");
+            assert!(alone, "no caller holds it");
             warns
         };
         let here = CallContext::here();

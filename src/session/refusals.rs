@@ -11,13 +11,13 @@ use crate::sync::Mutex;
 /// After this time without a refusal, the next one is told at once again.
 const FORGOTTEN: Duration = Duration::from_secs(1);
 
-/// When a call of this locker was last told of a refusal.
+/// When a call of this locker was last notified of a refusal.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(Mutex<Option<Instant>>);
 
 impl Refusals {
-    /// Notes that a call is told of a refusal after this pause if it is not the first. Returns its
-    /// pause.
+    /// Notes that a call is notified of a refusal after this pause if it is not the first. Returns
+    /// its pause.
     pub(super) fn next(&self, pause: Duration, now: Instant) -> Duration {
         let mut last = self.0.lock();
         let pause = if last.is_some_and(|last| now.since(last) < FORGOTTEN) {

@@ -25,7 +25,7 @@ fn wakes(session: &Session, hold: &Hold) -> Wakes {
 }
 
 /// Takes in a server's answer to the release of this hold. With a `rest`, the lock was kept for
-/// that long, and nobody was notified. Returns whether the lock was there.
+/// that long, and no waiter was notified. Returns whether the lock was there.
 fn released(
     session: &Session,
     hold: &Hold,
@@ -46,14 +46,14 @@ fn released(
 
 /// Releases a hold on every node, and has that repeated until each has answered or the lease is
 /// over. The caller is told as soon as a majority makes the outcome certain, and after a command
-/// timeout at the latest; the key's line goes on then too.
+/// timeout at the latest; the key's line continues then too.
 pub(super) async fn release(mut unconfirmed: Unconfirmed) {
     let session = Arc::clone(&unconfirmed.session);
     let hold = Arc::clone(&unconfirmed.hold);
     // The end of the program, and closing, give the slower servers a moment too.
     let _in_flight = session.engine.track(Work::Release);
     let rest = hold::rest(hold.kept_until(), Instant::now());
-    // A lock that is kept wakes nobody.
+    // A lock that is kept wakes no waiter.
     let wakes = if rest.is_none() {
         wakes(&session, &hold)
     } else {
@@ -194,7 +194,7 @@ mod tests {
         poll_sickly(releasing.as_mut());
         assert_eq!(session.stats().holds, 1);
         drop(releasing);
-        assert_eq!(session.stats().holds, 0, "its line goes on");
+        assert_eq!(session.stats().holds, 0, "its line continues");
         answer.await
     }
 
@@ -294,7 +294,7 @@ mod tests {
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[], 1));
         let releasing = release(Unconfirmed::new(&session, hold, foreign::channel().0));
         let ended = tokio::time::timeout(Duration::from_secs(10), releasing).await;
-        assert_eq!(ended, Ok(()), "it does not go on for a lease");
+        assert_eq!(ended, Ok(()), "it does not continue for a lease");
         session.engine.stop();
     }
 }

@@ -11,7 +11,7 @@ use crate::kind::Kind;
 use crate::options::Reentry;
 use crate::owner::Owner;
 
-/// A run under way, from before it locks until after it has released.
+/// A run in progress, from before it locks until after it has released.
 #[derive(Debug)]
 pub(crate) struct Run {
     session: Arc<Session>,

@@ -1,4 +1,4 @@
-//! A release that is under way, and those that wait for it.
+//! A release that is in flight, and those that wait for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Unconfirmed {
         self.awaited.is_some()
     }
 
-    /// Tells the caller, and lets the key's line go on. Closing waits for a silent minority only
+    /// Tells the caller, and lets the key's line continue. Closing waits for a silent minority only
     /// for a moment.
     pub(super) fn conclude(&mut self, settled: Settled) {
         let is_lost = matches!(settled, Settled::Gone) && self.note_lost();
@@ -65,7 +65,10 @@ impl Unconfirmed {
             .counters
             .lost(self.hold.claim.kind.counted, Loss::NotOwner);
         let Claim { key, field, .. } = &self.hold.claim;
-        log!(warn, key = %key.shown(), field = &**field, reason = %Loss::NotOwner, "released, but it was not ours");
+        log!(
+            warn, key = %key.shown(), field = &**field, reason = %Loss::NotOwner,
+            "the lock was no longer ours when it was released"
+        );
         true
     }
 
@@ -218,7 +221,7 @@ mod tests {
     use crate::owner::Owner;
 
     impl Unconfirmed {
-        /// The same, with nobody that waits for it.
+        /// The same, with no caller that waits for it.
         pub(in crate::session) fn told(mut self) -> Self {
             (self.awaited, self.done) = (None, true);
             self

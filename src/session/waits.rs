@@ -33,7 +33,7 @@ impl Session {
         }
     }
 
-    /// Waits for a random time, but not beyond `end`, before a caller is told of a refusal, if
+    /// Waits for a random time, but not beyond `end`, before a caller is notified of a refusal, if
     /// there was another one a moment ago.
     pub(crate) async fn pace_refusal(&self, end: Option<Instant>) {
         let now = self.now();

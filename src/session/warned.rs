@@ -39,7 +39,7 @@ impl Warned {
         if warned.len() >= MANY {
             warned.retain(|_, last| now.since(*last) < AGAIN);
         }
-        // A program with so many such keys gets warnings about some of them.
+        // A program with more such keys gets warnings about some of them.
         let room = warned.len() < MANY;
         if room {
             warned.insert((key.clone(), warning), now);

@@ -3,7 +3,7 @@
 //! A watch is no waiter: it has no line and takes nothing. Its keys are of families without lines,
 //! so that two may listen to one channel, and its caller does the reading. It reads
 //! - when the watch begins, and again once its subscription is confirmed: what changed before that
-//!   sent a message to nobody;
+//!   sent a message to no client;
 //! - at each message, at a reconnect and at a lag, as a line does;
 //! - when it looks: messages get lost, and the end of a lease sends none;
 //! - a while after a read without an answer, for an `outage_tolerance`.
@@ -77,7 +77,7 @@ impl KeyWatch {
     ///
     /// # Errors
     /// The error of the read, unless it may pass: there has been no answer for an
-    /// `outage_tolerance`. The next time counts anew.
+    /// `outage_tolerance`. The next time counts from the start.
     pub(super) async fn rest(&mut self, read: Result<(), Error>) -> Result<(), Error> {
         match read {
             Ok(()) => self.wait(self.look).await,

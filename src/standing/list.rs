@@ -79,7 +79,7 @@ pub(super) struct List {
     waiting: VecDeque<Entry>,
     /// What is sent once more, in the order of their times.
     later: VecDeque<(Instant, Entry)>,
-    /// How many are under way.
+    /// How many are in flight.
     flying: usize,
     /// If the last one had no answer: the pause before the next one asks whether the server is
     /// back, and when it ends.
@@ -109,7 +109,7 @@ impl List {
         self.fresh.push_back(entry);
     }
 
-    /// Waits for nothing that is under way: one of its answers may be lost.
+    /// Waits for nothing that is in flight: one of its answers may be lost.
     pub(super) fn recount(&mut self) {
         self.flying = 0;
     }
@@ -203,7 +203,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const HOUR: Duration = Duration::from_secs(3_600);
 
-    /// A list, and what is under way, by the number that is its key.
+    /// A list, and what is in flight, by the number that is its key.
     struct Node {
         list: List,
         flying: BTreeMap<usize, Entry>,
@@ -242,13 +242,13 @@ mod tests {
         }
 
         fn unanswered(&mut self, number: usize, now: Instant) {
-            let entry = self.flying.remove(&number).expect("it is under way");
+            let entry = self.flying.remove(&number).expect("it is in flight");
             self.list.unanswered(entry, true, now);
         }
 
         /// Returns whether it has ended.
         fn answered(&mut self, number: usize, now: Instant) -> bool {
-            let entry = self.flying.remove(&number).expect("it is under way");
+            let entry = self.flying.remove(&number).expect("it is in flight");
             self.list.answered(entry, now).is_some()
         }
 
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    /// Returns a list with this many under way, and the time.
+    /// Returns a list with this many in flight, and the time.
     fn sent(doubt: Doubt, count: usize) -> (Node, Instant) {
         let mut node = Node::new();
         let now = Instant::now();

@@ -1,6 +1,6 @@
-//! The book of what may stand on the servers and must not: what was taken for nobody, what may have
-//! been taken, and locks whose release has no answer. It sends releases until they are answered,
-//! with one list and one pause for each node.
+//! The book of what may stand on the servers and must not: what was taken for no caller, what may
+//! have been taken, and locks whose release has no answer. It sends releases until they are
+//! answered, with one list and one pause for each node.
 //!
 //! | what may stand | since | how it ends |
 //! |---|---|---|
@@ -22,9 +22,9 @@
 //! - It is sent again until it is answered. If the server has granted the claim, this also ends
 //!   with the lease.
 //! - An undo of what the server may have granted, or may yet grant, does not end with a lease: an
-//!   acquire in the socket of a stopped server is executed when the server goes on. The undo stays
-//!   until it is answered, and is then sent once more, a command timeout later (`list.rs`). Nothing
-//!   that takes a lock is sent while a connection is known to be silent
+//!   acquire in the socket of a stopped server is executed when the server continues. The undo
+//!   stays until it is answered, and is then sent once more, a command timeout later (`list.rs`).
+//!   Nothing that takes a lock is sent while a connection is known to be silent
 //!   ([`Redis::call`](crate::node::Redis::call)), so at most what was in flight when a server fell
 //!   silent has to be undone.
 //! - A release comes into the book when its first sending was not answered. Once a release may have
@@ -149,7 +149,7 @@ impl Book {
     }
 
     fn undo_on(&self, node: NodeIndex, hold: &Hold, doubt: Doubt) {
-        // A renewal under way may restart its lease once more.
+        // A renewal in flight may restart its lease once more.
         let undo = Entry::new(&hold.claim, doubt, hold.lease() * 2);
         self.add(
             node,
@@ -173,7 +173,7 @@ impl Book {
             executed,
             valid_until: hold.valid_until(),
         };
-        // A renewal that was under way may have restarted the lease just now, and no later one can.
+        // A renewal that was in flight may have restarted the lease just now, and no later one can.
         let release = Entry::new(&hold.claim, doubt, hold.lease());
         self.add(
             node,
@@ -193,7 +193,7 @@ impl Book {
         self.engine.spawn(async move {
             // Invariant 3.
             let sent = Instant::now();
-            // A hold that has ended since would get a lock for nobody.
+            // A hold that has ended since would get a lock for no caller.
             if matches!(hold.mark(sent), HoldState::Safe | HoldState::Jeopardy) {
                 let claim = hold.claim.clone();
                 let lease = hold.terms.lease;
@@ -212,7 +212,7 @@ impl Book {
                     .for_each(|doubt| book.settle_vote(&hold, node, sent, doubt));
                 log!(
                     debug, key = %hold.claim.key.shown(), field = %hold.claim.field, node, taken,
-                    "a lost vote is asked for again"
+                    "re-acquiring a lost vote"
                 );
             }
             drop(in_flight);
@@ -333,7 +333,7 @@ impl Book {
 }
 
 /// Works off the part of one node. Started with the session, and restarted after a panic; ends with
-/// the engine; nobody awaits it.
+/// the engine; no task awaits it.
 async fn work_off(
     book: Arc<Book>,
     node: NodeIndex,
@@ -442,7 +442,7 @@ impl Unsettled {
         // The channel has to end with the last entry.
         drop(tell);
         let undone = async { while told.recv().await.is_some() {} };
-        // The book goes on with what has no answer by then.
+        // The book continues with what has no answer by then.
         let _: Result<_, _> = timeout(self.book.command_timeout, undone).await;
     }
 
@@ -611,7 +611,7 @@ mod tests {
         book.engine.stop();
     }
 
-    /// Returns what is told of a release that was sent again, and whether it ended, for these
+    /// Returns what is reported of a release that was sent again, and whether it ended, for these
     /// answers to it.
     fn told(
         book: &Book,

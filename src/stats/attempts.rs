@@ -141,7 +141,7 @@ impl CallCounts {
     }
 }
 
-/// Tells the recorder of all outcomes before the first call ends.
+/// Reports to the recorder all outcomes before the first call ends.
 pub(super) fn register_counters() {
     for kind in LockKind::ALL {
         OUTCOMES

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - Each request is executed atomically when it arrives or, if the server is stopped then, when it
-//!   goes on, in the order of arrival.
+//!   continues, in the order of arrival.
 //! - A request that was sent before a restart and arrives after it is never executed and never
 //!   answered.
 
@@ -88,7 +88,7 @@ pub(crate) enum ConnectionEvent {
     },
     /// A message on a channel.
     Message { channel: String, text: String },
-    /// It was reconnected: no channel is subscribed, and requests that were under way get no
+    /// It was reconnected: no channel is subscribed, and requests that were in flight get no
     /// answer.
     Reconnected,
 }

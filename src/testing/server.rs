@@ -271,7 +271,7 @@ impl Server {
     /// Sends the next answer to a lock's command twice.
     ///
     /// The copy arrives in place of the answer to the next command on that connection. The outcome
-    /// of that command, and of others under way, is then unknown, and the locker gives up the
+    /// of that command, and of others in flight, is then unknown, and the locker gives up the
     /// connection. See [`Stats::mismatched_replies`](crate::stats::Stats::mismatched_replies).
     pub fn duplicate_reply(&self) {
         self.route.machine().duplicate_reply();

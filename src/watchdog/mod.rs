@@ -195,7 +195,7 @@ impl Drop for Closing {
 }
 
 /// The watchdog's task. Starts with the locker; ends with the engine, or by a panic, which it
-/// reports. Nobody awaits it.
+/// reports. No task awaits it.
 pub(crate) async fn run(
     watchdog: Arc<Watchdog>,
     quorum: Arc<Quorum>,
@@ -289,7 +289,7 @@ async fn keep_watch(
             () = sleep(beat), if may_jump && !wheel.is_empty() => {}
         }
         if Instant::now().since(clocks.boot) >= beat && clocks.jumped() {
-            log!(warn, "the machine was suspended: every lock is looked at");
+            log!(warn, "the machine was suspended: re-checking all locks");
             wheel.sweep(&mut renewals, judge);
         }
         if !renewals.is_empty() {
@@ -301,7 +301,7 @@ async fn keep_watch(
     }
 }
 
-/// The two clocks: the first goes on during a suspend, that of the timers stands still.
+/// The two clocks: the first continues during a suspend, that of the timers stands still.
 struct Clocks {
     boot: Instant,
     timers: tokio::time::Instant,
@@ -481,7 +481,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(hold.token().is_cancelled());
-        // It goes on.
+        // It continues.
         let late = Arc::new(Hold::for_test(Owner::task(2), short, &[0], 1));
         assert!(late.take_guard() && watchdog.watch(&late, Instant::now()));
         let lost = late.token();

@@ -27,7 +27,7 @@ pub(super) enum Note {
 /// How long events of one kind are gathered that share a line of the log.
 const GATHERED: Duration = Duration::from_secs(1);
 
-/// What has yet to be logged.
+/// What is not logged yet.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     failed: Gathered,
@@ -70,7 +70,7 @@ impl Report {
                 }
                 Note::Failed(0) => log!(
                     debug, key = %key.shown(), owner = %hold.owner(), generation,
-                    "a renewal out of turn failed"
+                    "an early renewal failed"
                 ),
                 Note::Failed(times) => failed.push((hold, times)),
                 Note::SafeAgain => safe.push((hold, 0)),
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(
             locks(gathered.take_due(now + GATHERED)),
             None,
-            "it goes on gathering"
+            "it keeps gathering"
         );
         assert_eq!(locks(gathered.take_due(now + GATHERED * 2)), None);
         assert_eq!(gathered.due, None, "it is calm");

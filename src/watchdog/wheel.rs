@@ -2,7 +2,7 @@
 //!
 //! A tick begins a third of the lease (by default) after the last renewal that succeeded was sent,
 //! lasts one command timeout, and fails at most once. An entry never leaves the wheel while its
-//! renewal is under way: before its batch is sent it gets a place at the end of the tick or of
+//! renewal is in flight: before its batch is sent it gets a place at the end of the tick or of
 //! validity, whichever is first, so that a loss is noticed even if no answer comes.
 
 use std::collections::HashMap;
@@ -55,7 +55,7 @@ struct RenewEntry {
     base: Instant,
     /// When the next tick begins.
     renew_at: Instant,
-    /// The end of the tick that is under way.
+    /// The end of the tick that is in progress.
     tick_until: Option<Instant>,
     /// When it was last renewed outside of its ticks.
     hinted: Option<Instant>,
@@ -218,7 +218,7 @@ impl Wheel {
                     judge(Finding::Cut(Arc::clone(hold), *left));
                 }
                 // For a hold that has left the wheel, "gone" means nothing: it was released while
-                // the renewal was under way.
+                // the renewal was in flight.
                 RenewAnswer::Gone if !self.entries.contains_key(&hold.generation) => {}
                 RenewAnswer::Gone if hold.gone(batch.node) => {
                     _ = self.entries.remove(&hold.generation);
@@ -240,7 +240,7 @@ impl Wheel {
             .tell(&mut self.notes, &self.counters, Instant::now());
     }
 
-    /// Returns when the log has to be told of something.
+    /// Returns when the log has to be notified of something.
     pub(super) fn report_due(&self) -> Option<Instant> {
         self.report.due()
     }
@@ -260,7 +260,7 @@ impl Wheel {
         cut: Option<Duration>,
         now: Instant,
     ) -> bool {
-        // It was released or lost while its renewal was under way.
+        // It was released or lost while its renewal was in flight.
         let Some(entry) = self.entries.get_mut(&hold.generation) else {
             return false;
         };
@@ -302,7 +302,7 @@ impl Wheel {
             return;
         };
         let now = Instant::now();
-        // Anybody can send messages. They cause at most ten renewals a lease.
+        // Any client can send messages. They cause at most ten renewals a lease.
         let pause = hold.terms.lease / 10;
         if entry.tick_until.is_some() || entry.hinted.is_some_and(|last| now.since(last) < pause) {
             return;
@@ -314,8 +314,8 @@ impl Wheel {
         self.schedule.put(at, until, entry.next_place(generation));
     }
 
-    /// Renews everything, spread a little, since after a reconnect the outcome of commands under
-    /// way is unknown.
+    /// Renews everything, spread a little, since after a reconnect the outcome of commands in
+    /// flight is unknown.
     pub(super) fn renew_all(&mut self) {
         let generations: Vec<u64> = self.entries.keys().copied().collect();
         for generation in generations {
@@ -418,7 +418,7 @@ impl Rhythm {
     }
 
     /// Returns when a hold has to be looked at next: when a tick begins or ends, when its validity
-    /// ends, or when a grant that nobody took is revoked.
+    /// ends, or when a grant that no caller took is revoked.
     fn next_look(self, hold: &Hold, survey: &Survey, entry: &RenewEntry) -> (Instant, Until) {
         let end = survey.valid_until.before(early());
         let end = survey.claims.revoke_at.map_or(end, |at| end.min(at));
@@ -858,7 +858,7 @@ mod tests {
         let placing = entry(&wheel).placing;
         wheel.entries.get_mut(&1).expect("in the wheel").hinted = None;
         wheel.carry_out(vec![WatchOrder::Renew(1)]);
-        assert_eq!(entry(&wheel).placing, placing, "a tick is under way");
+        assert_eq!(entry(&wheel).placing, placing, "a tick is in progress");
     }
 
     #[test]

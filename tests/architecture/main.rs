@@ -190,6 +190,23 @@ const WIDEST_CODE: usize = 120;
 /// patches.
 const WRITTEN: [&str; 9] = ["rs", "md", "lua", "toml", "yaml", "java", "go", "py", "c"];
 
+/// Phrases that comments, documents and texts do not use, and the field's word for each.
+const PHRASES: [(&str, &str); 13] = [
+    ("nobody", "no other client, no caller, no task, .."),
+    ("anybody", "any client, another caller, .."),
+    ("everybody", "all clients, every caller, .."),
+    ("in vain", "without success"),
+    ("anew", "again"),
+    ("under way", "in flight, in progress"),
+    ("has yet to", "has not .. yet"),
+    ("have yet to", "have not .. yet"),
+    ("goes on", "continues, keeps .."),
+    ("go on", "continue, keep .."),
+    ("told of", "notified of"),
+    ("tells of", "notifies of, reports"),
+    ("so many", "this many, too many, the number of"),
+];
+
 /// Macros of unfinished work, and of output that a library must not print.
 const BANNED_MACROS: [&str; 7] = [
     "todo",
@@ -364,6 +381,39 @@ fn what_strangers_read_first_is_short() {
 }
 
 #[test]
+fn prose_uses_the_words_of_the_field() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // The texts of tests are for those who work on them.
+    let directories = ["src", "lua", "docs", "doctor/src", "cli/src"];
+    let is_read = |path: &PathBuf| {
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        let below = |directory: &&str| path.starts_with(root.join(directory));
+        match extension {
+            Some("md") => path.parent() == Some(root) || directories.iter().any(below),
+            Some("rs" | "lua") => directories.iter().any(below),
+            _ => false,
+        }
+    };
+    let files: Vec<PathBuf> = written().into_iter().filter(is_read).collect();
+    assert!(files.len() > 100, "{files:?}");
+    let said = |path: &PathBuf| {
+        let text = fs::read_to_string(path).expect("UTF-8");
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        phrases(extension.expect("it has one"), &text)
+            .into_iter()
+            .map(|complaint| format!("{}:{complaint}", path.display()))
+            .collect::<Vec<_>>()
+    };
+    let complaints: Vec<String> = files.iter().flat_map(said).collect();
+    assert!(
+        complaints.is_empty(),
+        "{} phrases:\n{}",
+        complaints.len(),
+        complaints.join("\n")
+    );
+}
+
+#[test]
 fn documents_name_files_that_exist() {
     let files = written();
     let mut missing = Vec::new();
@@ -503,6 +553,68 @@ fn wide_lines(extension: &str, text: &str) -> Vec<usize> {
         }
     }
     wide
+}
+
+/// Returns the lines with one of [`PHRASES`], and what to write instead. A phrase may go across
+/// lines.
+fn phrases(extension: &str, text: &str) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for words in prose(extension, text) {
+        for (phrase, better) in PHRASES {
+            let phrase_words: Vec<&str> = phrase.split(' ').collect();
+            let found = words
+                .windows(phrase_words.len())
+                .filter(|window| window.iter().map(|(_, word)| word).eq(&phrase_words));
+            complaints.extend(
+                found.map(|window| format!("{}: \"{phrase}\": write {better}", window[0].0)),
+            );
+        }
+    }
+    complaints
+}
+
+/// Returns the words of the comments of a file, in lower case and with their lines, and those of
+/// each of its texts. A document is one text.
+fn prose(extension: &str, text: &str) -> Vec<Vec<(usize, String)>> {
+    let mut comments = Vec::new();
+    let mut texts = Vec::new();
+    match extension {
+        "rs" => {
+            let (mut at, mut line) = (0, 1);
+            while at < text.len() {
+                let (kind, length) = first_token(&text[at..]);
+                let piece = &text[at..at + length];
+                if piece.starts_with("//") {
+                    comments.extend(words(piece, line));
+                } else if matches!(kind, Some(Kind::Literal)) && piece.contains('"') {
+                    texts.push(words(piece, line));
+                }
+                at += length;
+                line += piece.matches('\n').count();
+            }
+        }
+        "lua" => {
+            for (at, line) in text.lines().enumerate() {
+                if let Some((_, comment)) = line.split_once("--") {
+                    comments.extend(words(comment, at + 1));
+                }
+            }
+        }
+        _ => texts.push(words(text, 1)),
+    }
+    texts.push(comments);
+    texts
+}
+
+/// Returns the words of a text that begins in this line, without the signs around them.
+fn words(text: &str, first_line: usize) -> Vec<(usize, String)> {
+    let lines = text.lines().zip(first_line..);
+    let pieces = lines.flat_map(|(line, at)| line.split_whitespace().map(move |word| (at, word)));
+    pieces
+        .map(|(at, word)| (at, word.trim_matches(|c: char| !c.is_alphanumeric())))
+        .filter(|(_, word)| !word.is_empty())
+        .map(|(at, word)| (at, word.to_lowercase()))
+        .collect()
 }
 
 #[test]
@@ -2099,6 +2211,25 @@ fn width_is_counted_in_characters() {
     assert_eq!(wide_lines("rs", &prose), [2]);
     let page = format!("{0}\n```\n{0}\n```\n    {0}\n", "a ".repeat(50) + "b");
     assert_eq!(wide_lines("md", &page), [1]);
+}
+
+#[test]
+fn a_phrase_is_found_in_comments_and_texts_and_across_lines() {
+    let found = |extension, text| phrases(extension, text).len();
+    assert_eq!(found("rs", "/// Nobody waits.\nfn f() {}"), 1);
+    assert_eq!(found("rs", "// The call is under\n// way."), 1);
+    assert_eq!(found("rs", "log!(warn, \"it goes \\\n    on\");"), 1);
+    assert_eq!(found("rs", "fn nobody() -> Nobody { anew() }"), 0);
+    assert_eq!(
+        found("rs", "// It may go\nfn f() {}\nlet text = \"on\";"),
+        0
+    );
+    assert_eq!(found("lua", "local anew = 1 -- It is told of a loss."), 1);
+    assert_eq!(found("md", "It waits in\nvain: `to_nobody`."), 1);
+    assert_eq!(
+        phrases("md", "a\n\nAnybody may.")[0],
+        "3: \"anybody\": write any client, another caller, .."
+    );
 }
 
 #[test]

@@ -273,7 +273,7 @@ async fn a_cluster_that_was_created_again_is_found_within_seconds() {
         guard.unlock().await.unwrap();
     }
     assert_eq!(
-        warned("have been made a new one", cluster.servers[0].port()),
+        warned("switching to the new cluster", cluster.servers[0].port()),
         1
     );
 }

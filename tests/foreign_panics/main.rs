@@ -39,15 +39,15 @@ const TOLD_ONCE: &str = "tests/memory; tests/architecture checks that it is cont
 /// [`BESIDE`] or [`TOLD_ONCE`] may occur.
 const UNPROVOKED: [(&str, &str); 24] = [
     (
-        "a server votes again though not enough others could be asked: fences may repeat",
+        "a server votes again although too few others could be asked: fences may repeat",
         "a server has to be away for two leases: tests/in_memory has one; tests/architecture has it contained",
     ),
     (
-        "the machine was suspended: every lock is looked at",
+        "the machine was suspended: re-checking all locks",
         "only a suspend moves the two clocks apart: a unit test in src/watchdog has a subscriber panic at it",
     ),
     (
-        "the watchdog ended by a panic: every lock is lost, and none is granted any more",
+        "the watchdog panicked: every lock is lost, and no more are granted",
         "the watchdog's own code has to panic: a unit test in src/session has a subscriber panic at it",
     ),
     (
@@ -70,12 +70,12 @@ const UNPROVOKED: [(&str, &str); 24] = [
         "the server is away: callers wait, and no lease is renewed",
         LONG,
     ),
-    ("a server is away: the others go on without it", LONG),
+    ("a server is away: the others continue without it", LONG),
     ("a server is away: one more failure stops locking", LONG),
     ("a server is away: too few are left to lock", LONG),
     (
-        "this server is new to the others, or was emptied: it votes once the longest lease is \
-         over; check its address if nobody has replaced or restarted it",
+        "this server is new, or has lost its data: it votes once the longest lease is over; check \
+         its address unless the server was replaced or restarted",
         TOLD_ONCE,
     ),
     ("a label is neither written nor read this time", BESIDE),
@@ -84,16 +84,16 @@ const UNPROVOKED: [(&str, &str); 24] = [
         BESIDE,
     ),
     (
-        "a master sends no unlock messages: waiters look every sixth of a lease",
+        "cannot subscribe to unlock messages of a master: waiters poll every sixth of a lease",
         SLOW,
     ),
-    ("no server tells the slots", SLOW),
+    ("no server reported the slots", SLOW),
     (
         "this server belongs to another cluster: nothing is sent to it, and its connections are closed",
         SLOW,
     ),
     (
-        "no node of the cluster answers: the servers of its address have been made a new one",
+        "no known node of the cluster answers: switching to the new cluster at its address",
         SLOW,
     ),
     ("the Sentinels name another master: connecting to it", SLOW),
@@ -102,10 +102,10 @@ const UNPROVOKED: [(&str, &str); 24] = [
         "the Sentinels have named no master for a while: no lock is granted",
         SLOW,
     ),
-    ("this Sentinel has no say in who is the master", SLOW),
+    ("this Sentinel cannot name the master", SLOW),
     ("this Sentinel names a master again", SLOW),
     (
-        "this Sentinel is in TILT mode: its clock or its machine stood still",
+        "this Sentinel is in TILT mode: its clock jumped or its machine was paused",
         SLOW,
     ),
 ];

@@ -280,7 +280,7 @@ async fn an_ordinary_day() {
     foreign.unlock().await.unwrap();
     eventually(ms(5_000), "it is granted", || locks.stats().holds == 1).await;
     assert!(locks.get(taken.key().clone()).force_unlock().await.unwrap());
-    occurs("nobody took the lock").await;
+    occurs("no caller claimed the grant").await;
     timeout(ms(10_000), asleep)
         .await
         .expect("it stands in line again")
@@ -420,7 +420,7 @@ async fn branches_of_one_task() {
         .server()
         .command::<()>(&["PEXPIRE", &long, "5184000000"]);
     let waiting = stage.visit(&long);
-    occurs("lasts longer than any lease").await;
+    occurs("exceeds every lease").await;
     assert!(stage.peer.get(&long).force_unlock().await.unwrap());
     timeout(ms(10_000), waiting)
         .await
@@ -449,7 +449,7 @@ async fn a_password_changes() {
     change("new");
     occurs("refuses the credentials").await;
     change("old");
-    occurs("takes the credentials again").await;
+    occurs("accepts the credentials again").await;
     stage
         .server()
         .command::<()>(&["ACL", "SETUSER", "rotated", "-evalsha", "-eval"]);
@@ -630,7 +630,7 @@ async fn a_renewal_out_of_turn() {
             .server()
             .command(&["PUBLISH", &format!("redisson_lock__channel:{{{key}}}"), "0"]);
     assert_eq!(told, 1);
-    occurs("a renewal out of turn failed").await;
+    occurs("an early renewal failed").await;
     proxy.set(Mode::Pass);
     guard.unlock().await.unwrap();
     timeout(ms(10_000), waiting)
@@ -707,7 +707,7 @@ async fn a_queue_does_not_move() {
     occurs("left the queue").await;
     held.unlock().await.unwrap();
     drop(waiting.await.unwrap().unwrap());
-    occurs("does not come, and is passed").await;
+    occurs("did not claim it in time").await;
     let held = stage.peer.fair(&*key).lock().await.unwrap();
     stage
         .server()
@@ -771,7 +771,7 @@ async fn an_undo_is_refused() {
     let (guard, waiting) = stage.next_in_line(&stage.key()).await;
     proxy.set(Mode::Hold(b"EVALSHA".to_vec()));
     let released = tokio::spawn(guard.unlock());
-    occurs("nobody knows who has it").await;
+    occurs("the outcome of the hand-over is unknown").await;
     proxy.set(Mode::Pass);
     assert!(matches!(
         released.await.unwrap(),
@@ -844,7 +844,7 @@ async fn a_user_with_few_rights() {
     let held = stage.peer.get(stage.key()).lock().await.unwrap();
     let lock = deaf.get(held.key().clone());
     let waiting = tokio::spawn(async move { lock.lock().await.unwrap().unlock().await });
-    occurs("unlock messages cannot be received").await;
+    occurs("cannot subscribe to unlock messages").await;
     held.unlock().await.unwrap();
     timeout(ms(10_000), waiting)
         .await
@@ -878,21 +878,21 @@ async fn users_without_lists() {
     let stage = Stage::with(server, mute).await;
     let held = stage.peer.get(stage.key()).lock().await.unwrap();
     let waiting = stage.visit(held.key().as_str());
-    occurs("cannot be woken by its name").await;
+    occurs("wake-up channel").await;
     held.unlock().await.unwrap();
     timeout(ms(10_000), waiting)
         .await
-        .expect("it is told what all are told")
+        .expect("broadcasts wake it")
         .unwrap();
     let listless = builder([listless]).connect().await.unwrap();
     let held = stage.peer.get(stage.key()).lock().await.unwrap();
     let lock = listless.get(held.key().clone());
     let waiting = tokio::spawn(async move { lock.lock().await.unwrap().unlock().await });
-    occurs("the lists of waiting lockers cannot be used").await;
+    occurs("cannot use the lists of waiting lockers").await;
     held.unlock().await.unwrap();
     timeout(ms(10_000), waiting)
         .await
-        .expect("it is told what all are told")
+        .expect("broadcasts wake it")
         .unwrap()
         .unwrap();
     listless.close().await;
@@ -936,7 +936,7 @@ async fn one_of_three_servers() {
     })
     .await;
     assert!(stage.servers[0].command::<bool>(&["DEL", guard.key().as_str()]));
-    occurs("the fence is remembered again").await;
+    occurs("the fence counter is raised again").await;
     guard.unlock().await.unwrap();
     // A replica has no vote.
     let master = stage.servers[0].port().to_string();
@@ -1032,8 +1032,7 @@ async fn replies_are_lost() {
         .await
         .expect("one is found in time");
     meddler.spoil_one_in(0);
-    occurs("an answer belongs to another command: it is ignored, and the connection is given up")
-        .await;
+    occurs("a reply belongs to another command: it is ignored, and the connection is closed").await;
     stage.assert_sound().await;
 }
 
@@ -1055,7 +1054,7 @@ async fn a_server_forgets() {
         peer,
         keys: Mutex::default(),
     };
-    occurs("this server has no vote for a while").await;
+    occurs("this server abstains for a while").await;
     stage.visit(&stage.key()).await.unwrap();
     // No server can report its highest mark.
     let may = |right: &str| {

@@ -284,7 +284,7 @@ async fn a_vote_that_no_longer_counts_is_reported_once() {
     let (servers, (log, _logging)) = (servers(3), Log::of_thread());
     let told = |what| log.text().matches(what).count();
     let locks = remembered(&servers, 2_000).await;
-    let before = told("this server has no vote for a while");
+    let before = told("this server abstains for a while");
     servers[2].restart();
     // While it abstains, it falls silent again and again, and is asked for a lock.
     for _ in 0..3 {
@@ -303,7 +303,7 @@ async fn a_vote_that_no_longer_counts_is_reported_once() {
         servers[2].resume();
     }
     sleep(ms(20_000)).await;
-    assert_eq!(told("this server has no vote for a while"), before + 1);
+    assert_eq!(told("this server abstains for a while"), before + 1);
     let addresses: Vec<Server> = servers.iter().map(Server::route).collect();
     let _others = over(&addresses, ms(10_000)).connect().await.unwrap();
     assert_eq!(told("the vote of this server does not count"), 0);

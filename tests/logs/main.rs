@@ -105,10 +105,10 @@ async fn a_bad_sentinel_is_named_in_a_warning_with_the_reason() {
     let [hangs, forgets, refuses] = &*group.sentinels else {
         panic!("three Sentinels")
     };
-    let no_say = "no say in who is the master";
+    let unnamed = "cannot name the master";
     hangs.stop();
     let first = locks().await.unwrap();
-    eventually(ms(20_000), "it hangs", || warnings(hangs, no_say) == 1).await;
+    eventually(ms(20_000), "it hangs", || warnings(hangs, unnamed) == 1).await;
     // Longer than two seconds: it has not acted for so long that it does not trust itself.
     tokio::time::sleep(ms(2_500)).await;
     hangs.go_on();
@@ -319,11 +319,7 @@ async fn a_waiter_names_a_holder_whose_lock_lasts_for_months() {
             // Several re-checks.
             assert!(lock.try_lock_for(ms(500)).await.unwrap().is_none());
         }
-        let told = lines(&[
-            lasting.key().as_str(),
-            "WARN",
-            "lasts longer than any lease",
-        ]);
+        let told = lines(&[lasting.key().as_str(), "WARN", "exceeds every lease"]);
         assert!(
             told.len() == 1 && told[0].contains(holder) && told[0].contains("left="),
             "{told:?}"
@@ -384,11 +380,11 @@ async fn a_rotated_password_is_logged_once_and_is_the_reason_in_the_error() {
     let name = format!("redis://app:***@127.0.0.1:{port}");
     let told = lines(&[&name, "WARN", "refuses the credentials", "WRONGPASS"]);
     assert_eq!(told.len(), 1, "{told:?}");
-    assert!(lines(&[&name, "takes the credentials again"]).is_empty());
+    assert!(lines(&[&name, "accepts the credentials again"]).is_empty());
 
     server.rotate("old");
     let guard = locks.get(key()).lock().await.unwrap();
-    let over = || lines(&[&name, "INFO", "takes the credentials again"]).len() == 1;
+    let over = || lines(&[&name, "INFO", "accepts the credentials again"]).len() == 1;
     eventually(ms(5_000), "every connection is let in", over).await;
     guard.unlock().await.unwrap();
     server.rotate("newer");
@@ -440,7 +436,7 @@ async fn a_providers_outdated_password_is_logged_once_and_is_the_reason_in_the_e
     assert_eq!(told.len(), 1, "{told:?}");
     server.rotate("old");
     let guard = locks.get(key()).lock().await.unwrap();
-    let over = || lines(&[&url, "INFO", "takes the credentials again"]).len() == 1;
+    let over = || lines(&[&url, "INFO", "accepts the credentials again"]).len() == 1;
     eventually(ms(5_000), "every connection is let in", over).await;
     guard.unlock().await.unwrap();
 
@@ -540,7 +536,7 @@ async fn a_refused_release_is_not_logged_as_a_loss() {
         lines(&[&shown, "WARN", "the release was refused"]).len() == 1
     })
     .await;
-    assert!(lines(&[&shown, "it was not ours"]).is_empty());
+    assert!(lines(&[&shown, "no longer ours"]).is_empty());
     assert_eq!(locks.stats().losses.total(), 0);
     assert!(server.exists(&shown), "as the line says");
 
@@ -553,7 +549,7 @@ async fn a_refused_release_is_not_logged_as_a_loss() {
         lines(&[
             &shown,
             "WARN",
-            "released, but it was not ours",
+            "the lock was no longer ours when it was released",
             "no longer has it",
         ])
         .len()

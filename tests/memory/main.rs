@@ -650,7 +650,7 @@ async fn a_stranger_s_address_is_named_in_a_warning() {
     let warned = |server: &Server| {
         let (address, news) = (
             format!("127.0.0.1:{}", server.port()),
-            "new to the others, or was emptied",
+            "this server is new, or has lost its data",
         );
         log.text()
             .lines()

@@ -10,7 +10,7 @@ use super::post::{ask, number, text, texts};
 /// The kinds of locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Also a fair lock for which nobody waits: the two look the same then.
+    /// Also a fair lock for which no caller waits: the two look the same then.
     Lock,
     Fair,
     ReadWrite,
@@ -87,7 +87,7 @@ pub(super) async fn shape(visit: &Visit, at: At<'_>) -> Result<Shape, Unanswered
     }
 }
 
-/// Does the same, of a key that nobody has said to be a lock: `None` if other things look like it.
+/// Does the same, of a key that is not known to be a lock: `None` if other things look like it.
 pub(super) async fn sure_shape(visit: &Visit, at: At<'_>) -> Result<Option<Shape>, Unanswered> {
     let shape = bare(visit, at.key).await?;
     if shape.kind.is_none() || shape.is_unsure {

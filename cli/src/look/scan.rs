@@ -11,7 +11,7 @@ use super::kind::{At, Shape, sure_shape};
 use super::post::{self, Post, ask, text, texts};
 use crate::exit::{Failure, UNAVAILABLE};
 
-/// How many keys a server looks at for one SCAN: it serves nobody else meanwhile.
+/// How many keys a server looks at for one SCAN: it serves no other client meanwhile.
 const COUNT: &str = "200";
 /// How many keys are asked about at once.
 pub(super) const AT_ONCE: usize = 50;

@@ -12,7 +12,7 @@ use super::Kind;
 pub(crate) struct Seen {
     /// The name, without the locker's prefix.
     pub(crate) key: String,
-    /// `None` if nobody has it.
+    /// `None` if no client has it.
     pub(crate) kind: Option<Kind>,
     /// Whether anything but a lock looks like this.
     pub(crate) is_unsure: bool,

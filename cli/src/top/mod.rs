@@ -38,7 +38,7 @@ Exit codes:
   69   no server, or no majority of several, gave a usable answer at the start
   70   a fault of lockhound itself";
 
-/// Shows the locks, and goes on showing them
+/// Shows the locks, and keeps showing them
 ///
 /// It lists what `lockhound ls` does. The age of a lock is how long this has seen one holder have
 /// it: servers do not tell since when. With --json it needs no terminal.
@@ -113,7 +113,7 @@ fn keys() -> UnboundedReceiver<io::Result<Event>> {
 }
 
 impl Args {
-    /// Writes the locks again and again, until nobody reads.
+    /// Writes the locks again and again, until no process reads.
     async fn write(&self, looking: &mut Looking) -> Result<u8, Failure> {
         let mut listed = looking.list(&self.pattern, Progress::hidden()).await;
         if listed.is_err() {

@@ -17,7 +17,7 @@ use crate::{ls, show};
 /// How many rows PageUp and PageDown go.
 const PAGE: isize = 10;
 
-/// Whether it goes on after a key.
+/// Whether it continues after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     GoOn,

@@ -120,10 +120,10 @@ fn ctrl_z_stops_both_and_fg_resumes_both() {
     soon("both are stopped", || {
         [inside, wrapper].iter().all(|it| state(*it) == Some('T'))
     });
-    // The shell goes on with the line after a stop.
+    // The shell continues with the line after a stop.
     terminal.types("clear");
     terminal.types("fg; echo ended=$?");
-    soon("both go on", || {
+    soon("both continue", || {
         [inside, wrapper].iter().all(|it| state(*it) == Some('S'))
     });
     terminal.types("hello");
@@ -295,7 +295,7 @@ fn who_waits_for_the_terminal_of_a_command_does_not_stop_its_renewals() {
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert!(server.exists("k"), "it is renewed");
     std::fs::write(terminal.directory.file("go"), "").unwrap();
-    soon("the other one goes on", || state(reader) == Some('S'));
+    soon("the other one continues", || state(reader) == Some('S'));
     terminal.types("two");
     terminal.shows("late=two");
 }

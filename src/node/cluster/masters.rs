@@ -122,9 +122,9 @@ impl State {
             .collect()
     }
 
-    /// Tells the task of each master which channels to subscribe. `anew`: as
+    /// Tells the task of each master which channels to subscribe. `resubscribe`: as
     /// [`MasterSubscriptions::want_all`].
-    pub(super) fn listen(&self, anew: bool) {
+    pub(super) fn listen(&self, resubscribe: bool) {
         let mut wanted: HashMap<&HostPort, HashSet<String>> = HashMap::new();
         for name in &self.wanted {
             if let Some(master) = self.master(slot_of(name)) {
@@ -135,9 +135,10 @@ impl State {
             }
         }
         for master in self.masters.values() {
-            master
-                .subscriptions
-                .want_all(wanted.remove(&master.place).unwrap_or_default(), anew);
+            master.subscriptions.want_all(
+                wanted.remove(&master.place).unwrap_or_default(),
+                resubscribe,
+            );
         }
     }
 
@@ -261,9 +262,9 @@ impl Masters {
         let gone: Vec<_> = {
             let mut state = self.state();
             // Slots may have been elsewhere in the meantime.
-            let anew = told.epoch != state.epoch;
+            let resubscribe = told.epoch != state.epoch;
             (state.map, state.epoch) = (told.map, told.epoch);
-            state.listen(anew);
+            state.listen(resubscribe);
             state.take_absent(Instant::now())
         };
         for master in gone {
@@ -387,7 +388,7 @@ impl Masters {
                 if !self.known.has_any(&told.nodes) {
                     log!(
                         warn, node = %self.seeds.name, from = %told.by,
-                        "no node of the cluster answers: the servers of its address have been made a new one"
+                        "no known node of the cluster answers: switching to the new cluster at its address"
                     );
                 }
                 let mut state = self.state();
@@ -398,7 +399,7 @@ impl Masters {
             }
             Err(obstacle) => {
                 let error = obstacle.into_error(&self.seeds.name);
-                log!(debug, cluster = %self.seeds.name, %error, "no server tells the slots");
+                log!(debug, cluster = %self.seeds.name, %error, "no server reported the slots");
                 None
             }
         }
@@ -420,7 +421,7 @@ fn newest(answers: Vec<ClusterView>, epoch: u64, named: &[HostPort]) -> Option<C
 }
 
 /// Keeps the map of slots up to date. Restarted after a panic; ends with
-/// [`Cluster::quit`](super::Cluster::quit); nobody awaits it.
+/// [`Cluster::quit`](super::Cluster::quit); no task awaits it.
 async fn keep(masters: &Arc<Masters>) {
     let mut pause = PAUSE;
     loop {

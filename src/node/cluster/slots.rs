@@ -21,7 +21,7 @@ struct Range {
 impl SlotMap {
     /// Reads the answer to CLUSTER SLOTS: for each range the first slot, the last slot, the master
     /// and its replicas. Returns `None` if it is no such answer, or names no server. A master
-    /// without an address is left out: nobody in the cluster knows where it is.
+    /// without an address is left out: no node of the cluster knows where it is.
     pub(super) fn read(reply: &Reply, told_by: &HostPort) -> Option<Self> {
         let Reply::Array(entries) = reply else {
             return None;

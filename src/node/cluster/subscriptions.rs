@@ -1,6 +1,6 @@
 //! Subscribes to the unlock messages of a cluster: to each channel at the master that has its slot.
 //!
-//! A message is a hint. So nobody waits for a master that does not answer: once a channel is
+//! A message is a hint. So no caller waits for a master that does not answer: once a channel is
 //! subscribed there after all, all waiters are told to look ([`LinkEvent::Lagged`]).
 
 use std::collections::HashSet;
@@ -64,7 +64,7 @@ struct Wishes {
     /// this one are fulfilled, all waiters are told to look.
     behind: Option<u64>,
     /// It is not known what is still subscribed.
-    anew: bool,
+    resubscribe: bool,
 }
 
 impl Wishes {
@@ -90,18 +90,18 @@ impl MasterSubscriptions {
     }
 
     /// Subscribes exactly these channels, after a change of the slot map. If some are new, messages
-    /// may have been missed. `anew`: slots may have been elsewhere in the meantime, so nothing is
-    /// subscribed any more.
-    pub(super) fn want_all(&self, wanted: HashSet<String>, anew: bool) {
+    /// may have been missed. `resubscribe`: slots may have been elsewhere in the meantime, so
+    /// nothing is subscribed any more.
+    pub(super) fn want_all(&self, wanted: HashSet<String>, resubscribe: bool) {
         let mut wishes = self.wishes.lock();
-        if wishes.wanted == wanted && (wanted.is_empty() || !anew) {
+        if wishes.wanted == wanted && (wanted.is_empty() || !resubscribe) {
             return;
         }
         let gone: Vec<_> = wishes.wanted.difference(&wanted).cloned().collect();
         let new: Vec<_> = wanted.difference(&wishes.wanted).cloned().collect();
         wishes.count += 1;
-        wishes.anew |= anew;
-        if anew || !new.is_empty() {
+        wishes.resubscribe |= resubscribe;
+        if resubscribe || !new.is_empty() {
             wishes.fall_behind();
         }
         wishes.gone.retain(|name| !wanted.contains(name));
@@ -165,11 +165,11 @@ impl MasterSubscriptions {
             wanted,
             changes,
             gone,
-            anew,
+            resubscribe,
             count,
             ..
         } = &mut *wishes;
-        if std::mem::take(anew) {
+        if std::mem::take(resubscribe) {
             has.clear();
             changes.extend(wanted.iter().cloned());
         }
@@ -195,7 +195,7 @@ struct Listening {
 }
 
 impl Listening {
-    /// Ends when the connection is quit; nobody awaits it.
+    /// Ends when the connection is quit; no task awaits it.
     async fn keep(
         &mut self,
         events: &mut UnboundedReceiver<LinkEvent>,
@@ -228,7 +228,11 @@ impl Listening {
                     if let Outcome::Refused(error) = outcome
                         && !std::mem::replace(&mut self.deaf, true)
                     {
-                        log!(warn, %error, "a master sends no unlock messages: waiters look every sixth of a lease");
+                        log!(
+                            warn,
+                            %error,
+                            "cannot subscribe to unlock messages of a master: waiters poll every sixth of a lease"
+                        );
                     }
                     self.has.extend(add);
                     remove.iter().for_each(|name| _ = self.has.remove(name));

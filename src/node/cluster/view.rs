@@ -25,7 +25,7 @@ use crate::error::NodeFailure;
 /// another one may be, and the pause before a slot that is moving is asked again.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
-/// What is said of a node that has met no others, or whose cluster has given no slots to anybody
+/// What is said of a node that has met no others, or whose cluster has given no slots to any node
 /// yet.
 const SLOTLESS: &str = "does not tell which server has which slots: it is in no cluster yet, or no slots were given \
                         out (redis-cli --cluster create, or --cluster fix)";

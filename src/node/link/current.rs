@@ -47,8 +47,8 @@ pub(super) enum Found {
 #[derive(Clone)]
 pub(super) struct Peer {
     pub(super) client: Client,
-    /// The server that the client is for; `None` for a socket file, and as long as nobody names
-    /// one.
+    /// The server that the client is for; `None` for a socket file, and as long as no Sentinel
+    /// names one.
     pub(super) place: Option<HostPort>,
 }
 
@@ -90,7 +90,7 @@ impl Current {
         }
     }
 
-    /// Returns a client that does not connect, as long as nobody knows where to.
+    /// Returns a client that does not connect, as long as it is unknown where to.
     fn nowhere(address: &Address, place: Option<HostPort>, link: (Role, &Settings)) -> Self {
         let client = build(address.config(), link.0, link.1, false);
         let task = tokio::spawn(std::future::pending());
@@ -145,7 +145,7 @@ impl Link {
             },
         };
         let old = std::mem::replace(&mut *self.current.lock(), current);
-        // Only now, when nobody gets the old client any more.
+        // Only now, when no caller gets the old client any more.
         old.task.abort();
         self.renewed();
         self.replaced.send_modify(|count| *count += 1);
@@ -196,7 +196,7 @@ impl Link {
 /// Returns where the server is, by its address or by its Sentinels; `None` for a socket file.
 ///
 /// # Errors
-/// Why nobody knows.
+/// Why it is unknown.
 pub(super) fn place_of(address: &Address) -> Result<Option<HostPort>, fred::error::Error> {
     match address.naming().map(|naming| naming.master()) {
         None => Ok(address.place()),
@@ -215,7 +215,7 @@ pub(super) async fn find(
 ) -> Result<Option<(HostPort, SocketAddr)>, fred::error::Error> {
     let Some(place) = place else { return Ok(None) };
     let attempt = attempt_timeout(settings);
-    // A lookup that is given up goes on in a thread, so it has more time than an attempt to
+    // A lookup that is given up continues in a thread, so it has more time than an attempt to
     // connect.
     match timeout(
         settings.connect_timeout + attempt,

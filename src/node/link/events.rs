@@ -13,7 +13,7 @@ pub(crate) enum LinkEvent {
     Up,
 }
 
-/// Handles the events of a connection while something is under way. Returns `None` once the
+/// Handles the events of a connection while something is in flight. Returns `None` once the
 /// connection has ended.
 pub(crate) async fn hear_during<T>(
     work: impl Future<Output = T>,

@@ -18,7 +18,7 @@ impl Link {
         *self.silent.borrow()
     }
 
-    /// Waits a while for an answer, if the connection is silent: a heartbeat is under way.
+    /// Waits a while for an answer, if the connection is silent: a heartbeat is in flight.
     ///
     /// # Errors
     /// Why there is none.
@@ -95,7 +95,7 @@ pub(super) async fn heartbeat(link: &Arc<Link>) {
             log!(debug, %node, role, "two silent heartbeats: reconnecting");
             let client = link.client();
             let forced = timeout(link.settings.command_timeout, client.force_reconnection()).await;
-            // During an outage the client goes on reconnecting and is not connected. A stuck router
+            // During an outage the client keeps reconnecting and is not connected. A stuck router
             // still claims that it is connected.
             if forced.is_err() && client.is_connected() {
                 return;

@@ -148,7 +148,7 @@ impl Link {
         }
     }
 
-    /// Counts an answer that belongs to another command. All answers under way may be mismatched:
+    /// Counts an answer that belongs to another command. All answers in flight may be mismatched:
     /// the connection is given up.
     fn mismatched<T>(self: &Arc<Self>) -> Outcome<T> {
         self.address.mismatched.count();
@@ -167,7 +167,7 @@ impl Link {
         if self.slips.warned.may(Duration::from_secs(60)) {
             log!(
                 warn, node = %self.address.name, role = self.role.name(),
-                "an answer belongs to another command: it is ignored, and the connection is given up"
+                "a reply belongs to another command: it is ignored, and the connection is closed"
             );
         }
     }

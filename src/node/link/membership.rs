@@ -50,7 +50,7 @@ impl Link {
     }
 
     /// Asks the server which nodes it knows, until it belongs to the cluster: that may become known
-    /// later. Started for each connection; ends with it; nobody awaits it.
+    /// later. Started for each connection; ends with it; no task awaits it.
     pub(super) async fn get_to_know_cluster(self: Arc<Self>) {
         let epoch = self.epoch();
         while self.epoch() == epoch && *self.membership.borrow() != Fitness::Fit {

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - The nth answer that comes goes to the nth request, as with fred. An answer to another request
-//!   is passed to nobody, and the connection is given up. Requests about labels are not counted.
+//!   is passed to no caller, and the connection is given up. Requests about labels are not counted.
 //! - Answers keep their order, however long each one takes.
 
 use std::collections::VecDeque;
@@ -141,7 +141,7 @@ impl Wire {
         let due = (self.clock.now() + after).max(state.last.unwrap_or(self.clock.now()));
         state.last = Some(due);
         state.delayed += 1;
-        // Fails only after the engine has ended, when nobody waits.
+        // Fails only after the engine has ended, when no caller waits.
         let _: Result<_, _> = self.delayed.send((due, number, reply));
     }
 
@@ -171,7 +171,7 @@ impl Wire {
         }
     }
 
-    /// Counts an answer that belongs to another request. All answers under way may be mismatched:
+    /// Counts an answer that belongs to another request. All answers in flight may be mismatched:
     /// the connection is given up.
     fn misplace(&self, state: &mut State, waiter: ReplySender) {
         self.mismatched.count();
@@ -196,8 +196,8 @@ fn send(events: &UnboundedSender<LinkEvent>, event: LinkEvent) {
     let _: Result<_, _> = events.send(event);
 }
 
-/// Delivers delayed answers when they are due. Ends with the connection, or with the engine; nobody
-/// awaits it.
+/// Delivers delayed answers when they are due. Ends with the connection, or with the engine; no
+/// task awaits it.
 async fn carry(wire: Weak<Wire>, mut road: UnboundedReceiver<(Instant, RequestId, Option<Resp>)>) {
     while let Some((due, number, reply)) = road.recv().await {
         sleep(Instant::now().until(due)).await;
