@@ -643,7 +643,7 @@ mod tests {
 
     /// Whoever found the loss may be in a waker that blocks.
     #[test]
-    fn a_lost_hold_whose_tokens_are_not_fired_stays_when_its_line_is_packed() {
+    fn a_lost_hold_with_unfired_tokens_stays_as_its_line_is_packed() {
         let lost = hold(LEASE);
         let ended = hold(LEASE);
         let mut schedule = AlarmSchedule::default();
@@ -706,7 +706,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_that_ran_out_during_a_suspend_are_lost_at_the_first_look() {
+    fn holds_that_ran_out_in_a_suspend_are_lost_at_the_first_look() {
         let holds: Vec<_> = [100, 3_000, 30_000]
             .map(|lease| hold(Duration::from_millis(lease)))
             .into();

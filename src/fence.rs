@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn one_server_gets_the_clock_rounded_down_and_several_get_it_exactly() {
+    fn one_server_gets_the_clock_rounded_down_and_several_exactly() {
         assert_eq!(clock(1_800_000_000_123_456, 1), -1_800_000_000_100_000);
         assert_eq!(clock(1_800_000_000_123_456, 2), 1_800_000_000_123_456);
         let earliest = i64::try_from(EARLIEST).expect("a time");

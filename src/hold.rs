@@ -706,7 +706,7 @@ mod tests {
     }
 
     #[test]
-    fn a_max_hold_as_long_as_the_validity_is_not_the_reason_of_the_loss() {
+    fn a_max_hold_as_long_as_the_validity_is_not_the_loss_reason() {
         let hold = hold(Terms {
             max_hold: Some(LEASE - lease::drift(LEASE)),
             ..watched()

@@ -803,7 +803,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_waiter_has_the_line_ask_and_the_slot_goes_with_the_last() {
+    fn the_first_waiter_starts_the_ask_and_the_last_ends_the_slot() {
         let lines = lines();
         let key = Key::from("k");
         let owner = Owner::new();
@@ -893,7 +893,7 @@ mod tests {
     /// The answer to a release may come after all callers have gone. The pass then ends when the
     /// server answers, and until then there is no time at which the line has something to do.
     #[test]
-    fn a_line_is_not_woken_again_and_again_while_a_pass_has_no_answer() {
+    fn a_line_is_not_woken_repeatedly_while_a_pass_has_no_answer() {
         let (lines, key) = (lines(), Key::from("k"));
         lines.released(
             &key,
@@ -1083,7 +1083,7 @@ mod tests {
 
     /// The caller releases before the line is told the outcome.
     #[test]
-    fn a_lock_that_is_released_at_once_is_handed_over_after_the_outcome() {
+    fn a_lock_released_at_once_is_handed_over_after_the_outcome() {
         let lines = lines();
         let key = Key::from("k");
         let now = Instant::now();

@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_is_taken_from_the_middle_of_the_quickest_round_trip() {
+    fn the_clock_is_from_the_middle_of_the_quickest_round_trip() {
         let mut report = ServerReport::unasked("redis://h".into());
         let us = Duration::from_micros;
         report.learn_trips(&[

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_right_without_an_answer_is_unknown_for_all_promises_that_need_it() {
+    fn a_right_without_an_answer_is_unknown_for_all_that_need_it() {
         let asked = questions(3);
         let rights = asked.not_answered();
         assert_eq!(rights.missing, []);

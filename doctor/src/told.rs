@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn without_info_other_answers_count_or_the_missing_right_is_named() {
+    fn without_info_other_answers_count_or_the_right_is_named() {
         let report = report(&told(Finding::Forbidden("+info"), SETTINGS));
         assert_eq!(report.role, Finding::Known(Role::Master));
         assert_eq!(

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn locking_needs_a_reachable_standalone_master_of_a_recent_version() {
+    fn locking_needs_a_reachable_standalone_recent_master() {
         let of = |change: fn(&mut ServerReport)| of_one(Promise::Locking, change);
         assert_says(
             of(away),
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_is_enough_for_locking_and_a_server_that_is_away_is_reported() {
+    fn a_majority_is_enough_to_lock_and_a_server_away_is_reported() {
         let mut three = servers(3);
         away(&mut three[1]);
         assert_says(
@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_tolerance_does_not_apply_to_one_server_and_two_have_none() {
+    fn fault_tolerance_is_not_for_one_server_and_two_have_none() {
         assert_says(
             verdict(default_options, &servers(1), Promise::FaultTolerance),
             Answer::NotApplicable,
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn exclusion_is_unknown_if_two_addresses_of_one_server_may_go_unnoticed() {
+    fn exclusion_is_unknown_if_a_server_may_have_two_addresses() {
         let mut three = servers(3);
         let missing = MissingRight {
             rule: "+info".to_owned(),
@@ -695,7 +695,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quarantine_makes_up_for_servers_that_forget_and_for_a_single_one_perhaps() {
+    fn a_quarantine_makes_up_for_servers_that_forget_or_perhaps_one() {
         let mut three = servers(3);
         three.iter_mut().for_each(forgetful);
         assert_says(
@@ -719,7 +719,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failover_keeps_locks_only_with_a_quorum_or_perhaps_with_acknowledgements() {
+    fn a_failover_keeps_locks_with_a_quorum_or_perhaps_with_acks() {
         let replicas = |count: u32| {
             move |options: &mut Wanted| options.replicas = Some((count, Duration::from_millis(100)))
         };
@@ -861,7 +861,7 @@ mod tests {
     }
 
     #[test]
-    fn fences_of_a_single_server_that_may_return_with_older_data_depend_on_the_clocks() {
+    fn fences_of_one_server_that_may_lose_data_depend_on_the_clocks() {
         let second = 1_000_000;
         let of = |offset_us, uncertainty, older: fn(&mut ServerReport)| {
             of_one(Promise::Fences, |server| {
@@ -900,7 +900,7 @@ mod tests {
     }
 
     #[test]
-    fn fences_of_several_servers_need_a_memory_and_clocks_within_a_month() {
+    fn fences_of_several_servers_need_memory_and_near_clocks() {
         let mut three = servers(3);
         three.iter_mut().for_each(forgetful);
         assert_says(
@@ -1047,7 +1047,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_of_a_cluster_has_a_replica_that_takes_its_place_in_time() {
+    fn a_clusters_master_has_a_replica_that_takes_its_place_in_time() {
         let of = |change: &dyn Fn(&mut ServerReport, &mut ClusterView)| {
             of_cluster(Promise::FaultTolerance, |master| {
                 let mut view = master.cluster.take().expect("a master of a cluster");

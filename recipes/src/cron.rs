@@ -166,12 +166,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn when_the_job_fails_the_next_machine_does_it_in_the_same_period() {
+    async fn when_the_job_fails_the_next_machine_does_it_in_that_period() {
         assert_each_period(&[(0, true), (3, false), (9, false), (14, false)], 2, 1).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_job_that_fails_everywhere_is_tried_once_by_each_machine_in_each_period() {
+    async fn a_job_that_fails_everywhere_is_tried_once_by_each_per_period() {
         assert_each_period(&[(0, true), (3, true), (14, true)], 3, 0).await;
     }
 

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_worker_leads_and_another_takes_over_when_it_stops_or_loses_contact() {
+    async fn one_worker_leads_and_another_takes_over_when_it_fails() {
         static LEADING: AtomicU32 = AtomicU32::new(0);
         static FENCES: Mutex<Vec<Fence>> = Mutex::new(Vec::new());
 

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn jobs_of_one_customer_run_in_turn_and_those_of_others_at_the_same_time() {
+    async fn jobs_of_one_customer_run_in_turn_and_of_others_at_once() {
         let (server, seen, start) = (Server::new(), Mutex::new(Seen::default()), Instant::now());
         let handle = async |job: Job, _| {
             {

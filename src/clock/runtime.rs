@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn each_host_has_a_time_of_its_own_and_threads_have_the_machines() {
+    fn each_host_has_its_own_time_and_threads_have_the_machines() {
         let runtimes = [paused(), paused()];
         let clocks = [0, 1].map(|at: usize| Clock::of(runtimes[at].handle()));
         let machine = clock::Instant::now();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_without_thread_locals_reads_the_clock_without_a_panic() {
+    fn a_thread_without_thread_locals_reads_the_clock_and_no_panic() {
         thread_local! {
             static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
         }

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_stays_awake_for_answers_but_sleeps_between_rare_questions() {
+    fn the_engine_is_awake_for_answers_but_sleeps_if_asked_rarely() {
         let mut window = PollWindow::new();
         let mut now = Instant::now();
         let stayed = awake(&mut window, &mut now, 1_000, SHORT, LONG);

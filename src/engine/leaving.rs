@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_threads_wait_for_nothing_and_others_for_their_own_work() {
+    fn our_own_threads_wait_for_nothing_and_others_for_their_work() {
         let engine = open_work();
         for name in ["lockhound", "lockhound-alarm"] {
             let ours = Here::of(Some(name));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn main_waits_for_each_locker_that_it_uses_and_forgets_those_that_are_gone() {
+    fn main_waits_for_each_locker_it_uses_and_forgets_those_gone() {
         let main = Here::of(Some("main"));
         let first = open_work();
         for _ in 0..3 {

@@ -447,7 +447,7 @@ mod tests {
         }
 
         #[test]
-        fn a_task_that_is_dropped_with_the_runtime_finds_its_engine_stopped() {
+        fn a_task_dropped_with_the_runtime_finds_its_engine_stopped() {
             struct Asks(Engine, std::sync::mpsc::Sender<bool>);
             impl Drop for Asks {
                 fn drop(&mut self) {

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_are_opened_when_the_engine_ends_and_after_that_at_once() {
+    fn letters_are_opened_when_the_engine_ends_and_then_at_once() {
         let engine = Engine::start(1).expect("a thread");
         let (says, said) = channel();
         let stopping = engine.clone();

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_several_leaves_the_field_once_and_nobody_joins_it_then() {
+    fn the_last_of_several_leaves_the_field_once_and_none_joins_it() {
         let now = Instant::now();
         let first = open(now);
         let second = joins(&first, now).expect("open");
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_joins_after_a_while_or_with_other_terms_or_what_is_in_doubt() {
+    fn none_joins_late_or_with_other_terms_or_what_is_in_doubt() {
         let now = Instant::now();
         let hold = open(now);
         let other = Terms {

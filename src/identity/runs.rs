@@ -268,7 +268,7 @@ mod tests {
 
     /// Each run is left behind by the one before, and begins inside of it or after it.
     #[test]
-    fn long_chains_of_runs_neither_grow_without_need_nor_overflow_the_stack() {
+    fn long_chains_of_runs_neither_grow_nor_overflow_the_stack() {
         let locker = Uuid::nil();
         let keys = keys(&["a"]);
         let mut runs = Runs::default();
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_waker_that_panics_while_the_turns_are_closed_keeps_no_task_asleep() {
+    async fn a_waker_that_panics_as_turns_are_closed_keeps_no_task_asleep() {
         let turns = Arc::<RunTurns>::default();
         let key = Key::from("k");
         let owner = Owner::new();

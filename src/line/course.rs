@@ -891,7 +891,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_becomes_a_hand_over_only_while_nothing_is_under_way() {
+    fn a_release_becomes_a_hand_over_only_if_nothing_is_under_way() {
         let mut tested = Tested::with(&[1, 2]);
         let now = tested.moment.now;
         assert_eq!(
@@ -976,7 +976,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_whose_owner_has_a_lost_hold_is_told_and_the_next_one_comes() {
+    fn a_waiter_whose_owner_lost_a_hold_is_told_and_the_next_comes() {
         let mut tested = Tested::with(&[1, 2]);
         let lost = Plain {
             id: 7,
@@ -1059,7 +1059,7 @@ mod tests {
     }
 
     #[test]
-    fn a_locker_that_has_met_others_asks_the_first_node_alone_and_makes_way() {
+    fn a_locker_that_met_others_asks_one_node_alone_and_makes_way() {
         let mut tested = Tested::with(&[1]);
         tested.moment.lister = None;
         assert!(tested.waits(Some(RECHECK)).is_some());
@@ -1115,7 +1115,7 @@ mod tests {
     }
 
     #[test]
-    fn all_nodes_are_asked_once_others_were_faster_at_the_first_for_too_long() {
+    fn all_nodes_are_asked_if_others_won_at_the_first_for_too_long() {
         let mut tested = Tested::with(&[1]);
         let begun = tested.moment.now;
         tested.asks(Event::Changed, 1);
@@ -1265,7 +1265,7 @@ mod tests {
 
     /// The subscription is waited for no longer than the turn lasts.
     #[test]
-    fn a_line_that_may_have_missed_a_message_listens_before_it_waits() {
+    fn a_line_that_may_have_missed_a_message_listens_before_waiting() {
         let mut tested = Tested::with(&[1]);
         gives_a_turn(&mut tested);
         assert_eq!(tested.on(Event::Changed), tested.listens(MS * 10));
@@ -1282,7 +1282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscription_is_not_waited_for_any_longer_than_a_command_may_take() {
+    fn a_subscription_is_waited_for_no_longer_than_a_command_takes() {
         let mut tested = Tested::with(&[1]);
         tested.asks(Event::Changed, 1);
         let until = tested.moment.now + PATIENCE;
@@ -1323,7 +1323,7 @@ mod tests {
 
     /// Each one's message says nothing by itself: the lock is not free on a majority.
     #[test]
-    fn messages_of_a_majority_since_the_last_ask_are_a_reason_to_ask() {
+    fn a_majoritys_messages_since_the_last_ask_are_a_reason_to_ask() {
         let mut tested = Tested::with(&[1]);
         (tested.moment.majority, tested.moment.lister) = (2, None);
         assert!(tested.waits(Some(RECHECK)).is_some());
@@ -1372,7 +1372,7 @@ mod tests {
     /// A server may execute the two in either order. The others would pass the lock on among
     /// themselves until the re-check.
     #[test]
-    fn a_line_asks_again_after_a_pass_that_was_under_way_when_it_asked() {
+    fn a_line_asks_again_after_a_pass_under_way_when_it_asked() {
         let mut tested = Tested::with(&[1]);
         assert!(tested.waits(Some(RECHECK)).is_some() && tested.line.leave(1).is_some());
         assert!(tested.on(Event::Changed).is_some() && tested.line.take_pass());
@@ -1496,7 +1496,7 @@ mod tests {
 
     /// It was passed between the grant and the outcome, which never comes.
     #[test]
-    fn a_release_that_was_passed_is_sent_though_the_ask_has_no_outcome() {
+    fn a_passed_release_is_sent_though_the_ask_has_no_outcome() {
         let mut tested = Tested::with(&[1, 2]);
         let now = tested.moment.now;
         tested.asks(Event::Changed, 1);
@@ -1527,7 +1527,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_of_a_fair_lock_gets_and_keeps_its_place_behind_a_hold_of_its_locker() {
+    fn a_fair_caller_keeps_its_place_behind_a_hold_of_its_locker() {
         let mut tested = in_queue(&[1]);
         tested.asks(Event::Changed, 1);
         let now = tested.moment.now;
@@ -1551,7 +1551,7 @@ mod tests {
 
     /// The one that is next is called, here or elsewhere.
     #[test]
-    fn a_release_of_a_fair_lock_that_has_called_somebody_is_no_reason_to_ask() {
+    fn a_fair_release_that_has_called_somebody_is_no_reason_to_ask() {
         for (called, came) in [(true, false), (true, true), (false, false)] {
             let mut tested = in_queue(&[2]);
             let now = tested.moment.now;
@@ -1657,7 +1657,7 @@ mod tests {
     });
 
     #[test]
-    fn readers_ask_beside_readers_and_a_writer_asks_behind_them_now_and_then() {
+    fn readers_ask_beside_readers_and_a_writer_now_and_then_behind() {
         let (mut line, mut moment) = among(&[true, true, false]);
         assert_eq!(asks(line.on(Event::Changed, &moment).as_ref()), Some(1));
         for reader in [1, 2] {
@@ -1691,7 +1691,7 @@ mod tests {
 
     /// The ask may leave the hint after that.
     #[test]
-    fn a_hint_is_withdrawn_once_nobody_waits_and_nothing_is_asked_for() {
+    fn a_hint_is_withdrawn_once_none_waits_and_nothing_is_asked_for() {
         let (mut line, moment) = among(&[false, true]);
         assert_eq!(asks(line.on(Event::Changed, &moment).as_ref()), Some(1));
         assert!(line.leave(1).is_some() && line.has_spare_hint());
@@ -1715,7 +1715,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_of_a_writer_that_begins_to_listen_and_leaves_is_withdrawn() {
+    fn a_hint_of_a_writer_that_listens_and_leaves_is_withdrawn() {
         let (mut line, moment) = among(&[false]);
         assert_eq!(asks(line.on(Event::Changed, &moment).as_ref()), Some(1));
         assert!(line.on(HELD_BY_OTHERS, &moment).is_some());

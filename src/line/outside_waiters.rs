@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_that_nobody_takes_are_offered_less_often_and_last_longer() {
+    fn turns_that_none_takes_are_offered_less_often_and_last_longer() {
         let mut now = Instant::now();
         let mut others = OutsideWaiters::new(now);
         assert_eq!(others.offer(now), Some(SHORT), "unknown yet");
@@ -250,7 +250,7 @@ mod tests {
 
     /// Each locker of the list counts for as much as each client outside of it.
     #[test]
-    fn clients_outside_of_the_list_have_as_many_turns_as_its_lockers() {
+    fn clients_outside_of_the_list_get_as_many_turns_as_its_lockers() {
         for (listed, clients, every) in [
             (1, 1, 1),
             (2, 1, 2),

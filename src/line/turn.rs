@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_handed_over_more_often_if_its_last_release_reached_nobody_else() {
+    fn a_lock_is_handed_over_more_often_if_a_release_met_no_other() {
         let mut turn = Turn::default();
         let none = Duration::ZERO;
         let ms = Duration::from_millis(1);

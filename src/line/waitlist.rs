@@ -202,7 +202,7 @@ mod tests {
 
     /// The pass was sent before the locker was put into the list again.
     #[test]
-    fn a_pass_that_was_overtaken_is_followed_by_another_once_nobody_waits() {
+    fn an_overtaken_pass_is_followed_by_another_once_none_waits() {
         for nobody_waits in [false, true] {
             let mut listed = entered();
             assert!(listed.begin_pass());

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_the_list_goes_at_once_and_the_others_check_one_after_the_other() {
+    fn the_first_of_the_list_goes_at_once_and_others_check_in_turn() {
         let now = Instant::now();
         for (place, due) in [(0, 0), (1, 62), (2, 64), (50, 160), (10_000, 200)] {
             let mut state = listed(place, now);
@@ -473,7 +473,7 @@ mod tests {
 
     /// A wake-up during the attempt is more recent than the place in its answer.
     #[test]
-    fn a_wake_up_during_an_attempt_outweighs_the_place_in_its_answer() {
+    fn a_wake_up_in_an_attempt_outweighs_the_place_in_its_answer() {
         let now = Instant::now();
         let mut state = WakeState::default();
         state.begin(now);
@@ -678,7 +678,7 @@ mod tests {
 
     /// Each database of a server has locks of its own, and they all share its channels.
     #[test]
-    fn messages_after_which_the_same_hold_is_there_are_heeded_ever_less_often() {
+    fn messages_that_leave_the_same_hold_are_heeded_ever_less_often() {
         let mut now = Instant::now();
         let lease = 30_000 * MS;
         let end = now + lease;

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_takes_out_the_chosen_waiters_and_leaves_the_others_in_order() {
+    fn a_drain_takes_the_chosen_waiters_and_leaves_others_in_order() {
         let lines = lines();
         let key = Key::from("k");
         let now = Instant::now();

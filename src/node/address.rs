@@ -707,7 +707,7 @@ mod tests {
     }
 
     #[test]
-    fn no_part_of_a_mistyped_address_that_may_be_a_password_is_shown() {
+    fn no_part_of_a_mistyped_address_that_may_be_a_password_shows() {
         let mut random = fastrand::Rng::with_seed(0x5eed);
         let mut refused = 0;
         while refused < 10_000 {

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_master_is_named_by_most_of_all_or_of_those_that_answer() {
+    fn first_master_is_named_by_most_of_all_or_of_those_that_answer() {
         let now = Instant::now();
         // A stale Sentinel that is heard first decides nothing.
         for order in [["s0", "s1", "s2"], ["s1", "s0", "s2"], ["s1", "s2", "s0"]] {
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn sentinels_that_were_set_up_again_are_believed_after_a_few_seconds() {
+    fn sentinels_that_were_set_up_again_are_believed_after_seconds() {
         let now = Instant::now();
         let naming = three();
         ["s0", "s1", "s2"]
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn sentinels_that_count_again_from_zero_with_the_same_master_are_followed_at_once() {
+    fn sentinels_that_count_again_with_the_same_master_are_followed() {
         let now = Instant::now();
         let naming = three();
         ["s0", "s1", "s2"]
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_was_told_and_leads_nowhere_counts_for_nothing() {
+    fn an_address_that_was_told_and_leads_nowhere_does_not_count() {
         let now = Instant::now();
         let naming = Naming::default();
         naming.add(place("s0"), true);

@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn a_right_that_is_missing_is_found_among_the_answers_of_a_shared_script() {
+    fn a_missing_right_is_found_among_answers_of_a_shared_script() {
         let answers = |items: Vec<Reply>| Outcome::Done(Reply::Array(items));
         let noperm = "NOPERM this user has no permissions to run the 'eval' command";
         assert_eq!(forbidden(&error(noperm)), Some(noperm));

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheme_that_is_not_supported_says_what_to_write_or_what_it_would_be() {
+    fn an_unsupported_scheme_says_what_to_write_or_what_it_would_be() {
         for (scheme, words) in [
             ("redis+ssl", "is written rediss://"),
             ("valkey-tls", "is written valkeys://"),

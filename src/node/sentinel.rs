@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_names_sentinels_the_master_and_the_credentials_of_both() {
+    fn an_address_names_sentinels_the_master_and_both_credentials() {
         let text = "redis-sentinel://ann:secret@h/3?sentinelServiceName=locks&node=b:7&node=[::1]:8\
                     &sentinelPassword=hush";
         let address = parse(text);

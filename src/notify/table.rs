@@ -361,7 +361,7 @@ mod tests {
 
     /// The locker whose release it was would wait for a client to take the lock, and none would.
     #[test]
-    fn a_channel_without_listeners_goes_at_the_message_of_another_locker() {
+    fn a_channel_without_listeners_goes_at_another_lockers_message() {
         let mut table = Table::new(1);
         let start = Instant::now();
         let x = key("x");
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_that_is_used_again_while_it_is_unsubscribed_is_subscribed_after_that() {
+    fn a_channel_used_while_it_is_unsubscribed_is_subscribed_after() {
         let mut table = Table::new(1);
         let start = Instant::now();
         let x = key("x");

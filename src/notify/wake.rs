@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_locker_is_woken_by_its_name_once_a_majority_has_confirmed_its_channel() {
+    fn a_locker_is_woken_by_name_once_a_majority_has_its_channel() {
         let wake = WakeChannel::of(&"locker".into(), 3);
         assert!(
             (0..3).all(|node| wake.ask(node).is_none()),

@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_is_shut_has_no_vote_but_keeps_the_locks_that_it_has() {
+    async fn a_server_that_is_shut_has_no_vote_but_keeps_its_locks() {
         let (nodes, eligibility) = seen([None, Some(SECOND), None]);
         let look = |ask| eligibility.look(1, &nodes[1], Lane::Grants, ask);
         assert!(matches!(look(Ask::Vote), Err(Missing::Unfit(_))));
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_has_waited_is_looked_at_once_more_if_too_few_vote() {
+    async fn a_server_that_waited_is_looked_at_once_more_if_too_few_vote() {
         let waits = Some(SECOND);
         let waited = Some(QUARANTINE * 2);
         let known =

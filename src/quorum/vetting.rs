@@ -600,7 +600,7 @@ mod tests {
         }
 
         #[tokio::test(start_paused = true)]
-        async fn a_server_is_opened_when_the_longest_lease_of_the_others_is_over() {
+        async fn a_server_is_opened_when_the_others_longest_lease_is_over() {
             let test = TestQuorum::voting().await;
             test.forgets(0, Duration::from_secs(1)).await;
             assert!(!look(&test, 0).await);
@@ -632,7 +632,7 @@ mod tests {
 
         /// Of three servers one is silent, and another one has forgotten.
         #[tokio::test(start_paused = true)]
-        async fn a_server_that_cannot_ask_enough_others_waits_for_one_more_lease() {
+        async fn a_server_that_cannot_ask_enough_others_waits_one_more_lease() {
             let test = TestQuorum::voting().await;
             test.servers[2].stop();
             test.forgets(0, Duration::ZERO).await;
@@ -671,7 +671,7 @@ mod tests {
 
         /// It decides to, and then another one names more servers.
         #[tokio::test(start_paused = true)]
-        async fn an_opening_for_fewer_servers_than_somebody_names_does_nothing() {
+        async fn opening_for_fewer_servers_than_somebody_names_does_nothing() {
             let test = TestQuorum::begun().await;
             let alone = Eligibility::new(&test.nodes[..1], QUARANTINE, Duration::ZERO);
             test.servers[0].flush();

@@ -210,7 +210,7 @@ mod tests {
 
     /// By the time of the answer, the address leads to another server.
     #[tokio::test(start_paused = true)]
-    async fn an_answer_from_a_server_that_the_address_no_longer_leads_to_does_not_count() {
+    async fn an_answer_from_a_server_the_address_has_left_does_not_count() {
         let test = TestQuorum::new();
         test.look().await;
         assert!(matches!(

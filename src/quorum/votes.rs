@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn three_refusals_of_five_decide_and_the_third_lease_to_run_out_counts() {
+    fn three_refusals_of_five_decide_by_the_third_lease_to_run_out() {
         let verdict = votes(5, [held(30), failed(), held(10), failed(), held(20)]).verdict();
         assert!(
             matches!(verdict, Some(Acquired::Held { ttl: Some(ttl), .. }) if ttl.as_millis() == 30),

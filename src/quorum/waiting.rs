@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_locker_stands_in_no_list_that_was_refused_and_without_rights_in_none() {
+    async fn a_locker_is_in_no_refused_list_and_without_rights_in_none() {
         let settings = Options::default().validate(1).expect("valid");
         let quorum = Quorum::new(
             vec![Node::of_nobody(&settings)],

@@ -229,7 +229,7 @@ mod tests {
 
     /// The line is behind a mutex, which another thread may have held when the process was forked.
     #[tokio::test]
-    async fn a_caller_that_gives_up_leaves_the_line_except_in_a_forked_process() {
+    async fn a_caller_that_gives_up_leaves_the_line_except_in_a_fork() {
         for (session, stays) in [(Session::over_nobody(), false), (Session::forked(), true)] {
             let key = Key::from("k");
             let id = session.lines.next_id();

@@ -180,7 +180,7 @@ mod tests {
     use crate::owner::Owner;
 
     #[tokio::test]
-    async fn a_hold_that_is_in_doubt_or_kept_or_on_several_servers_is_not_handed_over() {
+    async fn a_hold_in_doubt_kept_or_on_several_servers_is_not_handed_on() {
         let session = Session::over_nobody();
         let several = Session::over_nobodies(3);
         let terms = Terms {

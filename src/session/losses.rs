@@ -149,7 +149,7 @@ mod tests {
 
     /// Only a bug of this crate can make it panic.
     #[tokio::test]
-    async fn after_a_panic_of_the_watchdog_every_token_fires_and_nothing_is_granted() {
+    async fn after_a_watchdog_panic_all_tokens_fire_and_no_grant_is_given() {
         let (session, mut losses) = session();
         let owner = Owner::new();
         let hold = hold(&session, owner.clone());

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_starts_with_the_first_failure_and_ends_with_an_answer() {
+    fn the_clock_starts_at_the_first_failure_and_ends_at_an_answer() {
         let outage = outage(SECOND * 10);
         let now = Instant::now();
         assert_eq!(outage.report(now), None);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_has_a_command_timeout_of_its_own_but_no_more_than_the_tolerance() {
+    fn a_call_has_its_own_command_timeout_within_the_tolerance() {
         let now = Instant::now();
         for (tolerance, patience) in [
             (SECOND * 60, SECOND * 3),

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn others_are_known_to_wait_where_a_release_told_them_or_woke_them() {
+    async fn others_are_known_to_wait_where_a_release_told_or_woke_them() {
         let session = Session::over_nobody();
         let now = Instant::now();
         let terms = Terms {

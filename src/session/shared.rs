@@ -222,7 +222,7 @@ mod tests {
         }
 
         #[test]
-        fn a_handle_that_outlives_the_runtime_is_dropped_without_a_panic() {
+        fn a_handle_that_outlives_the_runtime_drops_without_a_panic() {
             let runtime = Builder::new_current_thread()
                 .enable_time()
                 .start_paused(true)

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn an_undo_of_what_may_yet_be_executed_is_sent_once_more_after_its_first_answer() {
+    fn an_undo_of_what_may_yet_run_is_resent_after_its_first_answer() {
         let (mut node, now) = sent(Doubt::MayCome, 1);
         node.unanswered(0, now);
         let late = now + HOUR;
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_server_is_sent_one_at_a_time_and_all_once_it_answers() {
+    fn a_silent_server_is_sent_one_at_a_time_and_all_once_it_speaks() {
         let (mut node, now) = sent(Doubt::MayCome, 3);
         for number in 0..3 {
             node.unanswered(number, now);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_for_a_silent_server_double_up_to_half_a_command_timeout() {
+    fn pauses_for_a_silent_server_double_to_half_a_command_timeout() {
         let (mut node, mut now) = sent(Doubt::MayCome, 1);
         let mut pauses = Vec::new();
         for _ in 0..7 {
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn an_undo_whose_time_is_over_is_still_sent_to_a_server_that_answers() {
+    fn an_undo_whose_time_is_over_is_sent_to_a_server_that_answers() {
         let (mut node, now) = sent(Doubt::Granted, 2);
         node.unanswered(0, now);
         node.answered(1, now);

@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn executed_undos_are_counted_and_unanswered_ones_are_sent_again() {
+    async fn executed_undos_are_counted_and_unanswered_ones_sent_again() {
         let book = book(1);
         let now = Instant::now();
         let mut list = List::new(LEASE);
@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lock_is_gone_as_expected_only_after_a_release_that_may_have_deleted_it() {
+    async fn a_lock_is_gone_as_expected_only_if_a_release_may_explain_it() {
         let book = book(1);
         let gone = || Outcome::Done(ReleaseAnswer::Gone);
         for (executed, valid, answers, expected) in [
@@ -691,7 +691,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_an_attempt_may_have_taken_is_undone_unless_it_was_settled() {
+    async fn what_an_attempt_may_have_taken_is_undone_unless_settled() {
         let book = book(3);
         let claims: Arc<[Claim]> = [claim(), claim()].into();
         let unsettled = || Unsettled::new(&book, &claims, LEASE);

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_renewal_without_an_answer_is_tried_again_until_the_tick_is_over() {
+    async fn an_unanswered_renewal_is_tried_again_until_the_tick_is_over() {
         let (took, stats) = in_vain(Arc::new([hold(1)])).await;
         assert!(
             took >= Duration::from_millis(300) && stats.renewal_batches.count > 1,

@@ -416,7 +416,7 @@ mod tests {
 
     /// The timers stood still meanwhile, so none of them reports that anything is due.
     #[tokio::test]
-    async fn holds_that_ran_out_during_a_suspend_are_lost_at_the_first_sweep() {
+    async fn holds_that_ran_out_in_a_suspend_are_lost_at_the_first_sweep() {
         let settings = Options::default().validate(1).expect("valid");
         let mut wheel = Wheel::new(&settings, Arc::new(Counters::new()));
         let short = Terms {
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_would_stay_for_long_is_forgotten_at_the_release() {
+    fn an_entry_that_would_stay_long_is_forgotten_at_the_release() {
         let watchdog = watchdog();
         let minute = Duration::from_secs(60);
         let more = minute + Duration::from_millis(1);

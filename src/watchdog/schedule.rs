@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_tidied_if_there_are_over_three_times_as_many_as_entries_plus_a_thousand() {
+    fn places_are_tidied_above_thrice_the_entries_plus_a_thousand() {
         let (mut schedule, at) = empty();
         (0..1_302)
             .for_each(|n| schedule.put(at + STEP * u32::from(n >= 1_000), Until::End, place(n)));

@@ -862,7 +862,7 @@ mod tests {
     }
 
     #[test]
-    fn a_due_tick_is_not_extra_and_extra_ticks_are_a_tenth_of_the_lease_apart() {
+    fn a_due_tick_is_not_extra_and_extra_ones_are_a_tenth_apart() {
         let mut wheel = wheel();
         let hold = hold(TERMS, &[0], 1);
         wheel.carry_out(vec![WatchOrder::Watch(Arc::downgrade(&hold))]);
@@ -963,7 +963,7 @@ mod tests {
     }
 
     #[test]
-    fn sequential_numbers_get_neighbouring_places_and_differ_in_the_seven_highest_bits() {
+    fn sequential_numbers_are_neighbours_and_differ_in_the_top_bits() {
         let hash = |number| {
             let mut hasher = Sequential::default();
             hasher.write_u64(number);

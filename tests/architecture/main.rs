@@ -357,6 +357,26 @@ fn each_target_of_tests_is_a_directory() {
     }
 }
 
+/// A longer name says what its module and its assertions say.
+#[test]
+fn names_of_functions_have_at_most_60_characters() {
+    let mut long = Vec::new();
+    for path in written() {
+        if path.extension().is_none_or(|extension| extension != "rs") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("UTF-8");
+        for behind in text.split("fn ").skip(1) {
+            let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            let name = behind.split(|c| !is_name(c)).next().unwrap_or_default();
+            if name.len() > 60 {
+                long.push(format!("{}: {name}", path.display()));
+            }
+        }
+    }
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
 /// Who reads these has little time.
 #[test]
 fn what_strangers_read_first_is_short() {

@@ -647,7 +647,7 @@ pub async fn readers_and_writers_are_woken_by_releases(on: Deployment) {
     on.is_free_everywhere(&key).await;
 }
 
-pub async fn readers_and_writers_outlive_their_lease_and_are_told_of_a_loss(on: Deployment) {
+pub async fn readers_and_writers_outlive_their_lease_and_learn_of_a_loss(on: Deployment) {
     let Some(([one, two], key)) = read_write(&on, SHORT).await else {
         return;
     };
@@ -984,7 +984,7 @@ macro_rules! with_every_behaviour {
             a_dropped_guard_releases
             readers_are_inside_together_and_a_writer_alone
             readers_and_writers_are_woken_by_releases
-            readers_and_writers_outlive_their_lease_and_are_told_of_a_loss
+            readers_and_writers_outlive_their_lease_and_learn_of_a_loss
             a_leader_leads_alone_and_observers_see_it
             a_leader_outlives_its_lease_and_leads_again_after_a_loss
             fair_callers_are_served_in_the_order_in_which_they_came

@@ -19,7 +19,7 @@ fn keys_of(cluster: &Cluster, master: usize) -> impl Iterator<Item = String> {
 }
 
 #[tokio::test]
-async fn locks_of_all_masters_exclude_are_renewed_and_wake_their_waiters() {
+async fn locks_of_all_masters_exclude_are_renewed_and_wake_waiters() {
     let cluster = Cluster::start(3);
     let lease = ms(1_500);
     let (one, two) = (
@@ -481,7 +481,7 @@ async fn a_slot_that_moves_away_and_back_still_wakes_its_waiters() {
 
 /// By default one master that is gone without a replica makes all others refuse every command.
 #[tokio::test]
-async fn a_cluster_that_is_down_is_asked_rarely_and_its_holds_are_renewed_when_it_is_back() {
+async fn a_down_cluster_is_asked_rarely_and_back_it_renews_its_holds() {
     let cluster = Cluster::start(3);
     let lease = ms(20_000);
     let locks = cluster.builder(lease).connect().await.unwrap();

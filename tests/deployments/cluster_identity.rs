@@ -166,7 +166,7 @@ async fn a_foreign_node_at_a_dead_nodes_address_is_never_used() {
 /// The client library may send a script that it has in its queue on the next connection, before it
 /// is known whose server that is. Its answer does not count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_call_that_waits_for_a_dead_node_is_answered_by_a_foreign_one() {
+async fn no_call_waiting_for_a_dead_node_is_answered_by_a_foreign_one() {
     let (ours, mut foreign) = (
         Cluster::start_with(3, 0, &APART),
         Cluster::start_with(3, 0, &APART),

@@ -428,7 +428,7 @@ async fn the_report_has_an_entry_for_each_master_of_a_cluster() {
 }
 
 #[tokio::test]
-async fn a_right_missing_on_one_master_of_a_cluster_is_the_only_one_reported() {
+async fn a_right_missing_on_one_master_of_a_cluster_is_reported_alone() {
     let cluster = Cluster::start(3);
     let rules = documented_in(&["Always", "One server", "A cluster", "Optional"]);
     let of_cluster = documented_in(&["A cluster"]);
@@ -693,7 +693,7 @@ async fn a_server_that_remembers_votes_with_the_rights_it_needs() {
 
 /// A right that is missing for a list breaks no promise: without lists all waiters are notified.
 #[tokio::test]
-async fn a_right_missing_for_waiting_lists_is_reported_and_breaks_no_promise() {
+async fn a_right_missing_for_lists_is_reported_and_breaks_no_promise() {
     let (server, rules) = (Server::start(), documented());
     let all = || rules.iter().map(|(rule, _)| *rule);
     permit(&server, all());
@@ -747,7 +747,7 @@ async fn the_right_to_wait_is_needed_with_replicas() {
 
 /// The user has the rights of the guide's first list only.
 #[tokio::test]
-async fn what_a_restricted_user_may_not_ask_is_unknown_and_names_the_missing_right() {
+async fn what_a_user_may_not_ask_is_unknown_naming_the_missing_right() {
     let server = Server::start();
     permit(&server, rights::of("Always"));
     let locks = Locker::connect(as_app(&server)).await.unwrap();
@@ -907,7 +907,7 @@ async fn servers_that_are_down_or_frozen_are_entries_of_the_report() {
 }
 
 #[tokio::test]
-async fn a_server_that_stops_answering_is_reported_with_what_was_known_by_then() {
+async fn a_server_gone_silent_is_reported_with_what_was_known_by_then() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(10_000))

@@ -69,7 +69,7 @@ async fn a_name_that_does_not_resolve_is_named_in_the_error() {
 /// Open connections are dead from the beginning on, and those that are made meanwhile too, as
 /// behind a firewall that has lost its state.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_network_that_swallows_everything_for_a_second_costs_no_lock() {
+async fn a_network_that_swallows_all_for_a_second_costs_no_lock() {
     let server = Server::start();
     let way = Proxy::start(server.port());
     let lease = ms(3_000);

@@ -306,7 +306,7 @@ async fn every_granted_lock_survives_fifty_failovers_to_the_replica() {
 
 /// The same without acknowledgement: the lock is lost, and its holder learns of it.
 #[tokio::test]
-async fn without_acknowledgement_a_failover_may_lose_a_lock_and_its_holder_learns_of_it() {
+async fn an_unacknowledged_lock_may_be_lost_and_its_holder_is_told() {
     let (server, key) = (Server::start(), key());
     let between = Proxy::start(server.port());
     let replica = Server::start_with(&["--replicaof", "127.0.0.1", &between.port().to_string()]);
@@ -556,7 +556,7 @@ async fn quorum(count: usize, lease: Duration) -> (Vec<(Server, Server)>, Locker
 }
 
 #[tokio::test]
-async fn over_several_servers_a_vote_counts_once_its_replicas_acknowledge() {
+async fn over_several_servers_a_vote_counts_once_replicas_acknowledge() {
     let (pairs, builder) = quorum(3, ms(10_000)).await;
     let (locks, key) = (
         builder.replica_acks(1, ms(600)).connect().await.unwrap(),
@@ -699,7 +699,7 @@ async fn connect_reports_a_user_without_the_right_to_wait() {
 /// The limit of WAIT when clocks differ: the replica compares its own clock with the end of a lease
 /// by its master's.
 #[tokio::test]
-async fn a_replica_whose_clock_is_ahead_frees_a_lock_early_that_it_acknowledged() {
+async fn a_replica_whose_clock_is_ahead_frees_an_acked_lock_early() {
     let master = Server::start();
     let of = ["--replicaof", "127.0.0.1", &master.port().to_string()];
     let Some(replica) = Server::start_with_clock(5_000, &of) else {

@@ -16,23 +16,23 @@ use lockhound::{Error, HoldState, Locker, Loss};
 /// The Sentinels first promote the replica and then announce it. What the old master grants in
 /// between is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_ordered_failover_under_load_keeps_what_was_replicated_and_wakes_the_waiters() {
+async fn an_ordered_failover_keeps_what_was_replicated_and_wakes() {
     println!("{}", under_load(Failover::Ordered, ms(2_000)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_the_master_was_killed_lockers_follow_the_new_one_under_load() {
+async fn after_the_master_was_killed_lockers_follow_the_new_one() {
     println!("{}", under_load(Failover::Killed, ms(2_000)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lockers_follow_the_new_master_under_load_and_ignore_the_frozen_one_when_it_goes_on() {
+async fn lockers_follow_the_new_master_and_ignore_the_thawed_old_one() {
     println!("{}", under_load(Failover::Stopped, ms(4_000)).await);
 }
 
 /// In these records the failover lasts from 100 to 200.
 #[test]
-fn the_record_check_accepts_only_overlaps_that_a_failover_explains() {
+fn the_record_check_accepts_only_overlaps_a_failover_explains() {
     let judged = |visits: [(u64, u64, u64); 2]| {
         let visit = |(fence, entered, left): (u64, u64, u64)| {
             let (key, who) = ("k".to_owned(), fence.to_string());
@@ -64,8 +64,7 @@ fn the_record_check_accepts_only_overlaps_that_a_failover_explains() {
 /// The replica has one lock and misses two, one of which has to be acknowledged. The Sentinels are
 /// frozen while the replica is promoted, so that the holders learn nothing.
 #[tokio::test]
-async fn an_unreplicated_lock_may_have_two_holders_until_the_next_renewal_and_an_acknowledged_one_never()
- {
+async fn only_unreplicated_locks_may_have_two_holders_until_renewed() {
     let group = Sentinels::start();
     // The lease is longer than the Sentinels take to notice.
     let lease = ms(15_000);
@@ -223,7 +222,7 @@ async fn a_deposed_master_that_comes_back_is_not_asked() {
 /// The operating system accepts connections for a frozen server. A locker that was connecting to it
 /// when it was deposed is connected when it goes on.
 #[tokio::test]
-async fn nothing_is_sent_to_a_master_that_was_deposed_while_the_locker_connected() {
+async fn nothing_is_sent_to_a_master_deposed_while_connecting() {
     let group = Sentinels::start();
     // The Sentinels notice later than the locker, which goes on connecting for longer than they
     // take.
@@ -289,7 +288,7 @@ fn permit(server: &Server, user: &str, rules: &[&str]) {
 }
 
 #[tokio::test]
-async fn the_documented_rights_suffice_for_the_sentinels_and_the_master() {
+async fn the_documented_rights_suffice_for_sentinels_and_master() {
     let group = Sentinels::start();
     let (of_lock, watching) = (rights::of("Always"), rights::of("Sentinels"));
     assert!(
@@ -375,7 +374,7 @@ async fn errors_about_sentinel_addresses_say_what_is_wrong() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connect_and_lock_wait_for_sentinels_and_a_master_that_start_later() {
+async fn connect_and_lock_wait_for_sentinels_and_master_to_start() {
     let group = Sentinels::start();
     let builder = || group.builder(ms(60_000)).connect_timeout(ms(60_000));
     let (patient, hasty, lazy) = (builder(), builder().connect_timeout(ms(300)), builder());

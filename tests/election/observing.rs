@@ -75,7 +75,7 @@ async fn a_change_between_two_calls_is_not_missed() {
 }
 
 #[tokio::test]
-async fn several_observers_of_a_locker_and_its_waiters_hear_the_same_channel() {
+async fn observers_of_a_locker_and_its_waiters_hear_the_same_channel() {
     let (server, key) = (Server::start(), key());
     let [here, there] = [
         locker_with(&server, LONG).await,

@@ -179,7 +179,7 @@ async fn dropping_unlock_drops_no_release() {
 }
 
 #[tokio::test]
-async fn a_lock_dropped_while_the_server_is_stopped_leaves_nothing_once_it_is_back() {
+async fn a_lock_dropped_while_the_server_is_stopped_leaves_nothing() {
     let server = Server::start();
     let locks = builder(&server.url(), ms(5_000)).connect().await.unwrap();
     for stopped_for in [50, 700, 1_600] {
@@ -388,7 +388,7 @@ async fn a_silent_subscriber_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_silent_connection_of_renewals_is_given_up_before_a_lock_is_lost() {
+async fn a_silent_renewal_connection_is_left_before_a_lock_is_lost() {
     let (server, key) = (Server::start(), key());
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();

@@ -141,7 +141,7 @@ fn lasts(error: &Error) -> Duration {
 
 /// A program that retries after each error must not spin during an outage.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_in_a_long_outage_does_not_fail_before_a_command_timeout_is_over() {
+async fn a_call_in_a_long_outage_fails_only_after_a_command_timeout() {
     let timeout = ms(800);
     let server = Server::start();
     let locks = builder(&server.url(), ms(3_000))

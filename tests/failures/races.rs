@@ -188,7 +188,7 @@ async fn a_late_renewal_does_not_shorten_min_hold() {
 /// The old guard reports the loss for as long as it lives, keeps its owner out, and never affects
 /// another's hold.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_lost_its_lock_may_lock_again_once_the_old_guard_is_gone() {
+async fn a_task_that_lost_its_lock_may_relock_once_its_guard_is_gone() {
     let server = Server::start();
     let (here, elsewhere) = (
         locker_with(&server, ms(10_000)).await,
@@ -402,7 +402,7 @@ async fn a_long_hold_after_5_000_short_ones_is_renewed_once_a_period() {
 /// The server executes the acquires when it is back, for callers that have got an error or have
 /// gone. What they take is undone at once, and not only after the lease of ten seconds.
 #[tokio::test(flavor = "multi_thread")]
-async fn late_grants_of_a_frozen_server_block_others_only_until_they_are_undone() {
+async fn late_grants_of_a_frozen_server_block_others_until_undone() {
     let server = Server::start();
     let lease = ms(10_000);
     let here = builder(&server.url(), lease)

@@ -227,7 +227,7 @@ async fn a_changed_password_is_ridden_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_memory_lock_is_an_error_while_unlock_and_renewals_succeed() {
+async fn without_memory_lock_fails_while_unlock_and_renewals_succeed() {
     let server = Server::start();
     let full = || server.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     let free = || server.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);

@@ -29,7 +29,7 @@ async fn calls_that_are_dropped_at_each_poll_leave_nothing() {
 }
 
 #[tokio::test]
-async fn a_caller_that_gives_up_leaves_at_once_and_the_others_keep_their_order() {
+async fn a_caller_that_gives_up_leaves_at_once_and_the_order_is_kept() {
     let (server, key) = (Server::start(), key());
     let [here, there] = [locker(&server).await, locker(&server).await];
     let held = here.fair(&*key).lock().await.unwrap();

@@ -7,7 +7,7 @@ use crate::common::{Server, builder, eventually, key, locker, locker_with, ms, s
 use crate::{SOON, granted, placed, queue, timeouts, wait_for};
 
 #[tokio::test]
-async fn callers_of_several_processes_are_served_in_the_order_in_which_they_came() {
+async fn callers_of_several_processes_are_served_in_order_of_arrival() {
     let (server, key) = (Server::start(), key());
     let mut lockers = Vec::new();
     for _ in 0..3 {
@@ -142,7 +142,7 @@ async fn one_that_is_next_and_does_not_come_is_passed_after_two_looks() {
 
 /// A bug: each of its callers was waited for in its turn.
 #[tokio::test]
-async fn a_process_that_was_killed_is_passed_once_with_all_its_callers() {
+async fn a_killed_process_is_passed_once_with_all_its_callers() {
     let (server, key) = (Server::start(), key());
     let locks = locker_with(&server, ms(3_000)).await;
     let held = locks.fair(&*key).lock().await.unwrap();
@@ -190,7 +190,7 @@ async fn one_that_is_next_has_its_time_after_an_outage() {
 }
 
 #[tokio::test]
-async fn a_caller_keeps_its_place_in_an_outage_for_longer_than_a_lease() {
+async fn a_caller_keeps_its_place_in_an_outage_longer_than_a_lease() {
     let (server, key) = (Server::start(), key());
     let lease = ms(1_500);
     let proxy = Proxy::start(server.port());
@@ -243,7 +243,7 @@ async fn a_caller_keeps_its_place_for_longer_than_a_lease() {
 }
 
 #[tokio::test]
-async fn a_crashed_holder_is_followed_by_the_next_one_when_its_lease_is_over() {
+async fn a_crashed_holder_is_followed_by_the_next_after_its_lease() {
     let (server, key) = (Server::start(), key());
     let [here, there] = [locker(&server).await, locker(&server).await];
     let forgotten = here.fair(&*key).fixed_lease(ms(1_000));
@@ -318,7 +318,7 @@ async fn force_unlock_calls_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_lock_that_is_kept_for_its_min_hold_goes_to_the_next_one_after_that() {
+async fn a_lock_kept_for_its_min_hold_goes_to_the_next_one_after_that() {
     let (server, key) = (Server::start(), key());
     let locks = builder(&server.url(), ms(3_000)).connect().await.unwrap();
     let kept = locks.fair(&*key).min_hold(ms(1_000));

@@ -595,7 +595,7 @@ thread_local! {
 
 /// Each release hands the lock over to the next caller, whose waker runs it at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_of_callers_that_their_wakers_run_does_not_run_on_one_stack() {
+async fn a_line_of_callers_run_by_their_wakers_is_not_on_one_stack() {
     const CALLERS: usize = 200;
     let (server, name) = (Server::start(), key());
     let locks = locker(&server).await;

@@ -121,7 +121,7 @@ fn histories_of_a_broken_lock_are_not_explained() {
 }
 
 #[test]
-fn only_a_re_entrant_lock_is_re_entered_and_only_up_to_its_bound() {
+fn only_a_re_entrant_lock_is_re_entered_and_only_to_its_bound() {
     let nested = [
         ("a", lock(1), 1, 2),
         ("a", lock(1), 3, 4),

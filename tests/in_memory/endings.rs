@@ -332,7 +332,7 @@ async fn a_caller_that_is_gone_releases_no_guard_of_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_whose_grant_was_taken_back_waits_on_until_its_time_is_over() {
+async fn a_caller_whose_grant_was_taken_back_waits_for_all_its_time() {
     let ((server, locks), name) = (one().await, key());
     let other = over(std::slice::from_ref(&server), ms(10_000))
         .connect()
@@ -415,7 +415,7 @@ async fn waiters_of_one_owner_enter_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_comes_late_in_an_outage_has_a_command_timeout_of_its_own() {
+async fn a_call_late_in_an_outage_has_a_command_timeout_of_its_own() {
     let server = Server::new();
     let builder = over(std::slice::from_ref(&server), ms(10_000)).outage_tolerance(ms(1_000));
     let (locks, name) = (builder.connect().await.unwrap(), key());
@@ -440,7 +440,7 @@ async fn a_call_that_comes_late_in_an_outage_has_a_command_timeout_of_its_own() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_for_several_locks_begins_again_if_the_first_was_lost_meanwhile() {
+async fn waiting_for_several_locks_restarts_if_the_first_was_lost() {
     let ((server, locks), [one, two]) = (one().await, {
         let (a, b) = (key(), key());
         if a < b { [a, b] } else { [b, a] }

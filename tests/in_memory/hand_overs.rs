@@ -54,7 +54,7 @@ async fn nothing_is_left(server: &Server, locks: &Locker, name: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_caller_has_the_lock_a_round_trip_after_it_was_released() {
+async fn the_next_caller_has_the_lock_a_round_trip_after_its_release() {
     let ((server, locks, _), name) = (far().await, key());
     let (guard, [next]) = line(&locks, &name).await;
     let (fence, lost, began) = (guard.fence(), guard.lost(), Instant::now());
@@ -84,7 +84,7 @@ async fn the_next_caller_has_the_lock_a_round_trip_after_it_was_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn over_several_servers_a_lock_is_not_handed_over_but_released_and_taken() {
+async fn over_several_servers_a_lock_is_released_and_not_handed_over() {
     let (servers, name) = (servers(3), key());
     let locks = over(&servers, ms(10_000)).connect().await.unwrap();
     let (guard, [next]) = line(&locks, &name).await;
@@ -176,7 +176,7 @@ async fn acquisitions_in_a_turn(lockers: usize, round_trip: u64) -> usize {
 
 /// The more processes share the CPUs, the longer it takes until the next one is awake.
 #[tokio::test(start_paused = true)]
-async fn callers_have_a_lock_twice_in_a_turn_if_many_lockers_wait_and_it_takes_little_time() {
+async fn callers_lock_twice_a_turn_if_many_wait_and_it_takes_little() {
     assert_eq!(acquisitions_in_a_turn(3, 0).await, 4, "few lockers");
     assert_eq!(acquisitions_in_a_turn(8, 0).await, 8, "many lockers");
     assert_eq!(
@@ -301,7 +301,7 @@ async fn a_hand_over_that_is_carried_out_late_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_was_deleted_is_not_handed_over_and_its_releaser_is_told() {
+async fn a_deleted_lock_is_not_handed_over_and_its_releaser_is_told() {
     let ((server, locks, _), name) = (far().await, key());
     let (guard, [next]) = line(&locks, &name).await;
     server.delete(&name);
@@ -319,7 +319,7 @@ async fn a_lock_that_was_deleted_is_not_handed_over_and_its_releaser_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_who_goes_while_the_lock_is_on_its_way_leaves_it_to_the_next_one() {
+async fn a_caller_who_goes_with_the_lock_on_its_way_leaves_it_behind() {
     for others in [false, true] {
         let ((server, locks, _), name) = (far().await, key());
         let (guard, [goes]) = line(&locks, &name).await;
@@ -339,7 +339,7 @@ async fn a_caller_who_goes_while_the_lock_is_on_its_way_leaves_it_to_the_next_on
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_whose_time_ends_while_the_lock_is_on_its_way_does_not_get_it() {
+async fn a_caller_whose_time_ends_with_the_lock_on_its_way_gets_none() {
     let ((server, locks, _), name) = (far().await, key());
     let (guard, []) = line(&locks, &name).await;
     let lock = locks.get(&name).owned_by(Owner::new());
@@ -352,7 +352,7 @@ async fn a_caller_whose_time_ends_while_the_lock_is_on_its_way_does_not_get_it()
 
 /// The caller was polled once, and then no more.
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_does_not_take_the_lock_delays_the_next_one_by_a_command_timeout_at_most() {
+async fn a_lock_not_taken_delays_the_next_by_one_timeout_at_most() {
     let ((server, locks, _), name) = (far().await, key());
     let (guard, []) = line(&locks, &name).await;
     let lock = locks.get(&name).owned_by(Owner::new());
@@ -515,7 +515,7 @@ async fn fences_grow_from_caller_to_caller_and_from_locker_to_locker() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_releaser_is_told_after_a_command_timeout_that_there_is_no_answer() {
+async fn the_releaser_learns_of_no_answer_after_a_command_timeout() {
     for answers in [false, true] {
         let ((server, locks, _), name) = (far().await, key());
         let (guard, [next]) = line(&locks, &name).await;

@@ -36,7 +36,7 @@ async fn release(guard: Guard) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_stays_for_its_min_hold_whether_that_is_longer_or_shorter_than_the_lease() {
+async fn a_min_hold_longer_or_shorter_than_the_lease_keeps_the_lock() {
     // The waiter is in another locker, or in the same one, where a lock would be handed over
     // otherwise.
     for (min_hold, waiter) in [(700, 0), (700, 1), (5_000, 0), (5_000, 1)] {

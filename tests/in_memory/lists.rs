@@ -107,7 +107,7 @@ async fn the_first_of_the_list_has_a_lock_whose_lease_runs_out() {
 /// takes 30 ms here. If each call began like that, a task that takes a lock again and again would
 /// never be in the list.
 #[tokio::test(start_paused = true)]
-async fn a_locker_that_has_waited_just_now_is_in_the_list_with_its_first_question() {
+async fn a_locker_that_just_waited_is_listed_with_its_first_question() {
     let (server, name) = (Server::new(), key());
     let [holder, new, again] = lockers(&server).await;
     let guard = holder.get(&name).lock().await.unwrap();
@@ -249,7 +249,7 @@ async fn a_locker_whose_caller_does_not_come_back_passes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_locker_that_has_got_the_lock_has_nothing_to_be_taken_off_the_list() {
+async fn a_locker_that_got_the_lock_has_nothing_to_take_off_the_list() {
     let (server, name) = (Server::new(), key());
     let [holder, next] = lockers(&server).await;
     server.delay(ms(10)..=ms(10));

@@ -39,7 +39,7 @@ fn servers(count: usize) -> Vec<Server> {
 }
 
 #[tokio::test]
-async fn a_server_is_shared_by_the_lockers_that_name_it_and_by_no_others() {
+async fn a_server_is_shared_by_the_lockers_that_name_it_and_no_others() {
     let (servers, key) = (servers(2), key());
     let one = over(&servers[..1], ms(10_000)).connect().await.unwrap();
     let same = over(&servers[..1], ms(10_000)).connect().await.unwrap();
@@ -78,7 +78,7 @@ async fn a_lock_that_is_deleted_is_lost_at_the_next_renewal() {
 }
 
 #[tokio::test]
-async fn a_server_that_was_restarted_has_forgotten_its_locks_and_serves_again() {
+async fn a_restarted_server_has_forgotten_its_locks_and_serves_again() {
     let (servers, key) = (servers(1), key());
     let locks = over(&servers, ms(600)).connect().await.unwrap();
     let waits = over(&servers, ms(600)).connect().await.unwrap();
@@ -109,7 +109,7 @@ async fn a_server_that_was_restarted_has_forgotten_its_locks_and_serves_again() 
 }
 
 #[tokio::test]
-async fn a_command_that_a_stopped_server_received_is_undone_when_it_goes_on() {
+async fn a_command_that_a_stopped_server_got_is_undone_on_its_return() {
     let servers = servers(1);
     let locks = over(&servers, ms(10_000)).connect().await.unwrap();
     servers[0].stop();
@@ -196,7 +196,7 @@ async fn try_at_once(locks: &Locker, names: &[String]) -> Vec<Result<Option<Guar
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_twice_is_not_taken_for_the_answer_to_the_next_command() {
+async fn an_answer_that_comes_twice_is_not_taken_for_the_next_one() {
     let (server, one, other) = (Server::new(), key(), key());
     let locks = over(std::slice::from_ref(&server), ms(10_000))
         .connect()
@@ -232,7 +232,7 @@ async fn an_answer_that_comes_twice_is_not_taken_for_the_answer_to_the_next_comm
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_twice_makes_the_outcome_of_all_commands_under_way_unknown() {
+async fn an_answer_that_comes_twice_makes_pending_outcomes_unknown() {
     let server = Server::new();
     let locks = over(std::slice::from_ref(&server), ms(10_000))
         .connect()
@@ -359,7 +359,7 @@ fn a_delay_that_ends_before_it_begins_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_partition_affects_one_locker_only_and_its_commands_arrive_when_the_partition_ends() {
+async fn a_partition_affects_one_locker_and_delays_its_commands() {
     let (server, name) = (Server::new(), key());
     let far = server.route();
     let one = over(std::slice::from_ref(&far), ms(10_000))
@@ -607,7 +607,7 @@ async fn each_call_that_may_wait_has_one_time() {
 }
 
 #[tokio::test]
-async fn a_locker_in_its_callers_runtime_cannot_be_closed_by_a_blocking_call() {
+async fn a_blocking_call_closes_no_locker_in_its_callers_runtime() {
     let locks = over(&servers(1), ms(10_000)).connect().await.unwrap();
     let closing = locks.clone();
     let panicked = std::thread::spawn(move || closing.blocking_close())

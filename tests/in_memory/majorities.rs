@@ -51,7 +51,7 @@ async fn an_attempt_waits_only_for_the_second_of_three_servers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connect_waits_for_the_second_of_three_servers_and_not_long_for_the_third() {
+async fn connect_waits_for_two_of_three_servers_and_little_for_all() {
     let (servers, (log, _logging)) = (servers(3), Log::of_thread());
     let connect = || {
         over(&servers, ms(10_000))
@@ -137,7 +137,7 @@ async fn fences_grow_while_the_server_whose_clock_is_ahead_is_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_majority_decides_who_the_holder_is_without_waiting_for_the_others() {
+async fn a_majority_decides_who_holds_without_waiting_for_the_others() {
     let (servers, locks) = three().await;
     let (name, other) = (key(), over(&servers, ms(10_000)).connect().await.unwrap());
     let holder = async || took(other.get(&name).holder()).await;
@@ -172,7 +172,7 @@ async fn a_majority_decides_who_the_holder_is_without_waiting_for_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_force_finds_what_a_minority_says_and_answers_without_a_silent_server() {
+async fn a_force_finds_what_a_minority_says_despite_a_silent_server() {
     let (servers, locks) = three().await;
     let last = over(&servers[2..], ms(10_000)).connect().await.unwrap();
     let name = key();
@@ -285,7 +285,7 @@ async fn a_server_that_restarted_votes_again_after_its_quarantine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewals_that_are_due_together_share_one_script_and_no_error_is_counted() {
+async fn renewals_due_together_share_one_script_and_count_no_error() {
     let servers = servers(1);
     let locks = over(&servers, ms(10_000)).connect().await.unwrap();
     let names: Vec<String> = (0..10).map(|_| key()).collect();

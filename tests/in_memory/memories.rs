@@ -94,7 +94,7 @@ async fn fences_grow_over_a_rolling_restart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_forgot_votes_once_all_others_but_a_minority_told_it_their_highest_fence() {
+async fn a_server_that_forgot_votes_once_enough_others_told_fences() {
     let servers = servers(5);
     let locks = remembered(&servers, 1_000).await;
     assert!(suffice(&servers, &[0, 1, 4], &locks).await);
@@ -118,7 +118,7 @@ async fn a_server_that_forgot_votes_once_all_others_but_a_minority_told_it_their
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_forgot_votes_once_both_others_told_it_their_highest_fence() {
+async fn a_server_that_forgot_votes_once_both_others_told_fences() {
     let servers = servers(3);
     let locks = remembered(&servers, 1_000).await;
     servers[2].restart();
@@ -132,7 +132,7 @@ async fn a_server_that_forgot_votes_once_both_others_told_it_their_highest_fence
 
 /// One of three is away, and another one has forgotten.
 #[tokio::test(start_paused = true)]
-async fn a_server_that_forgot_votes_after_two_leases_though_another_is_away() {
+async fn a_server_that_forgot_votes_after_two_leases_with_one_away() {
     let (servers, (log, _logging)) = (servers(3), Log::of_thread());
     let locks = remembered(&servers, 1_000).await;
     servers[1].stop();
@@ -168,7 +168,7 @@ async fn a_server_that_forgot_votes_after_two_leases_though_another_is_away() {
 
 /// Its connections stay as they are: only its answers show it.
 #[tokio::test(start_paused = true)]
-async fn a_server_whose_data_was_deleted_is_vetted_again_and_votes_after_its_quarantine() {
+async fn a_server_with_deleted_data_votes_again_after_its_quarantine() {
     let servers = servers(3);
     let locks = remembered(&servers, 1_000).await;
     assert!(suffice(&servers, &[0, 2], &locks).await);
@@ -187,7 +187,7 @@ async fn a_server_whose_data_was_deleted_is_vetted_again_and_votes_after_its_qua
 
 /// Its memory is there, but another run has written it.
 #[tokio::test(start_paused = true)]
-async fn a_server_that_restarts_with_a_snapshot_votes_after_its_quarantine() {
+async fn a_server_restarted_from_a_snapshot_votes_after_quarantine() {
     let (servers, name) = (servers(3), key());
     let locks = remembered(&servers, 1_000).await;
     let guard = locks.get(&name).lock().await.unwrap();
@@ -234,7 +234,7 @@ async fn lose_two(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_where_another_owner_holds_the_lock_by_now_is_no_vote() {
+async fn a_server_where_another_owner_holds_the_lock_is_no_vote() {
     let (servers, name) = (servers(3), key());
     let locks = over(&servers, ms(10_000)).connect().await.unwrap();
     let last = over(&servers[2..], ms(10_000)).connect().await.unwrap();
@@ -259,7 +259,7 @@ async fn a_server_that_forgot_is_no_vote_for_a_holder() {
 
 /// Its answers arrive, and then it cannot be reached any more.
 #[tokio::test(start_paused = true)]
-async fn the_grant_of_a_server_whose_address_leads_elsewhere_is_no_vote() {
+async fn a_grant_of_a_server_whose_address_leads_elsewhere_is_no_vote() {
     let ([servers, others], name) = ([servers(3), servers(3)], key());
     let addresses: Vec<Server> = servers.iter().map(Server::route).collect();
     let locks = over(&addresses, ms(10_000)).connect().await.unwrap();

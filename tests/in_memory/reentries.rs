@@ -130,7 +130,7 @@ async fn a_call_after_one_that_was_given_up_is_no_branch_beside_it() {
 
 /// The read is that of the child, though its parent took the write.
 #[tokio::test(start_paused = true)]
-async fn a_child_that_downgrades_in_its_parents_scope_is_no_branch_of_the_parent() {
+async fn a_child_downgrading_in_its_parents_scope_is_no_branch_of_it() {
     let server = Server::new();
     let locks = over(std::slice::from_ref(&server), ms(10_000))
         .connect()

@@ -171,7 +171,7 @@ async fn names_with_braces_are_latches_of_their_own() {
 
 /// Redisson's channel is in another slot if the name has braces.
 #[tokio::test]
-async fn in_a_cluster_latches_with_and_without_braces_wake_those_that_wait() {
+async fn in_a_cluster_latches_with_and_without_braces_wake_waiters() {
     let cluster = Cluster::start(3);
     let connect = || builder(&cluster.url(), LONG).connect();
     let (here, there) = (connect().await.unwrap(), connect().await.unwrap());

@@ -122,7 +122,7 @@ async fn a_wait_costs_a_read_for_each_look() {
 }
 
 #[tokio::test]
-async fn calls_that_are_dropped_at_each_poll_leave_no_caller_that_waits() {
+async fn calls_dropped_at_each_poll_leave_no_caller_that_waits() {
     let (server, key) = (Server::start(), key());
     let locks = locker_with(&server, LONG).await;
     let latch = locks.latch(&*key);

@@ -450,7 +450,7 @@ fn a_program_that_ends_with_a_live_guard_leaves_no_lock() {
     leave_nothing(&LIVE, "live", 13);
 }
 
-fn a_program_that_ends_leaves_no_lock_on_a_server_that_is_slower_than_the_others() {
+fn a_program_that_ends_leaves_no_lock_on_a_slower_server() {
     let servers = [Server::start(), Server::start(), Server::start()];
     let proxy = Proxy::start(servers[2].port());
     proxy.set(Mode::Delay(ms(5)));
@@ -521,7 +521,7 @@ fn a_silent_server_holds_no_program_up() {
 
 /// The acquire is on its way when its caller and `main` end: it is executed after that, and undone
 /// nevertheless.
-fn the_acquire_of_a_dropped_future_is_undone_before_the_program_ends() {
+fn a_dropped_futures_acquire_is_undone_before_the_program_ends() {
     let server = Server::start();
     for program in ["lock", "try_lock"] {
         let (lock, proxy) = (key(), Proxy::start(server.port()));
@@ -672,8 +672,8 @@ fn main() {
     }
     let tests: [(&str, fn()); 7] = [
         (
-            "a_program_that_ends_leaves_no_lock_on_a_server_that_is_slower_than_the_others",
-            a_program_that_ends_leaves_no_lock_on_a_server_that_is_slower_than_the_others,
+            "a_program_that_ends_leaves_no_lock_on_a_slower_server",
+            a_program_that_ends_leaves_no_lock_on_a_slower_server,
         ),
         (
             "a_program_that_ends_after_a_drop_leaves_no_lock",
@@ -688,8 +688,8 @@ fn main() {
             a_silent_server_holds_no_program_up,
         ),
         (
-            "the_acquire_of_a_dropped_future_is_undone_before_the_program_ends",
-            the_acquire_of_a_dropped_future_is_undone_before_the_program_ends,
+            "a_dropped_futures_acquire_is_undone_before_the_program_ends",
+            a_dropped_futures_acquire_is_undone_before_the_program_ends,
         ),
         (
             "a_forked_process_is_told_so_and_releases_nothing",

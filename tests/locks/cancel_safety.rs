@@ -172,7 +172,7 @@ async fn futures_dropped_at_every_poll_leave_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn futures_dropped_at_every_poll_leave_nothing_when_answers_are_late() {
+async fn with_late_answers_futures_dropped_at_any_poll_leave_nothing() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     proxy.set(Mode::Delay(ms(3)));
@@ -187,7 +187,7 @@ fn connections(server: &Server) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connecting_and_closing_dropped_at_every_poll_leave_no_connection() {
+async fn connect_and_close_dropped_at_every_poll_leave_no_connection() {
     let server = Server::start();
     for times in 0..40 {
         let connected = poll_times(Box::pin(Locker::connect(server.url())), times).await;

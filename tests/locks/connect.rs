@@ -185,7 +185,7 @@ async fn a_server_that_starts_a_second_later_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lazy_locker_returns_at_once_and_its_first_lock_waits_for_the_server() {
+async fn a_lazy_locker_returns_at_once_and_its_first_lock_waits() {
     let server = Server::start();
     let url = server.url();
     server.kill();
@@ -329,7 +329,7 @@ async fn a_lazy_locker_over_several_servers_waits_for_a_majority() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lazy_locker_sends_no_script_to_a_server_that_it_does_not_support() {
+async fn a_lazy_locker_sends_no_script_to_an_unsupported_server() {
     let server = Server::start_with(&["--cluster-enabled", "yes"]);
     let locks = Locker::builder()
         .node(server.url())
@@ -403,7 +403,7 @@ async fn a_server_that_is_stopped_is_called_silent_and_not_away() {
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_is_unavailable_within_the_timeout() {
+async fn a_server_that_never_answers_is_unavailable_by_the_timeout() {
     let Error::Unavailable { nodes, .. } = refusal(&fake(None)).await else {
         panic!()
     };
@@ -581,7 +581,7 @@ fn guarded(password: &str) -> Server {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_provider_is_asked_for_each_connection_and_told_of_which_server() {
+async fn a_provider_is_asked_for_each_connection_and_told_its_server() {
     let (server, vault) = (guarded("pw"), Vault::with("pw"));
     let locks = builder(&server.url(), ms(3_000))
         .credentials(Arc::clone(&vault))
@@ -611,7 +611,7 @@ async fn a_provider_is_asked_for_each_connection_and_told_of_which_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rotating_passwords_under_load_loses_no_lock_and_stops_no_locker() {
+async fn rotating_passwords_loses_no_lock_and_stops_no_locker() {
     let (server, vault) = (guarded("0"), Vault::with("0"));
     let builder = || builder(&server.url(), ms(6_000)).credentials(Arc::clone(&vault));
     let lockers = [
@@ -668,7 +668,7 @@ async fn rotating_passwords_under_load_loses_no_lock_and_stops_no_locker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_provider_in_trouble_is_named_with_its_reason_and_asked_again() {
+async fn a_provider_in_trouble_is_named_with_reason_and_asked_again() {
     let (server, vault) = (guarded("pw"), Vault::with("pw"));
     let builder = |timeout| {
         Locker::builder()
@@ -743,7 +743,7 @@ async fn a_provider_that_blocks_delays_no_renewal_on_other_servers() {
 }
 
 #[tokio::test]
-async fn a_provider_and_a_password_together_are_refused_and_neither_is_shown() {
+async fn a_provider_and_a_password_are_refused_together_and_not_shown() {
     let vault = Vault::with("S3CRET");
     let builder = Locker::builder()
         .node("redis://ann:S3CRET@127.0.0.1:1")

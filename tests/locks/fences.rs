@@ -137,7 +137,7 @@ fn fences_grow_though_clients_clocks_are_days_apart() {
 }
 
 #[test]
-fn after_a_flushall_the_next_fence_is_greater_whatever_the_clients_clocks_say() {
+fn after_a_flushall_the_next_fence_is_greater_for_any_clock() {
     let (server, key) = (Server::start(), key());
     let mut last = 0;
     for before in OFFSETS {
@@ -155,7 +155,7 @@ fn after_a_flushall_the_next_fence_is_greater_whatever_the_clients_clocks_say() 
 /// A failover that had not replicated the mark, or an older snapshot: the next fence is greater
 /// from 0.1 s after the last lost acquisition on.
 #[test]
-fn after_an_older_mark_the_next_fence_is_greater_once_the_clients_clock_is_a_tenth_past_the_last() {
+fn after_an_older_mark_the_next_fence_is_greater_a_tenth_later() {
     let (server, key) = (Server::start(), key());
     acquire(&server, &key, wall_us());
     let older: String = server.command(&["GET", &mark(&key)]);
@@ -307,7 +307,7 @@ async fn ten_thousand_locks_leave_no_more_than_the_marks() {
 /// The next majority shares a server with those that granted the lock, perhaps not with one that
 /// did not.
 #[tokio::test]
-async fn over_several_servers_the_highest_fence_is_written_to_those_that_granted_the_lock() {
+async fn over_several_servers_all_that_granted_get_the_highest_fence() {
     let (servers, key) = ([Server::start(), Server::start(), Server::start()], key());
     let nodes = servers.iter().fold(Locker::builder(), |builder, server| {
         builder.node(server.url())
@@ -405,7 +405,7 @@ async fn fence(locks: &Locker, key: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn tokens_are_counted_up_from_one_for_each_lock_and_marks_are_left_alone() {
+async fn tokens_count_up_from_one_for_each_lock_and_leave_marks_alone() {
     let server = Server::start();
     let locks = [
         with_tokens(&server.url()).await,
@@ -435,7 +435,7 @@ async fn tokens_are_counted_up_from_one_for_each_lock_and_marks_are_left_alone()
 }
 
 #[tokio::test]
-async fn fences_grow_over_a_change_of_fencing_if_the_counter_is_set_to_the_clock() {
+async fn fences_grow_over_a_change_with_the_counter_set_to_the_clock() {
     let (server, key) = (Server::start(), key());
     let (of_marks, of_tokens) = (locker(&server).await, with_tokens(&server.url()).await);
     let first = fence(&of_marks, &key).await;

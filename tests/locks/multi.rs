@@ -172,7 +172,7 @@ async fn visits(all: MultiLock, rounds: usize) -> Vec<Visit> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_in_any_order_exclude_each_other_and_never_wait_for_each_other() {
+async fn callers_in_any_order_exclude_and_never_wait_for_each_other() {
     let server = Server::start();
     let keys: [String; 3] = names();
     let lists = [
@@ -602,7 +602,7 @@ async fn futures_dropped_at_every_poll_leave_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn futures_dropped_at_every_poll_leave_nothing_when_answers_are_late() {
+async fn with_late_answers_dropped_futures_of_multi_leave_nothing() {
     let server = [Server::start()];
     let proxy = Proxy::start(server[0].port());
     proxy.set(Mode::Delay(ms(3)));

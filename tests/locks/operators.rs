@@ -10,7 +10,7 @@ use crate::common::{Server, builder, eventually, key, locker, locker_with, ms};
 use lockhound::{Error, Format, HoldState, Lock, Locker, Loss, Owner, ServerErrorKind};
 
 #[tokio::test]
-async fn holder_reports_the_owner_the_hold_count_and_the_remaining_lease() {
+async fn holder_reports_the_owner_the_hold_count_and_the_lease_left() {
     let (server, key) = (Server::start(), key());
     let locks = locker(&server).await;
     let lock = locks.get(&key);
@@ -327,7 +327,7 @@ async fn force_unlock_releases_every_kind_of_holder() {
 }
 
 #[tokio::test]
-async fn a_lock_of_the_plain_format_is_an_error_until_its_lease_is_over() {
+async fn a_lock_of_the_plain_format_is_an_error_until_its_lease_ends() {
     let (server, key) = (Server::start(), key());
     server.command::<()>(&["SET", &key, "somebody", "PX", "600"]);
     let lock = locker(&server).await.get(&key).owned_by(Owner::new());
@@ -347,7 +347,7 @@ async fn a_lock_of_the_plain_format_is_an_error_until_its_lease_is_over() {
 }
 
 #[tokio::test]
-async fn a_missing_permission_is_an_error_and_leaves_no_lock_without_a_lease() {
+async fn a_missing_permission_is_an_error_and_leaves_no_endless_lock() {
     let server = Server::start_with(&[
         "--user",
         "weak",
@@ -422,7 +422,7 @@ async fn a_missing_permission_is_an_error_and_leaves_no_lock_without_a_lease() {
 /// A force_unlock releases the current holder only: it does not delete the lock that the next
 /// waiter was granted.
 #[tokio::test(flavor = "multi_thread")]
-async fn force_unlock_does_not_delete_the_grant_of_the_next_local_waiter() {
+async fn force_unlock_does_not_delete_the_next_local_waiters_grant() {
     let (server, key) = (Server::start(), key());
     let locks = locker(&server).await;
     let mut tasks = Vec::new();
@@ -497,7 +497,7 @@ fn force(lock: Lock, ended: Instant) -> tokio::task::JoinHandle<Vec<Force>> {
 /// Four callers force the lock through a slow connection, so that a force_unlock is always under
 /// way. For each guard that was deposed, one of them returned true.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_of_several_overlapping_force_unlocks_reports_each_deposed_holder() {
+async fn one_of_several_overlapping_force_unlocks_reports_each_holder() {
     let (server, key) = (Server::start(), key());
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(60_000)).connect().await.unwrap();
@@ -622,7 +622,7 @@ async fn a_late_force_unlock_does_not_depose_the_next_holder() {
 
 /// A reader that force_unlock has not seen keeps the whole lock.
 #[tokio::test]
-async fn a_force_unlock_keeps_a_lock_with_a_reader_that_it_has_not_seen() {
+async fn a_force_unlock_keeps_a_lock_with_a_reader_it_has_not_seen() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let operator = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();
@@ -658,7 +658,7 @@ async fn a_force_unlock_keeps_a_lock_with_a_reader_that_it_has_not_seen() {
 
 /// Each server releases the holder that it reported itself.
 #[tokio::test]
-async fn a_force_unlock_of_servers_that_name_different_holders_frees_them_all() {
+async fn a_force_unlock_of_servers_naming_different_holders_frees_all() {
     let (servers, key) = (servers(3), key());
     let locks = over(&servers, ms(3_000)).connect().await.unwrap();
     let held = |format: Format, n: usize| {
@@ -714,7 +714,7 @@ fn connections(server: &Server) -> u64 {
 
 /// A reply with a fraction still belongs to its script, and is not taken for a mismatched reply.
 #[tokio::test]
-async fn asking_for_the_holder_of_a_foreign_hash_gives_up_no_connection() {
+async fn asking_for_a_foreign_hashs_holder_gives_up_no_connection() {
     let server = Server::start();
     let locks = locker(&server).await;
     let before = connections(&server);

@@ -73,7 +73,7 @@ async fn a_child_in_its_parents_scope_enters_again() {
 }
 
 #[tokio::test]
-async fn branches_of_one_task_share_a_hold_unless_each_has_its_own_owner() {
+async fn branches_of_one_task_share_a_hold_unless_each_has_an_owner() {
     let server = Server::start();
     let lock = locker(&server).await.get(key());
     let (one, two) = tokio::join!(lock.lock(), lock.lock());

@@ -84,7 +84,7 @@ async fn run_reports_a_loss_that_only_the_release_finds() {
 }
 
 #[tokio::test]
-async fn run_for_waits_at_most_that_long_and_does_not_bound_the_section() {
+async fn run_for_waits_at_most_that_long_without_bounding_the_section() {
     let (server, key) = (Server::start(), key());
     let (lock, others) = (
         locker(&server).await.get(&key),
@@ -219,7 +219,7 @@ fn blocking_runs_exclude_each_other_and_enter_again_inside() {
 
 /// The job of each machine takes a moment; timers go off at almost the same time.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_once_per_period_is_done_by_one_machine_and_passed_on_when_it_fails() {
+async fn a_job_once_per_period_is_done_by_one_machine_and_passed_on() {
     let (server, key, period) = (Server::start(), key(), ms(8_000));
     let mut machines = Vec::new();
     for machine in 0..3 {
@@ -397,7 +397,7 @@ async fn a_panicking_section_releases_the_lock() {
 }
 
 #[tokio::test]
-async fn a_section_that_outlives_its_run_reports_that_the_lock_was_released() {
+async fn a_section_that_outlives_its_run_reports_the_released_lock() {
     let server = Server::start();
     let lock = locker(&server).await.get(key());
     let escaped = lock.run(|section| async move { section }).await.unwrap();

@@ -58,7 +58,7 @@ fn scripts(server: &Server) -> u64 {
 }
 
 #[tokio::test]
-async fn many_locks_taken_at_once_share_few_scripts_and_each_has_its_own_answer() {
+async fn many_locks_at_once_share_few_scripts_and_each_is_answered() {
     let server = Server::start();
     for format in [Format::Redisson, Format::Plain] {
         let locks = || {
@@ -395,7 +395,7 @@ async fn each_call_waits_equally_long_for_a_connection() {
 /// The server knows the script of the acquire and not that of the release, which has to be sent
 /// again.
 #[tokio::test]
-async fn a_release_whose_script_is_unknown_is_not_overtaken_by_the_next_acquire() {
+async fn a_release_with_an_unknown_script_is_not_overtaken() {
     for format in [Format::Redisson, Format::Plain] {
         let server = Server::start();
         let locks = builder(&server.url(), ms(60_000))
@@ -420,7 +420,7 @@ async fn a_release_whose_script_is_unknown_is_not_overtaken_by_the_next_acquire(
 /// The same after a restart. Commands in flight then had no answer, and are undone before later
 /// commands are sent.
 #[tokio::test]
-async fn after_a_restart_a_release_is_not_overtaken_by_the_next_acquire() {
+async fn after_a_restart_a_release_is_not_overtaken_by_an_acquire() {
     let server = Server::start();
     let locks = builder(&server.url(), ms(60_000)).connect().await.unwrap();
     let (lock, other) = (locks.get(key()), locks.get(key()).owned_by(Owner::new()));
@@ -556,7 +556,7 @@ async fn nothing_is_left(server: &Server, locks: &Locker) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_commands_of_one_task_keep_their_order_when_the_server_forgets_its_scripts() {
+async fn one_tasks_commands_keep_their_order_if_scripts_are_forgotten() {
     let server = Server::start();
     let locks = builder(&server.url(), ms(60_000)).connect().await.unwrap();
     let trial = Trial::new(ms(2_000), (200, 50));
@@ -569,7 +569,7 @@ async fn the_commands_of_one_task_keep_their_order_when_the_server_forgets_its_s
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn batched_commands_keep_their_order_when_the_server_forgets_its_scripts() {
+async fn batched_commands_keep_their_order_when_scripts_are_forgotten() {
     let server = Server::start();
     for format in [Format::Redisson, Format::Plain] {
         let locks = builder(&server.url(), ms(60_000))
@@ -588,7 +588,7 @@ async fn batched_commands_keep_their_order_when_the_server_forgets_its_scripts()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn commands_keep_their_order_when_the_server_forgets_its_scripts_and_replies_late() {
+async fn commands_keep_order_if_scripts_are_forgotten_and_told_late() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(60_000)).connect().await.unwrap();
@@ -606,7 +606,7 @@ async fn commands_keep_their_order_when_the_server_forgets_its_scripts_and_repli
 
 /// An undo is executed after its acquire, whatever scripts have to be sent again in between.
 #[tokio::test(flavor = "multi_thread")]
-async fn abandoned_acquires_are_undone_when_the_server_forgets_its_scripts() {
+async fn abandoned_acquires_are_undone_when_scripts_are_forgotten() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(60_000))
@@ -647,7 +647,7 @@ async fn abandoned_acquires_are_undone_when_the_server_forgets_its_scripts() {
 
 /// Commands that travelled with a refused key are sent again, before those that came after them.
 #[tokio::test(flavor = "multi_thread")]
-async fn commands_sent_again_because_of_a_refused_key_are_not_overtaken() {
+async fn commands_sent_again_for_a_refused_key_are_not_overtaken() {
     let server = Server::start();
     let () = server.command(&[
         "ACL",
@@ -708,7 +708,7 @@ async fn commands_sent_again_because_of_a_refused_key_are_not_overtaken() {
 
 /// Commands are always under way. One that has to be sent again does not wait until there are none.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_is_sent_again_does_not_wait_until_others_are_answered() {
+async fn a_command_sent_again_does_not_wait_for_others_answers() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(60_000)).connect().await.unwrap();

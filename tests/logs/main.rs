@@ -354,7 +354,7 @@ impl Rotating {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rotated_password_is_logged_once_and_is_the_reason_in_the_error() {
+async fn a_rotated_password_is_logged_once_and_is_the_errors_reason() {
     log();
     let server = Rotating::start();
     let port = server.0.port();
@@ -411,7 +411,7 @@ impl CredentialProvider for Uninformed {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_providers_outdated_password_is_logged_once_and_is_the_reason_in_the_error() {
+async fn an_outdated_provider_password_is_logged_once_and_the_reason() {
     log();
     let (server, provider) = (Rotating::start(), Uninformed(Arc::default()));
     let url = server.0.url();

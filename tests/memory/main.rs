@@ -160,7 +160,7 @@ async fn a_server_that_restarted_empty_lets_nobody_in_beside_a_holder() {
 }
 
 #[tokio::test]
-async fn a_server_that_came_back_with_an_old_snapshot_lets_nobody_in_beside_a_holder() {
+async fn a_server_with_an_old_snapshot_lets_none_in_beside_a_holder() {
     again_and_again(|| async {
         // A snapshot from before its first command, and one from a moment ago.
         for old in [true, false] {
@@ -196,7 +196,7 @@ async fn a_reload_forgets_nothing() {
 }
 
 #[tokio::test]
-async fn a_replica_that_lagged_behind_and_ran_for_long_lets_nobody_in_beside_a_holder() {
+async fn a_replica_that_lagged_for_long_lets_none_in_beside_a_holder() {
     again_and_again(|| async {
         let servers = servers(3);
         let replica = servers[1].replica();
@@ -220,7 +220,7 @@ async fn a_replica_that_lagged_behind_and_ran_for_long_lets_nobody_in_beside_a_h
 }
 
 #[tokio::test]
-async fn a_server_that_was_a_replica_for_a_moment_lets_nobody_in_beside_a_holder() {
+async fn a_server_briefly_a_replica_lets_none_in_beside_a_holder() {
     again_and_again(|| async {
         let servers = servers(3);
         let replica = servers[1].replica();
@@ -278,7 +278,7 @@ async fn the_longest_lease_of_any_program_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_program_that_comes_after_a_rolling_restart_lets_nobody_in_beside_a_holder() {
+async fn after_a_rolling_restart_none_gets_in_beside_a_holder() {
     again_and_again(|| async {
         let d = Deployment::plain().await;
         let begun = Instant::now();
@@ -334,7 +334,7 @@ async fn an_address_leads_to(d: &Deployment, other: &Server) {
 }
 
 #[tokio::test]
-async fn an_address_that_leads_to_another_of_the_servers_makes_no_second_majority() {
+async fn an_address_that_leads_to_another_makes_no_second_majority() {
     again_and_again(|| async {
         let d = Deployment::plain().await;
         an_address_leads_to(&d, &d.servers[0]).await;
@@ -352,7 +352,7 @@ async fn a_holder_that_is_led_to_an_unknown_server_has_no_vote_there() {
 }
 
 #[tokio::test]
-async fn an_address_that_leads_to_the_server_s_own_replica_makes_no_second_majority() {
+async fn an_address_leading_to_a_replica_makes_no_second_majority() {
     again_and_again(|| async {
         let servers = servers(3);
         let replica = servers[1].replica();
@@ -401,7 +401,7 @@ async fn renewals_by_another_server_are_no_votes() {
 }
 
 #[tokio::test]
-async fn three_failovers_within_a_lease_lose_no_lock_that_all_servers_have() {
+async fn three_failovers_within_a_lease_lose_no_lock_that_all_have() {
     again_and_again(|| async {
         let lease = ms(3_000);
         let masters = servers(3);

@@ -621,12 +621,12 @@ fn no_line_is_stuck_or_leaves_anything_whatever_happens() {
 }
 
 #[test]
-fn no_line_of_a_fair_lock_is_stuck_or_leaves_anything_whatever_happens() {
+fn no_line_of_a_fair_lock_is_ever_stuck_or_leaves_anything() {
     whatever_happens_to(&Key::new("k", &FAIR_FAMILY));
 }
 
 #[test]
-fn no_line_of_readers_and_writers_is_stuck_or_leaves_anything_whatever_happens() {
+fn no_line_of_readers_and_writers_is_stuck_or_leaves_anything() {
     whatever_happens_to(&Key::new("k", &READ_WRITE));
 }
 

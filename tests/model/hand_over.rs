@@ -940,6 +940,6 @@ fn a_hand_over_that_finds_the_lock_gone_wakes_the_line() {
 }
 
 #[test]
-fn a_releaser_is_told_that_its_lock_was_deleted_before_the_hand_over() {
+fn a_releaser_is_told_of_a_lock_deleted_before_the_hand_over() {
     breaks(DELETED.with(Mutant::GoneIsDone), &[TOLD]);
 }

@@ -1091,7 +1091,7 @@ fn clocks_of_redisson_need_slack_on_both_sides() {
 }
 
 #[test]
-fn a_script_has_to_take_back_its_first_write_if_the_second_is_refused() {
+fn a_script_must_undo_its_first_write_if_the_second_is_refused() {
     let [adds_none, removes_none, counts_nothing] = WITHOUT_RIGHTS;
     breaks(removes_none.with(Mutant::AddsFirst), &[SUM, EXCLUSION]);
     breaks(adds_none.with(Mutant::HalfAnAcquire), &[SUM, FREED]);

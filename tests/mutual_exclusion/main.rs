@@ -20,7 +20,7 @@ fn child_process() {
 }
 
 #[test]
-fn eight_processes_of_eight_tasks_are_inside_one_after_the_other() {
+fn eight_processes_of_eight_tasks_are_inside_one_after_another() {
     let (server, key) = (Server::start(), key());
     let children: Vec<(Child, PathBuf)> = (0..8)
         .map(|_| {

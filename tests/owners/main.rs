@@ -158,7 +158,7 @@ async fn runs_of_several_locks_in_branches_exclude_each_other() {
 }
 
 #[tokio::test]
-async fn guards_in_branches_exclude_each_other_unless_the_task_is_the_owner() {
+async fn guards_in_branches_exclude_unless_the_task_is_the_owner() {
     let server = Server::start();
     for reentry in [Reentry::Scope, Reentry::Never] {
         let locks = Locker::builder()
@@ -331,7 +331,7 @@ async fn guards_of_several_locks_in_branches_cause_a_warning() {
 /// The run enters although the guard was moved to another task, because this task still owns the
 /// guard.
 #[tokio::test]
-async fn a_run_under_a_guard_that_was_moved_to_another_task_causes_a_warning() {
+async fn a_run_under_a_guard_moved_to_another_task_causes_a_warning() {
     is_warned_about(|lock| async move {
         let guard = lock.lock().await.unwrap();
         let (begun, go) = tokio::sync::oneshot::channel::<()>();
@@ -435,7 +435,7 @@ async fn tasks_that_outlive_their_section_exclude_the_next_run() {
 /// The task takes the lock by a run or by a guard, and the section is of the same lock or of
 /// another one.
 #[tokio::test]
-async fn a_task_that_outlives_its_section_does_not_share_its_hold_with_the_caller() {
+async fn a_task_outliving_its_section_shares_no_hold_with_the_caller() {
     let server = Server::start();
     let locks = locker(&server).await;
     for (by_run, same) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -719,7 +719,7 @@ async fn a_guard_that_outlives_its_section_belongs_to_the_caller() {
 
 /// The scope of a `MultiGuard` has the guard's owner, as the scope of a single guard has.
 #[tokio::test]
-async fn children_of_guards_that_outlived_their_section_do_not_wait_for_them() {
+async fn children_of_guards_that_outlived_their_section_do_not_wait() {
     let server = Server::start();
     let (locks, names) = (locker(&server).await, [key(), key()]);
     let guard = locks
@@ -741,7 +741,7 @@ async fn children_of_guards_that_outlived_their_section_do_not_wait_for_them() {
 /// The section's child is in the scope of a guard or an outer section that began before the
 /// section.
 #[tokio::test]
-async fn children_in_an_outer_scope_do_not_wait_for_the_section_that_awaits_them() {
+async fn children_in_an_outer_scope_do_not_wait_for_their_section() {
     let server = Server::start();
     let locks = locker(&server).await;
     let lock = locks.get(key());

@@ -52,7 +52,7 @@ async fn the_first_capacity_counts_until_another_one_is_set() {
 
 /// It is told of by calls that get their permits, too.
 #[tokio::test]
-async fn a_handle_with_another_capacity_is_warned_of_though_it_gets_permits() {
+async fn a_handle_with_another_capacity_is_warned_of_but_gets_permits() {
     let (server, log) = (Server::start(), &*LOG);
     let locks = locker(&server).await;
     for past_the_line in [false, true] {
@@ -219,7 +219,7 @@ async fn a_counter_shared_with_jvms_keeps_its_capacity() {
 
 /// The server carries out what is asked for, and the answer is lost.
 #[tokio::test]
-async fn a_capacity_without_an_answer_is_set_again_unless_jvms_share_the_counter() {
+async fn an_unanswered_capacity_is_set_again_unless_jvms_share_it() {
     let (server, key) = (Server::start(), key());
     let proxy = Proxy::start(server.port());
     for is_shared in [false, true] {

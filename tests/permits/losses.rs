@@ -29,7 +29,7 @@ async fn a_holder_whose_record_is_gone_is_told_and_gives_nothing_back() {
 
 /// A JVM's `trySetPermits` with a time makes such a counter.
 #[tokio::test]
-async fn what_is_taken_ends_with_a_counter_that_runs_out_and_not_before_it() {
+async fn what_is_taken_ends_with_a_counter_that_runs_out_not_before() {
     let server = Server::start();
     let locks = locker_with(&server, ms(900)).await;
     for counts in [false, true] {
@@ -72,7 +72,7 @@ async fn what_is_taken_ends_with_a_counter_that_runs_out_and_not_before_it() {
 
 /// It ends before the next renewal finds that.
 #[tokio::test]
-async fn a_release_of_a_part_tells_of_the_loss_and_gives_back_what_is_left() {
+async fn a_partial_release_tells_of_the_loss_and_gives_back_the_rest() {
     let (server, key) = (Server::start(), key());
     let two = locker(&server).await.permits(&*key).capacity(3);
     let two = two.acquire_many(2).await.unwrap();

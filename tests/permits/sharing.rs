@@ -149,7 +149,7 @@ async fn the_permits_of_a_dead_holder_come_back_to_those_that_wait() {
 
 /// The clocks of JVMs are as wrong however long a permit is taken for.
 #[tokio::test]
-async fn a_record_outlasts_a_fixed_lease_by_a_tenth_of_the_lockers_lease() {
+async fn a_record_outlasts_a_fixed_lease_by_a_tenth_of_the_lockers() {
     let (server, key) = (Server::start(), key());
     let locks = locker_with(&server, ms(20_000)).await;
     let now = || {

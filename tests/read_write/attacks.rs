@@ -236,7 +236,7 @@ impl OnItsWayIn {
 
 /// The command names the field on which that reader stands too.
 #[tokio::test]
-async fn force_unlock_leaves_no_reader_inside_that_is_on_its_way_beside_another() {
+async fn force_unlock_leaves_no_reader_on_its_way_beside_another() {
     let (server, key) = (Server::start(), key());
     let [here, there] = [locker(&server).await, locker(&server).await];
     let lock = here.rw(&*key);
@@ -259,7 +259,7 @@ async fn force_unlock_leaves_no_reader_inside_that_is_on_its_way_beside_another(
 
 /// The write of its own locker, which proves that the field is gone, has come and gone meanwhile.
 #[tokio::test]
-async fn a_write_leaves_no_reader_inside_that_is_on_its_way_beside_another() {
+async fn a_write_leaves_no_reader_on_its_way_beside_another() {
     let (server, key) = (Server::start(), key());
     let here = locker_with(&server, ms(3_000)).await;
     let there = locker(&server).await;

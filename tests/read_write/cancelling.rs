@@ -68,7 +68,7 @@ async fn calls_that_are_dropped_at_each_poll_leave_nothing() {
 
 /// A read that its caller has not taken yet is no reason to refuse its owner's write.
 #[tokio::test]
-async fn a_read_that_was_dropped_does_not_refuse_the_write_of_its_owner() {
+async fn a_dropped_read_does_not_refuse_the_write_of_its_owner() {
     let (server, key) = (Server::start(), key());
     let lock = locker(&server).await.rw(&*key);
     for times in 0..6 {

@@ -122,7 +122,7 @@ async fn a_closed_locker_has_no_readers() {
 /// What a reader of Redisson with a lease of two seconds does at each of its renewals: it sets the
 /// lifetime of the whole hash.
 #[tokio::test]
-async fn a_lease_that_another_client_cuts_is_warned_of_and_not_trusted() {
+async fn a_lease_cut_by_another_client_is_warned_of_and_not_trusted() {
     let (server, key) = (Server::start(), key());
     let log = Log::collect();
     let locks = locker_with(&server, ms(6_000)).await;

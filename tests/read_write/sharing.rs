@@ -309,7 +309,7 @@ fn fields_within(time: Duration) -> usize {
 
 /// Each has a guard of its own, and the last one to leave frees the lock.
 #[tokio::test]
-async fn readers_that_come_together_share_a_field_until_the_last_one_has_left() {
+async fn readers_that_come_together_share_a_field_until_the_last_left() {
     let (server, key) = (Server::start(), key());
     let [here, there] = [locker(&server).await, locker(&server).await];
     let lock = here.rw(&*key);

@@ -59,7 +59,7 @@ fn waiting(lock: Lock) -> JoinHandle<(Instant, Guard)> {
 // ---- One server ----
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_side_excludes_the_other_until_the_last_nested_hold_is_released() {
+async fn each_side_excludes_the_other_until_the_last_nested_release() {
     let Some((server, locks, redisson)) = both_sides(LONG).await else {
         return;
     };
@@ -187,7 +187,7 @@ async fn we_take_over_the_lock_of_a_killed_jvm_when_its_lease_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redisson_takes_over_the_lock_of_our_killed_process_when_its_lease_is_over() {
+async fn redisson_takes_over_a_killed_process_lock_after_its_lease() {
     let Some((server, _, redisson)) = both_sides(LONG).await else {
         return;
     };
@@ -247,7 +247,7 @@ async fn fixed_leases_end_for_the_other_side() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn force_unlock_releases_the_other_sides_lock_and_wakes_waiters_and_holders_learn_of_it() {
+async fn force_unlock_frees_the_other_sides_lock_and_tells_both() {
     let Some((server, locks, redisson)) = both_sides(SHORT).await else {
         return;
     };
@@ -300,7 +300,7 @@ async fn force_unlock_releases_the_other_sides_lock_and_wakes_waiters_and_holder
 
 /// Redisson leaves such a lock behind, where this crate undoes it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redisson_acquire_whose_reply_is_lost_blocks_the_lock_for_a_lease() {
+async fn a_redisson_acquire_with_a_lost_reply_blocks_for_a_lease() {
     let Some(jvm) = Jvm::shared() else { return };
     // The lease is longer than the three seconds for which Redisson waits for an answer.
     let (server, key, lease) = (Server::start(), key(), SHORT * 3);
@@ -516,7 +516,7 @@ async fn clients_of(servers: &[Server], jvm: &'static Jvm) -> Vec<Client<'static
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn red_lock_and_multi_lock_over_three_servers_and_our_quorum_exclude_each_other() {
+async fn red_lock_multi_lock_and_our_quorum_exclude_each_other() {
     let Some(jvm) = Jvm::shared() else { return };
     let (servers, key) = (servers(3), key());
     let clients = clients_of(&servers, jvm).await;
@@ -569,7 +569,7 @@ async fn a_minority_keeps_out_a_multi_lock_but_no_red_lock() {
 const OVER_THREE: u64 = if cfg!(feature = "soak") { 2_000 } else { 120 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn contending_red_locks_multi_locks_and_our_quorum_exclude_each_other() {
+async fn contending_red_multi_and_quorum_locks_exclude_each_other() {
     let Some(jvm) = Jvm::shared() else { return };
     let (servers, key, record, counter) =
         (Arc::new(servers(3)), key(), common::key(), common::key());
@@ -892,7 +892,7 @@ async fn spin_locks_and_fair_locks_exclude_us_and_publish_no_release() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plain_lock_and_an_rlock_of_one_name_get_errors_and_no_locks() {
+async fn a_plain_lock_and_an_rlock_of_one_name_get_errors_not_locks() {
     let Some((server, locks, redisson)) = both_sides(LONG).await else {
         return;
     };
@@ -917,7 +917,7 @@ async fn a_plain_lock_and_an_rlock_of_one_name_get_errors_and_no_locks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_and_a_lock_of_the_same_name_do_not_exclude_each_other() {
+async fn a_transaction_does_not_exclude_a_lock_of_the_same_name() {
     let Some((server, locks, redisson)) = both_sides(LONG).await else {
         return;
     };
@@ -946,7 +946,7 @@ async fn a_transaction_and_a_lock_of_the_same_name_do_not_exclude_each_other() {
 /// A spin lock polls at least every 128 ms. A fair lock listens to a channel on which only fair
 /// locks publish.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spin_lock_notices_our_release_and_a_fair_lock_waits_for_the_lease() {
+async fn a_spin_lock_sees_our_release_and_a_fair_lock_waits_a_lease() {
     let Some((server, locks, redisson)) = both_sides(LONG).await else {
         return;
     };
@@ -980,7 +980,7 @@ async fn a_spin_lock_notices_our_release_and_a_fair_lock_waits_for_the_lease() {
 
 /// The lock is a hash without a lease, and is deleted without a message.
 #[tokio::test(flavor = "multi_thread")]
-async fn we_re_check_a_lock_without_a_lease_and_redisson_waits_for_a_message() {
+async fn without_a_lease_we_re_check_and_redisson_awaits_a_message() {
     let Some((server, locks, redisson)) = both_sides(SHORT).await else {
         return;
     };
@@ -1061,7 +1061,7 @@ async fn the_programs_in_docs_redisson_share_a_lock() {
 /// Both sides publish and receive sharded messages: without one a waiter would sleep until the
 /// lease is over.
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_cluster_each_side_excludes_the_other_and_wakes_it_by_sharded_messages() {
+async fn in_a_cluster_both_sides_exclude_and_wake_by_sharded_messages() {
     let Some((server, locks, redisson)) = both_sides_in_a_cluster(LONG).await else {
         return;
     };

@@ -44,7 +44,7 @@ async fn each_server_has_what_redissons_get_lock_writes() {
 }
 
 #[tokio::test]
-async fn a_redisson_holder_of_a_majority_excludes_us_and_is_waited_for() {
+async fn a_redisson_holder_of_a_majority_excludes_us_and_is_awaited() {
     let (servers, key) = (servers(5), key());
     let locks = over(&servers, ms(30_000)).connect().await.unwrap();
     servers[..3]
@@ -69,7 +69,7 @@ async fn a_redisson_holder_of_a_majority_excludes_us_and_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_redisson_holder_of_a_minority_does_not_exclude_us_and_keeps_its_keys() {
+async fn a_redisson_minority_does_not_exclude_us_and_keeps_its_keys() {
     let (servers, key) = (servers(5), key());
     let locks = over(&servers, ms(900)).connect().await.unwrap();
     servers[..2]
@@ -203,7 +203,7 @@ async fn the_owner_on_a_majority_comes_first() {
 
 /// The holder may have its majority by the server that is down.
 #[tokio::test]
-async fn a_lock_whose_majority_may_include_a_server_that_is_down_does_not_look_free() {
+async fn a_majority_with_a_server_that_is_down_does_not_look_free() {
     let (servers, key) = (servers(3), key());
     let lock = over(&servers, ms(30_000))
         .connect()
@@ -238,7 +238,7 @@ fn short(servers: &[Server]) -> LockerBuilder {
 
 /// Redis' page on distributed locks: "the number of lock reacquisition attempts should be limited".
 #[tokio::test]
-async fn max_hold_limits_for_how_long_a_lock_is_extended_on_every_server() {
+async fn max_hold_limits_how_long_a_lock_is_extended_on_every_server() {
     let servers = [Server::start(), Server::start(), Server::start()];
     let (locks, others) = (
         short(&servers).connect().await.unwrap(),

@@ -45,7 +45,7 @@ fn phase(server: &Server) -> String {
 }
 
 #[tokio::test]
-async fn a_server_that_forgot_is_not_left_out_while_another_of_five_is_away() {
+async fn a_server_that_forgot_is_not_left_out_with_one_of_five_away() {
     let servers = servers(5);
     let locks = connected(&servers).await;
     servers[4].stop();
@@ -150,7 +150,7 @@ async fn a_server_whose_memory_has_lost_its_id_begins_anew() {
 }
 
 #[tokio::test]
-async fn a_server_whose_memory_cannot_be_read_is_not_asked_without_end() {
+async fn a_server_whose_memory_is_unreadable_is_not_asked_without_end() {
     let servers = servers(3);
     let locks = connected(&servers).await;
     servers[2].command::<()>(&["SET", "lockhound_vote", "of another kind"]);
@@ -172,7 +172,7 @@ async fn a_server_whose_memory_cannot_be_read_is_not_asked_without_end() {
 }
 
 #[tokio::test]
-async fn marks_that_cannot_be_fences_are_not_taken_over_by_a_server_that_begins_anew() {
+async fn marks_that_cannot_be_fences_are_not_taken_by_a_new_server() {
     let servers = servers(3);
     let locks = connected(&servers).await;
     // The mark of a broken clock or a hostile server: the last number below those that cannot be
@@ -203,7 +203,7 @@ async fn marks_that_cannot_be_fences_are_not_taken_over_by_a_server_that_begins_
 }
 
 #[tokio::test]
-async fn a_promoted_server_whose_replicas_are_gone_for_long_has_forgotten_nothing() {
+async fn a_promoted_server_with_replicas_long_gone_forgot_nothing() {
     let masters = servers(3);
     let promoted: Vec<Server> = masters.iter().map(Server::replica).collect();
     for (master, replica) in masters.iter().zip(&promoted) {
@@ -249,7 +249,7 @@ async fn a_promoted_server_whose_replicas_are_gone_for_long_has_forgotten_nothin
 }
 
 #[tokio::test]
-async fn a_server_that_forgets_loses_no_lock_of_a_holder_on_the_others() {
+async fn a_server_that_forgets_loses_no_lock_held_on_the_others() {
     let servers = servers(3);
     let lockers = [
         connected(&servers).await,
@@ -271,7 +271,7 @@ async fn a_server_that_forgets_loses_no_lock_of_a_holder_on_the_others() {
 }
 
 #[tokio::test]
-async fn programs_that_find_a_fresh_deployment_at_the_same_time_agree_soon() {
+async fn programs_that_find_a_fresh_deployment_together_agree_soon() {
     for count in [2, 3, 4, 5] {
         let servers = servers(count);
         let start = Instant::now();

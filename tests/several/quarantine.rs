@@ -65,7 +65,7 @@ async fn forgotten(
 }
 
 #[tokio::test]
-async fn without_a_quarantine_a_restarted_server_lets_a_second_holder_in() {
+async fn without_quarantine_a_restarted_server_lets_two_holders_in() {
     let (servers, key) = (servers(3), key());
     let (guard, _, second) = forgotten(&servers, &key, Duration::ZERO).await;
     // At once, except for the time that it takes to identify the server that came back.
@@ -103,7 +103,7 @@ async fn with_a_quarantine_the_lock_is_free_when_its_lease_is_over() {
 }
 
 #[tokio::test]
-async fn a_fresh_deployment_reports_who_abstains_and_for_how_long_and_lock_waits_for_it() {
+async fn a_fresh_deployment_reports_who_abstains_and_lock_waits() {
     let (servers, key) = (servers(3), key());
     let started = Instant::now();
     let locks = cautious(&servers, ms(1_500), ms(1_500)).await.unwrap();

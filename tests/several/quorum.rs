@@ -131,7 +131,7 @@ async fn an_even_number_of_servers_causes_a_warning() {
 }
 
 #[tokio::test]
-async fn without_a_majority_connecting_fails_and_the_error_names_each_server() {
+async fn without_a_majority_connecting_fails_naming_each_server() {
     let servers = servers(3);
     servers[0].kill();
     servers[1].stop();

@@ -28,7 +28,7 @@ async fn pairs(locks: &Locker) -> (Duration, Duration) {
 }
 
 #[tokio::test]
-async fn two_of_five_servers_that_hang_are_slow_or_are_down_cost_nothing() {
+async fn two_of_five_servers_that_hang_are_slow_or_down_cost_nothing() {
     let servers = servers(5);
     let (proxies, builder) = through(&servers, ms(30_000));
     let locks = builder.connect().await.unwrap();
@@ -67,7 +67,7 @@ async fn two_of_five_servers_that_hang_are_slow_or_are_down_cost_nothing() {
 }
 
 #[tokio::test]
-async fn a_long_hold_and_its_waiter_are_not_affected_by_a_minority_that_hangs_or_is_down() {
+async fn a_minority_that_hangs_or_is_down_affects_no_hold_or_waiter() {
     for tried in 1.. {
         let longest = longest_without_a_renewal().await;
         if longest < ms(750) || !crate::common::machine::again(tried) {
@@ -113,7 +113,7 @@ async fn longest_without_a_renewal() -> Duration {
 }
 
 #[tokio::test]
-async fn with_three_of_five_servers_away_the_error_names_each_with_its_reason() {
+async fn with_three_of_five_servers_away_the_error_gives_each_reason() {
     let (servers, key) = (servers(5), key());
     let locks = over(&servers, ms(1_500)).connect().await.unwrap();
     locks

@@ -411,7 +411,7 @@ async fn fences_grow_though_servers_clocks_are_ten_days_apart() {
 /// One of three clocks is an hour ahead, more than two minutes pass during a hold, and then that
 /// server is down.
 #[tokio::test]
-async fn fences_grow_when_the_server_that_was_ahead_is_down_after_a_long_hold() {
+async fn fences_grow_when_the_server_ahead_is_down_after_a_long_hold() {
     let started: Option<Vec<Server>> = [3_600_000, 0, 0]
         .iter()
         .map(|offset| Server::start_with_clock(*offset, &[]))

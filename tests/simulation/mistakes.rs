@@ -353,7 +353,7 @@ fn mistakes(source: &str) -> Vec<&str> {
 }
 
 #[test]
-fn each_mistake_of_a_model_has_its_patch_or_a_reason_why_there_is_none() {
+fn each_mistake_of_a_model_has_its_patch_or_a_reason_for_none() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for (file, table) in MODELS {
         let source = std::fs::read_to_string(root.join(file)).unwrap();

@@ -71,7 +71,7 @@ async fn assert_locks(builder: LockerBuilder, server: &Server) {
 }
 
 #[tokio::test]
-async fn a_certificate_of_a_private_ca_is_accepted_for_each_of_its_names() {
+async fn a_private_cas_certificate_is_accepted_for_each_of_its_names() {
     let ca = Authority::new();
     let server = ca.server();
     for host in ["127.0.0.1", "localhost"] {
@@ -160,7 +160,7 @@ async fn child_connects_without_options() {
 }
 
 #[tokio::test]
-async fn a_certificate_for_another_host_is_refused_and_the_error_names_its_hosts() {
+async fn a_certificate_for_another_host_is_refused_naming_its_hosts() {
     let ca = Authority::new();
     let server = ca.server_with(&ca.issue(&["other.example", "10.9.8.7"]), &[]);
     let error = refusal(&server.tls_url("localhost"), ca.trusted()).await;
@@ -250,7 +250,7 @@ async fn the_error_for_a_plain_server_at_a_rediss_address_says_so() {
 }
 
 #[tokio::test]
-async fn the_error_for_a_tls_server_at_a_redis_address_suggests_rediss() {
+async fn the_error_of_a_tls_server_at_a_redis_address_suggests_rediss() {
     let server = Authority::new().server();
     let url = server.tls_url("127.0.0.1").replace("rediss", "redis");
     let error = attempt(&url, Tls::new(), ms(1_000)).await;
@@ -261,7 +261,7 @@ async fn the_error_for_a_tls_server_at_a_redis_address_suggests_rediss() {
 }
 
 #[tokio::test]
-async fn options_for_encryption_without_an_encrypted_address_are_refused() {
+async fn encryption_options_without_an_encrypted_address_are_refused() {
     let ca = Authority::new();
     let error = Locker::builder()
         .node("redis://127.0.0.1:1")
@@ -387,7 +387,7 @@ async fn a_lock_is_kept_while_its_connections_are_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_comes_back_with_a_certificate_of_another_ca_is_refused() {
+async fn a_server_back_with_a_certificate_of_another_ca_is_refused() {
     let (ca, other) = (Authority::new(), Authority::new());
     let files = ca.issue(&HOSTS);
     let server = ca.server_with(&files, &[]);
@@ -436,7 +436,7 @@ async fn a_server_that_comes_back_with_a_certificate_of_another_ca_is_refused() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_of_three_servers_with_an_expired_certificate_counts_as_away() {
+async fn one_of_three_servers_with_an_expired_certificate_is_away() {
     let ca = Authority::new();
     let files = ca.issue_with(&HOSTS, |params| {
         params.not_after = rcgen::date_time_ymd(2020, 1, 1);

@@ -278,7 +278,7 @@ async fn no_acquire_is_sent_over_a_silent_connection() {
 /// A server that is paused for a failover accepts connections and answers PING, but runs no script:
 /// each new connection falls silent again.
 #[tokio::test(flavor = "multi_thread")]
-async fn undos_do_not_pile_up_for_a_server_that_accepts_connections_but_runs_no_script() {
+async fn undos_do_not_pile_up_for_a_server_that_runs_no_script() {
     let _turn = TESTS.read().await;
     const TASKS: usize = 64;
     for count in [1, 3] {

@@ -545,7 +545,7 @@ fn slack(world: &mut World) {
 }
 
 #[test]
-fn permits_run_out_by_the_lease_of_their_caller_and_the_slack_of_the_locker() {
+fn permits_run_out_by_their_callers_lease_and_the_lockers_slack() {
     if let Some(mut world) = World::new(1) {
         slack(&mut world);
     }

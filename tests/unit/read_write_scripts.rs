@@ -814,7 +814,7 @@ fn breaks(mistake: Option<Mistake>, orders: u64) -> Option<Result<(), String>> {
 }
 
 #[test]
-fn no_order_of_readers_and_writers_lets_two_in_that_exclude_each_other() {
+fn no_order_of_readers_and_writers_lets_two_excluding_ones_in() {
     if let Some(Err(wrong)) = breaks(None, ORDERS) {
         panic!("{wrong}");
     }

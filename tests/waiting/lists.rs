@@ -113,7 +113,7 @@ const HAND_OVERS: u64 = if cfg!(feature = "soak") {
 /// A wake-up that is lost with its connection costs as much time as it takes to notice that, and
 /// not a re-check.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wake_up_lost_with_its_connection_is_made_up_for_without_a_re_check() {
+async fn a_lost_connections_wake_up_is_made_up_for_without_a_re_check() {
     let (server, key) = (Server::start(), key());
     let lease = Duration::from_secs(60);
     let (count, inside, mut running) = (
@@ -681,7 +681,7 @@ async fn behind_two_unresponsive_lockers(others: usize) {
 
 /// A monitor is subscribed to all channels, those of lockers that are gone among them.
 #[tokio::test]
-async fn a_monitor_of_all_channels_is_not_taken_for_a_locker_that_is_gone() {
+async fn a_monitor_of_all_channels_is_not_taken_for_a_gone_locker() {
     let (server, key) = (Server::start(), key());
     let client = redis::Client::open(server.url()).unwrap();
     let mut connection = client.get_connection().unwrap();

@@ -441,7 +441,7 @@ async fn close_ends_waiters_and_waits_for_holders() {
 /// Two futures of one task are granted together. One is polled and its guard released; the other is
 /// not polled.
 #[tokio::test]
-async fn a_second_future_of_the_same_owner_that_is_not_polled_blocks_no_other_owner() {
+async fn an_owners_second_future_left_unpolled_blocks_no_other_owner() {
     let (server, key) = (Server::start(), key());
     let lock = builder(&server.url(), ms(1_200))
         .connect()
@@ -612,7 +612,7 @@ async fn wake_each_by_its_own_release(servers: &[Server], names: &[String; 2], f
 }
 
 #[tokio::test]
-async fn a_release_wakes_the_waiter_of_its_own_lock_when_two_locks_share_a_channel() {
+async fn a_release_wakes_its_own_locks_waiter_on_a_shared_channel() {
     let servers = [Server::start()];
     for names in &one_channel() {
         for first in [0, 1] {
@@ -622,8 +622,7 @@ async fn a_release_wakes_the_waiter_of_its_own_lock_when_two_locks_share_a_chann
 }
 
 #[tokio::test]
-async fn over_three_servers_a_release_wakes_the_waiter_of_its_own_lock_when_two_locks_share_a_channel()
- {
+async fn a_release_over_three_servers_wakes_its_own_locks_waiter() {
     let servers = several::servers(3);
     let [names, _] = &one_channel();
     for first in [0, 1] {
@@ -633,8 +632,7 @@ async fn over_three_servers_a_release_wakes_the_waiter_of_its_own_lock_when_two_
 
 /// A message concerns every lock of its channel: one that is held here is checked at once.
 #[tokio::test]
-async fn a_deleted_lock_is_noticed_by_a_message_while_only_another_lock_of_its_channel_is_waited_for()
- {
+async fn a_deleted_lock_is_noticed_when_only_its_channel_is_heard() {
     let server = Server::start();
     let [[held, awaited], _] = one_channel();
     // A renewal every ten seconds.

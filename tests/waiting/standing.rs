@@ -17,7 +17,7 @@ async fn stand(server: &Server, key: &str, count: usize) {
 /// A client that may publish to a locker's channel cannot make it send commands for locks that it
 /// does not wait for.
 #[tokio::test]
-async fn a_wake_up_for_a_lock_that_the_locker_never_waited_for_sends_no_command() {
+async fn a_wake_up_for_a_lock_never_waited_for_sends_no_command() {
     let (server, key) = (Server::start(), key());
     crate::take(&server, &key, "30000");
     let locker = locker(&server).await;
@@ -135,7 +135,7 @@ async fn a_waiter_that_asks_for_a_short_lease_stays_in_the_list() {
 /// The end of `min_hold` is not published: a waiter that knows of a long lease re-checks after a
 /// sixth of its own.
 #[tokio::test]
-async fn a_waiter_gets_a_lock_within_a_sixth_of_a_lease_after_its_min_hold() {
+async fn a_lock_is_got_within_a_sixth_of_a_lease_after_its_min_hold() {
     let (server, key, lease) = (Server::start(), key(), ms(9_000));
     let min_hold = ms(2_000);
     let holder = builder(&server.url(), ms(60_000)).connect().await.unwrap();

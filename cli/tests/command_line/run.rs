@@ -125,7 +125,7 @@ fn help_is_not_an_error() {
 }
 
 #[test]
-fn output_that_cannot_be_written_does_not_change_what_a_code_means() {
+fn unwritable_output_does_not_change_what_a_code_means() {
     let shell = |line: &str| Command::new("sh").args(["-c", line]).status().unwrap();
     for (line, code) in [
         ("run 2>/dev/full", 64),

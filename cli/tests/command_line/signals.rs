@@ -126,7 +126,7 @@ fn a_signal_that_the_caller_ignores_stays_ignored() {
 }
 
 #[test]
-fn the_command_and_what_it_started_die_with_a_wrapper_that_is_killed() {
+fn the_command_and_what_it_started_die_with_a_killed_wrapper() {
     let server = Server::start();
     let directory = Directory::new();
     let running = start(&server, &directory, &["--lease", "1s"], STUBBORN);

@@ -133,7 +133,7 @@ fn ctrl_z_stops_both_and_fg_resumes_both() {
 }
 
 #[test]
-fn a_lock_that_was_lost_while_it_was_stopped_ends_the_command_before_it_goes_on() {
+fn a_lock_lost_while_stopped_ends_the_command_before_it_resumes() {
     let server = Server::start();
     let terminal = Terminal::new(&server);
     let order = "trap 'echo continued >>$D/order' CONT; trap 'echo ended >>$D/order; exit' TERM\n\
@@ -273,7 +273,7 @@ fn others_of_a_pipeline_may_read_the_terminal() {
 /// A bug: another process of the pipeline that wanted the terminal stopped the wrapper, which then
 /// renewed nothing, while the command went on.
 #[test]
-fn who_waits_for_the_terminal_of_a_command_does_not_stop_its_renewals() {
+fn waiting_for_a_commands_terminal_does_not_stop_its_renewals() {
     let server = Server::start();
     let terminal = Terminal::new(&server);
     terminal.script(
@@ -302,7 +302,7 @@ fn who_waits_for_the_terminal_of_a_command_does_not_stop_its_renewals() {
 
 /// A bug: the command took the terminal from the script, which then stopped.
 #[test]
-fn a_script_keeps_the_terminal_while_its_command_runs_in_the_background() {
+fn a_script_with_its_command_in_background_keeps_the_terminal() {
     let server = Server::start();
     let terminal = Terminal::new(&server);
     terminal.script("inner", "until [ -e $D/go ]; do sleep 0.05; done");

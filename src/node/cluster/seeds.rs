@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_of_a_cluster_is_refused_without_its_secrets() {
+    fn what_is_no_cluster_address_is_refused_without_its_secrets() {
         for (text, why) in [
             ("redis-cluster://h/3", "no databases but 0"),
             ("redis-cluster://h?nodes=secret", "?node=host:port"),

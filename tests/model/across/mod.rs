@@ -212,7 +212,7 @@ impl Checked for Scheme {}
 // ---- The lines and the scripts ----
 
 #[test]
-fn nobody_waits_for_a_free_lock_after_a_death_or_an_end_of_lease() {
+fn none_waits_for_a_free_lock_after_a_death_or_an_end_of_lease() {
     keeps_its_promises(Scheme {
         faults: &[Fault::Death],
         ..LOCKERS_ONLY
@@ -240,7 +240,7 @@ fn nobody_waits_for_a_free_lock_after_a_lost_connection() {
 }
 
 #[test]
-fn nobody_waits_for_a_free_lock_when_a_locker_releases_and_waits_again() {
+fn none_waits_for_a_free_lock_if_its_releaser_waits_again() {
     keeps_its_promises(Scheme {
         faults: ANY,
         ..TWO_AGAIN
@@ -270,7 +270,7 @@ fn nobody_waits_for_a_free_lock_next_to_a_redisson_client() {
 }
 
 #[test]
-fn nobody_waits_for_a_free_lock_beside_a_locker_whose_caller_comes_later() {
+fn none_waits_for_a_free_lock_beside_a_locker_called_later() {
     keeps_its_promises(Scheme {
         faults: ANY,
         ..COMES_LATER

@@ -222,7 +222,7 @@ fn fences_grow_after_a_loss() {
 }
 
 #[test]
-fn opening_late_lets_nobody_in_beside_a_holder_of_the_same_lease() {
+fn opening_late_lets_none_in_beside_a_holder_of_the_same_lease() {
     keeps_its_promises(LATE);
 }
 

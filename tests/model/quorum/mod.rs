@@ -411,7 +411,7 @@ fn the_highest_fence_has_to_be_written_back() {
 /// Another client that is granted the third node before the fence arrives there, and then a node
 /// that was released, would not see the fence.
 #[test]
-fn the_highest_fence_has_to_be_written_to_those_that_have_granted() {
+fn the_highest_fence_must_be_written_to_those_that_granted() {
     breaks(
         Protocol {
             mutant: Some(Mutant::FenceAnywhere),
@@ -481,7 +481,7 @@ fn a_node_that_lost_its_mark_has_to_be_told_those_of_the_others() {
 /// The others do not know yet of an acquisition that counts the node's vote from before its
 /// restart.
 #[test]
-fn a_node_that_lost_its_mark_has_to_be_told_after_its_quarantine() {
+fn a_node_that_lost_its_mark_must_be_told_after_its_quarantine() {
     breaks(
         Protocol {
             mutant: Some(Mutant::MarksToldAtOnce),

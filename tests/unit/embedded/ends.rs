@@ -104,7 +104,7 @@ fn lockers_end_with_their_runtime() {
 
 /// The call has submitted an ask, and the runner has not been polled yet.
 #[test]
-fn a_call_that_has_just_begun_when_the_runtime_ends_gets_an_error() {
+fn a_call_just_begun_when_the_runtime_ends_gets_an_error() {
     let runtime = paused();
     let entered = runtime.enter();
     let session = embedded();

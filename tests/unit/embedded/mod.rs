@@ -140,7 +140,7 @@ async fn a_token_fires_exactly_at_the_end_of_validity() {
 
 /// Timers of tokio have a resolution of a millisecond.
 #[tokio::test(start_paused = true)]
-async fn a_token_whose_validity_ends_between_two_milliseconds_fires_at_the_first_of_them() {
+async fn a_token_ending_between_two_milliseconds_fires_at_the_first() {
     let session = embedded();
     for micros in [100_001, 123_456, 150_000, 199_999, 1_234_567] {
         let hold = hold(
@@ -178,7 +178,7 @@ async fn a_hold_that_comes_late_to_the_alarm_does_not_fire_early() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tokens_that_end_together_fire_together_and_the_others_at_their_own_time() {
+async fn tokens_that_end_together_fire_together_and_others_apart() {
     let session = embedded();
     let (ends, mut told) = unbounded_channel();
     let mut guards = Vec::new();
@@ -236,7 +236,7 @@ async fn renewals_move_the_end_of_a_hold_up_to_max_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ticks_come_at_thirds_of_the_lease_and_the_second_that_fails_is_the_last() {
+async fn ticks_come_at_lease_thirds_and_the_second_to_fail_is_last() {
     let session = embedded();
     let hold = hold(&session, TERMS);
     let guard = register(&session, &hold);
