@@ -86,7 +86,13 @@ async fn lead(name: &str, fence: Fence) {
 
 /// Says who leads, until the election is closed.
 async fn observe(mut observer: Observer) {
-    while let Ok(leader) = observer.changed().await {
+    loop {
+        let leader = match observer.changed().await {
+            Ok(leader) => leader,
+            // It keeps observing through an outage.
+            Err(lockhound::Error::Unavailable { .. }) => continue,
+            Err(_) => return,
+        };
         match leader {
             // It leads before its value is written.
             Some(leader) => println!("seen: {} leads", leader.value().unwrap_or("somebody")),

@@ -32,7 +32,7 @@ use crate::session::{Herald, LeaderWatch, SharedSession};
 ///
 /// Each campaign is an owner of its own: two campaigns of a task are two candidates.
 /// `locks.get(name)` and Redisson's `getLock(name)` are candidates too, and so keep others from
-/// leading. Statistics count the campaigns and leaderships as those of locks.
+/// leading. Statistics count campaigns and leaderships under the kind `election`.
 ///
 /// # Values
 /// A leader has a value, for example its address. It is at `lockhound_leader:{name}` on the server,

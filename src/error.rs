@@ -48,9 +48,10 @@ pub enum Error {
         /// knows. Zero if the operation's own attempt was the first that failed.
         waited: Duration,
     },
-    /// An option, an address or a name cannot be used as it is.
+    /// An option, an address, a name or a call cannot work as it is.
     ///
-    /// Correct the value that the message names.
+    /// Correct the value that the message names, or the call: an upgrade from read to write, or a
+    /// kind of lock that these servers do not have, can never succeed.
     #[error(transparent)]
     Config(ConfigError),
     /// A server answered with an error.

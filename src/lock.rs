@@ -484,7 +484,8 @@ impl Lock {
     ///
     /// # Errors
     /// As [`lock`](Self::lock). [`Error::Lost`] also if the release finds that the lock was lost
-    /// earlier. [`Error::Config`] for a run inside a run of the same lock with [`Reentry::Never`],
+    /// earlier, so it does not say whether the section ended: ask the resource before you repeat
+    /// it. [`Error::Config`] for a run inside a run of the same lock with [`Reentry::Never`],
     /// which would wait for itself.
     ///
     /// # Cancel safety
@@ -566,7 +567,8 @@ impl Lock {
     ///   [`min_hold`](Self::min_hold), so that no other machine does the job again. The call
     ///   returns its value.
     /// - **The job fails**: the lock is released at once, and the next machine that waits does the
-    ///   job. The call returns the job's error, in `Some`.
+    ///   job. The call returns the job's error, in `Some`. If the others have stopped waiting by
+    ///   then, the job is left out until the next period.
     /// - **The machine dies or loses contact**: the lock is free after a lease, and a machine that
     ///   still waits does the job. If none waits any more, the job is left out until the next
     ///   period.
@@ -598,7 +600,7 @@ impl Lock {
     /// match locks.get("report:nightly").once_per(day, |_| make_report()).await? {
     ///     Some(Ok(())) => println!("done here"),
     ///     Some(Err(error)) => eprintln!("failed here: {error}"),
-    ///     None => println!("done elsewhere"),
+    ///     None => println!("done elsewhere, or still at work there"),
     /// }
     /// # Ok(())
     /// # }
@@ -862,7 +864,7 @@ impl Section {
     ///     .run(|section| async move {
     ///         // The database refuses a fence below the highest that it has seen.
     ///         let fence = section.fence().get();
-    ///         update("UPDATE orders SET .., fence = $1 WHERE fence <= $1", fence).await;
+    ///         update("UPDATE orders SET .., fence = $1 WHERE id = 42 AND fence <= $1", fence).await;
     ///     })
     ///     .await
     /// # }

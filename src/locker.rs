@@ -778,7 +778,7 @@ impl LockerBuilder {
     ///         _node: &str,
     ///     ) -> impl Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send {
     ///         let read = fs::read_to_string("/run/secrets/redis");
-    ///         ready(read.map(Credentials::password).map_err(Into::into))
+    ///         ready(read.map(|it| Credentials::password(it.trim_end())).map_err(Into::into))
     ///     }
     /// }
     /// let locks = Locker::builder().node("redis://lock-1").credentials(Mounted).connect().await?;
@@ -1254,8 +1254,8 @@ impl LockerBuilder {
     /// async code.
     ///
     /// The first [`Lock::lock`] then waits as in any other outage, for
-    /// [`outage_tolerance`](Self::outage_tolerance) at most, and [`Lock::try_lock`] for half a
-    /// [`command_timeout`](Self::command_timeout).
+    /// [`outage_tolerance`](Self::outage_tolerance) at most, and [`Lock::try_lock`] for one attempt:
+    /// a [`command_timeout`](Self::command_timeout) at most.
     ///
     /// It is for programs that have to start before their servers do. Problems that make
     /// [`connect`](Self::connect) fail, such as wrong credentials, an untrusted certificate or a

@@ -25,7 +25,7 @@ impl LockerBuilder {
     /// A time is a number and a unit: `500ms`, `30s`, `5m` or `2h`. A variable that is missing or
     /// empty leaves the default; other variables are not read. Options that are set on the builder
     /// afterwards take precedence; [`node`](Self::node) adds a server, and [`nodes`](Self::nodes)
-    /// replaces them all.
+    /// replaces them all. `LOCKHOUND_PASSWORD` is for the command `lockhound` only.
     ///
     /// # Errors
     /// [`Error::Config`] names a variable that cannot be used. It never shows `LOCKHOUND_URL`,

@@ -124,8 +124,7 @@ async fn an_even_number_of_servers_causes_a_warning() {
     over(&servers, ms(30_000)).connect().await.unwrap();
     let text = log.text();
     assert!(
-        text.contains("even number")
-            && text.contains("1 of them may be away, and 3 have to answer"),
+        text.contains("even number") && text.contains("1 of them may be away, and 3 must answer"),
         "{text}"
     );
 }
