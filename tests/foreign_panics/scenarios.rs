@@ -713,7 +713,7 @@ async fn a_queue_does_not_move() {
         .server()
         .command::<()>(&["ACL", "SETUSER", "default", "-lrange"]);
     assert!(lock.force_unlock().await.unwrap());
-    occurs("the next one is not told").await;
+    occurs("could not notify the next waiter").await;
     drop(held);
     stage
         .server()
