@@ -52,6 +52,11 @@ impl Load {
             tokio::spawn(async move {
                 while !over.load(Ordering::Relaxed) {
                     let number = begun.fetch_add(1, Ordering::Relaxed);
+                    if number % 4 == 0 {
+                        // Behind all calls that the engine has not come to. On a busy machine it
+                        // would still work on those long after their tasks have given up.
+                        locks.servers().await.unwrap();
+                    }
                     let lock = locks.get(format!("{NAMES}{number}")).owned_by(Owner::new());
                     let patience = Duration::from_micros(fastrand::u64(0..20_000));
                     // The call is dropped halfway, or the lock is unlocked or its guard dropped.
@@ -120,14 +125,11 @@ async fn a_server_that_hangs_leaves_no_locks_behind_on_any_server() {
         most <= most_undos(asked),
         "{most} undos, of {asked} acquires"
     );
-    // A faster machine has more on its way: 31 to 40 MB were seen with 54,000 acquires.
-    assert!(grown < 64 << 20, "{grown} bytes more");
+    assert!(grown < 32 << 20, "{grown} bytes more");
     load.end().await;
-    eventually(
-        lease + command_timeout * 2,
-        "the others have no lock",
-        || servers[..2].iter().all(|s| locks_on(s) == 0),
-    )
+    eventually(command_timeout * 2, "the others have no lock", || {
+        servers[..2].iter().all(|s| locks_on(s) == 0)
+    })
     .await;
 
     servers[2].go_on();
