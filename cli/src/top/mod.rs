@@ -7,10 +7,8 @@ use std::pin::pin;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::sleep;
 
@@ -22,6 +20,7 @@ use crate::out;
 use crate::outage::Outage;
 use crate::place::Place;
 use crate::say::say;
+use crate::signals::Signals;
 
 /// The exit codes, for the help.
 const CODES: &str = "\
@@ -79,17 +78,10 @@ pub(crate) async fn run(args: &Args) -> Result<u8, Failure> {
 
 /// Returns the exit code of a signal that comes first.
 async fn until_signal(work: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
-    let ended = |kind| signal(kind).map_err(|e| fault(&e));
-    let mut terminated = ended(SignalKind::terminate())?;
-    let mut hung_up = ended(SignalKind::hangup())?;
-    let mut interrupted = ended(SignalKind::interrupt())?;
-    let mut quit = ended(SignalKind::quit())?;
-    tokio::select! {
-        code = work => code,
-        _ = terminated.recv() => Ok(exit::of_signal(Signal::SIGTERM as i32)),
-        _ = hung_up.recv() => Ok(exit::of_signal(Signal::SIGHUP as i32)),
-        _ = interrupted.recv() => Ok(exit::of_signal(Signal::SIGINT as i32)),
-        _ = quit.recv() => Ok(exit::of_signal(Signal::SIGQUIT as i32)),
+    let mut signals = Signals::listen().map_err(|e| fault(&e))?;
+    match signals.unless(work).await {
+        Ok(code) => code,
+        Err(signal) => Ok(exit::of_signal(signal as i32)),
     }
 }
 
