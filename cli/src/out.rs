@@ -18,7 +18,7 @@ pub(crate) fn is_closed() -> bool {
     known && asked[0].revents().is_some_and(|it| it.intersects(gone))
 }
 
-/// Writes a line at once. Returns whether any client reads on, as `head` does not.
+/// Writes a line at once. Returns whether it is still read: `head` ends early.
 pub(crate) fn line(line: impl fmt::Display) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     match writeln!(out, "{line}").and_then(|()| out.flush()) {

@@ -21,7 +21,7 @@ pub(crate) fn say(message: impl fmt::Display) {
         write(line.as_bytes());
         drop(done);
     });
-    // If no process can be notified, the command still has to be supervised. The exit code tells.
+    // If the line cannot be written, the command still has to be supervised. The exit code tells.
     if writer.is_ok() {
         let _: Result<(), _> = written.recv_timeout(PATIENCE);
     }

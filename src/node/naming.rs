@@ -454,7 +454,7 @@ mod tests {
         at(&naming, now, "s1", "b", 1);
         let reason = naming
             .master()
-            .expect_err("deposed, and no other client has a majority");
+            .expect_err("deposed, and no other server has a majority");
         assert!(
             reason.contains("s0:1 names a:1 (epoch 0); s1:1 names b:1 (epoch 1)"),
             "{reason}"

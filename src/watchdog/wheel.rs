@@ -240,7 +240,7 @@ impl Wheel {
             .tell(&mut self.notes, &self.counters, Instant::now());
     }
 
-    /// Returns when the log has to be notified of something.
+    /// Returns when the next report is due.
     pub(super) fn report_due(&self) -> Option<Instant> {
         self.report.due()
     }
