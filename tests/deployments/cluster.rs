@@ -10,7 +10,7 @@ use crate::common::cluster::{Cluster, slot};
 use crate::common::labels::{keys_without_labels, label_of};
 use crate::common::machine::within;
 use crate::common::{Server, eventually, key, ms, soon};
-use lockhound::{Error, Format, Guard, HoldState, Locker, Owner};
+use lockhound::{Error, FenceSource, Format, Guard, HoldState, Locker, Owner};
 use tokio::time::sleep;
 
 /// Returns names whose slots belong to this master.
@@ -305,6 +305,26 @@ impl Load {
             (entries, longest) = (entries + entered, longest.max(waited));
         }
         (entries, longest)
+    }
+}
+
+/// Each slot counts the tokens of its own locks, so they need no other server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redissons_tokens_are_counted_in_the_slot_of_the_lock() {
+    let cluster = Cluster::start(3);
+    let builder = cluster.builder(ms(6_000));
+    let builder = builder.fence_source(FenceSource::RedissonTokens);
+    let locks = builder.connect().await.unwrap();
+    for master in 0..3 {
+        let key = keys_of(&cluster, master).next().unwrap();
+        for token in 1..4 {
+            let guard = locks.get(&key).lock().await.unwrap();
+            assert_eq!(guard.fence().get(), token);
+            guard.unlock().await.unwrap();
+        }
+        let counter = format!("redisson_lock_token:{{{key}}}");
+        assert_eq!(cluster.first_master_of(&counter), master);
+        assert!(cluster.exists(&counter), "{counter}");
     }
 }
 
