@@ -10,7 +10,9 @@ use uuid::Uuid;
 
 use crate::common::cluster::Cluster;
 use crate::common::sentinel::Sentinels;
-use crate::common::{Directory, Running, SOON, Server, at, eventually, said, soon};
+use crate::common::{
+    Directory, Running, SOON, Server, at, eventually, said, soon, three_servers, urls,
+};
 
 /// A subcommand that writes an object or an array on each line. It is killed when it is dropped.
 struct Lines {
@@ -93,12 +95,6 @@ fn first_key_of(cluster: &Cluster) -> String {
         .expect("there are many names")
 }
 
-/// Returns an address of several servers.
-fn urls(servers: &[Server]) -> String {
-    let urls: Vec<String> = servers.iter().map(Server::url).collect();
-    urls.join(" ")
-}
-
 /// A bug: they asked which masters there are at their start only, and then saw an outage for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_looks_at_a_cluster_follows_a_failover() {
@@ -161,9 +157,9 @@ async fn a_command_outlives_a_failover_by_sentinels() {
     assert!(!group.replica.exists("k"));
 }
 
-#[test]
-fn a_quorum_outlives_a_minority_and_no_more() {
-    let servers: Vec<Server> = (0..3).map(|_| Server::start()).collect();
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quorum_outlives_a_minority_and_no_more() {
+    let servers = three_servers().await;
     let directory = Directory::new();
     let running = start(&urls(&servers), &directory, "k");
     servers[0].kill();
@@ -176,9 +172,9 @@ fn a_quorum_outlives_a_minority_and_no_more() {
     assert!(!crate::common::runs(directory.number("inside")));
 }
 
-#[test]
-fn a_lock_over_three_servers_is_listed_and_broken_as_one() {
-    let servers: Vec<Server> = (0..3).map(|_| Server::start()).collect();
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_over_three_servers_is_listed_and_broken_as_one() {
+    let servers = three_servers().await;
     let directory = Directory::new();
     let running = start(&urls(&servers), &directory, "k");
     servers[2].kill();

@@ -6,7 +6,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::tls::{Authority, HOSTS};
-use crate::common::{Directory, PROGRAM, Running, Server, lockhound, said, soon, without_server};
+use crate::common::{
+    Directory, PROGRAM, Running, Server, lockhound, said, soon, three_servers, urls, without_server,
+};
 
 /// Starts a command that holds this lock until it is dropped.
 fn hold(server: &Server, key: &str) -> Running {
@@ -345,9 +347,9 @@ fn a_minimum_returns_at_once_and_keeps_the_lock() {
     assert_eq!(again.code, Some(1));
 }
 
-#[test]
-fn a_majority_of_three_servers_is_enough() {
-    let servers: Vec<Server> = (0..3).map(|_| Server::start()).collect();
+#[tokio::test(flavor = "multi_thread")]
+async fn a_majority_of_three_servers_is_enough() {
+    let servers = three_servers().await;
     let run = || {
         let urls = servers.iter().flat_map(|it| ["--url".to_owned(), it.url()]);
         let mut command = without_server(["run", "--lease", "1s"]);
@@ -356,8 +358,7 @@ fn a_majority_of_three_servers_is_enough() {
     };
     // The variable may name all of them.
     let mut command = without_server(["run", "--lease", "1s", "k", "--", "echo", "inside"]);
-    let urls: Vec<String> = servers.iter().map(Server::url).collect();
-    let three = said(command.env("LOCKHOUND_URL", urls.join(" ")));
+    let three = said(command.env("LOCKHOUND_URL", urls(&servers)));
     assert_eq!(
         (three.code, &*three.out),
         (Some(0), "inside\n"),

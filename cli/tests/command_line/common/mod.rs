@@ -172,6 +172,26 @@ pub fn builder(server: &Server, label: &str) -> LockerBuilder {
     Locker::builder().node(server.url()).label(label)
 }
 
+/// Starts three servers of a quorum, and waits until all of them vote. New ones do so after a
+/// lease, and one later than the others.
+pub async fn three_servers() -> Vec<Server> {
+    let servers: Vec<Server> = (0..3).map(|_| Server::start()).collect();
+    let builder = Locker::builder().nodes(servers.iter().map(Server::url));
+    let locks = builder.lease(ms(1_000)).connect().await.unwrap();
+    eventually(SOON, "all of them vote", || {
+        locks.stats().nodes.iter().all(|node| node.votes)
+    })
+    .await;
+    locks.close().await;
+    servers
+}
+
+/// Returns an address of several servers.
+pub fn urls(servers: &[Server]) -> String {
+    let urls: Vec<String> = servers.iter().map(Server::url).collect();
+    urls.join(" ")
+}
+
 pub const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
