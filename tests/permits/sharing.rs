@@ -1,9 +1,11 @@
 //! As many have permits as there are, whatever happens to calls and answers.
 
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::SOON;
+use crate::common::labels::labelled;
 use crate::common::polls::poll_times;
 use crate::common::proxy::{Mode, Proxy};
 use crate::common::{Server, builder, eventually, key, locker, locker_with, ms, soon};
@@ -67,6 +69,7 @@ async fn a_permit_is_what_it_says() {
     assert!(semaphore.try_acquire().await.unwrap().is_none());
     let waited = semaphore.try_acquire_for(1, ms(50)).await.unwrap();
     assert!(waited.is_none());
+    labelled(&locks, from_ref(&server)).await;
     let usage = semaphore.usage().await.unwrap();
     let mut holders: Vec<u32> = usage.holders().iter().map(|it| it.permits()).collect();
     holders.sort_unstable();

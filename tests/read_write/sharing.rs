@@ -1,7 +1,9 @@
 //! Who has the lock together with whom, and what is on the server meanwhile.
 
+use crate::common::labels::labelled;
 use crate::common::{Server, eventually, key, locker, locker_with, ms, soon};
 use lockhound::{Error, Format, HoldState, LockMode, Locker, Loss, Owner};
+use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
 #[tokio::test]
@@ -157,6 +159,8 @@ async fn holders_are_listed_with_their_labels() {
         lock.read().lock().await.unwrap(),
         there.rw(&*key).read().lock().await.unwrap(),
     ];
+    labelled(&here, from_ref(&server)).await;
+    labelled(&there, from_ref(&server)).await;
     let holders = lock.holders().await.unwrap();
     assert_eq!(
         (holders.mode(), holders.readers().len()),
