@@ -8,10 +8,10 @@ mod common;
 use common::chaos::{Chaos, survive};
 use common::children;
 
-/// The body of a child process. Run as an ordinary test it has nothing to do.
-#[test]
+/// The child processes are this binary too: they end here, before any test begins.
+#[ctor::ctor(unsafe)]
 fn child_process() {
-    children::run();
+    children::play_if_child(children::play);
 }
 
 #[test]

@@ -1,10 +1,12 @@
-//! Child processes: this test binary started again, with the test `child_process` and nothing else.
+//! Child processes: this test binary started again. A function that runs before `main` does the
+//! child's task and ends the process, so that no test is run.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lockhound::{Error, Guard, Lock, Locker, Loss, Owner};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::history::{Call, Op};
 use super::record::{self, Record, Visit};
@@ -27,7 +29,6 @@ pub fn spawn_piped_child(task: &str, url: &str, keys: &[&str], rounds: usize, ou
 
 fn child(task: &str, url: &str, keys: &[&str], rounds: usize, out: &Path) -> Command {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "child_process", "--nocapture"]);
     child.env(
         CHILD,
         format!("{task} {url} {} {rounds} {}", keys.join(","), out.display()),
@@ -41,19 +42,31 @@ pub fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("lockhound-{name}-{}", uuid::Uuid::new_v4()))
 }
 
-/// Returns what a child has to do: its task, the address, the keys, the number of rounds, and where
-/// to report. `None` if this process is no child.
-pub fn told() -> Option<[String; 5]> {
-    let told = std::env::var(CHILD).ok()?;
-    let words: Vec<String> = told.split(' ').map(str::to_owned).collect();
-    Some(words.try_into().unwrap())
+/// What a child has to do: its task, the address, the keys, the number of rounds, and where to
+/// report.
+pub type Errand = [String; 5];
+
+/// Plays a child process, and ends it. Returns if this process is no child.
+pub fn play_if_child(play: impl FnOnce(Errand)) {
+    if let Ok(errand) = std::env::var(CHILD) {
+        survive_closed_connections();
+        let words: Vec<String> = errand.split(' ').map(str::to_owned).collect();
+        play(words.try_into().unwrap());
+        std::process::exit(0);
+    }
 }
 
-/// The body of the test `child_process`.
-pub fn run() {
-    let Some([task, url, keys, rounds, out]) = told() else {
-        return;
-    };
+/// A write to a closed connection ends a process, unless it handles that signal. Rust does so at the
+/// beginning of `main`, which this process does not reach.
+pub fn survive_closed_connections() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let handles = async { signal(SignalKind::pipe()).map(drop) };
+    let runtime = runtime.enable_all().build().unwrap();
+    runtime.block_on(handles).unwrap();
+}
+
+/// Plays one of the tasks below.
+pub fn play([task, url, keys, rounds, out]: Errand) {
     let keys: Vec<String> = keys.split(',').map(str::to_owned).collect();
     let rounds = rounds.parse().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -353,7 +353,6 @@ fn play(job: &Job) -> Result<Story, String> {
 fn play_once(job: Job) -> Result<Story, String> {
     let (out, began) = (common::children::scratch("happened"), Instant::now());
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_process", "--nocapture"])
         .env(
             CHILD,
             format!("{} {} {}", job.scenario, job.poison, out.display()),
@@ -379,15 +378,20 @@ fn play_once(job: Job) -> Result<Story, String> {
     })
 }
 
-/// Plays one scenario, if this process is a child.
-#[test]
+/// The child processes are this binary too: they end here, before any test begins.
+#[ctor::ctor(unsafe)]
 fn child_process() {
-    let Ok(told) = std::env::var(CHILD) else {
-        return;
-    };
-    let words: Vec<&str> = told.split(' ').collect();
+    if let Ok(job) = std::env::var(CHILD) {
+        common::children::survive_closed_connections();
+        play_as_child(&job);
+        std::process::exit(0);
+    }
+}
+
+fn play_as_child(job: &str) {
+    let words: Vec<&str> = job.split(' ').collect();
     let [scenario, poison, out] = words[..] else {
-        panic!("{told}")
+        panic!("{job}")
     };
     sick::install(poison);
     let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -13,10 +13,10 @@ use common::record::{self, Record, Visit};
 use common::{Server, eventually, key, locker, ms};
 use lockhound::Locker;
 
-/// The body of a child process. Run as an ordinary test it has nothing to do.
-#[test]
+/// The child processes are this binary too: they end here, before any test begins.
+#[ctor::ctor(unsafe)]
 fn child_process() {
-    children::run();
+    children::play_if_child(children::play);
 }
 
 #[test]

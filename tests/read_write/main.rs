@@ -13,8 +13,8 @@ mod nesting;
 mod processes;
 mod sharing;
 
-/// The body of a child process. Run as an ordinary test it has nothing to do.
-#[test]
+/// The child processes are this binary too: they end here, before any test begins.
+#[ctor::ctor(unsafe)]
 fn child_process() {
-    processes::run();
+    common::children::play_if_child(processes::play);
 }

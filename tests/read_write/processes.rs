@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use crate::common::children::{scratch, spawn_child, told};
+use crate::common::children::{Errand, scratch, spawn_child};
 use crate::common::proxy::{Mode, Proxy};
 use crate::common::{Server, eventually, key, locker, machine, ms, record};
 use lockhound::{Locker, Owner, RwLock};
@@ -72,11 +72,7 @@ fn parse(path: &Path) -> Vec<Visit> {
         .collect()
 }
 
-/// The body of a child process.
-pub(crate) fn run() {
-    let Some([task, url, key, rounds, out]) = told() else {
-        return;
-    };
+pub(crate) fn play([task, url, key, rounds, out]: Errand) {
     let rounds: usize = rounds.parse().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {

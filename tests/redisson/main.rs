@@ -34,18 +34,18 @@ const WOKEN: Duration = Duration::from_secs(5);
 /// A lease that tests wait for. It leaves two seconds for a late renewal.
 const SHORT: Duration = Duration::from_secs(3);
 
-/// The body of a child process. As an ordinary test it does nothing.
-#[test]
+/// The child processes are this binary too: they end here, before any test begins.
+#[ctor::ctor(unsafe)]
 fn child_process() {
-    match children::told() {
-        Some([task, url, keys, limit, out]) if task == "beside_jvms" => {
+    children::play_if_child(|errand| match errand {
+        [task, url, keys, limit, out] if task == "beside_jvms" => {
             let keys: Vec<&str> = keys.split(',').collect();
             let visits = visit(&url, keys[0], keys[1], keys[2], limit.parse().unwrap());
             let visits = tokio::runtime::Runtime::new().unwrap().block_on(visits);
             std::fs::write(out, visits.to_string()).unwrap();
         }
-        _ => children::run(),
-    }
+        other => children::play(other),
+    });
 }
 
 /// Waits for one of our locks in a task. Returns when it was granted, and its guard.

@@ -23,17 +23,17 @@ const WOKEN: Duration = Duration::from_secs(5);
 /// A lease that tests wait for. It leaves two seconds for a late renewal.
 const SHORT: Duration = Duration::from_secs(3);
 
-/// The body of a child process. As an ordinary test it does nothing.
-#[test]
+/// The child processes are this binary too: they end here, before any test begins.
+#[ctor::ctor(unsafe)]
 fn child_process() {
-    match children::told() {
-        Some([task, url, keys, _, out]) if task == "read_and_write" => {
+    children::play_if_child(|errand| match errand {
+        [task, url, keys, _, out] if task == "read_and_write" => {
             let keys: Vec<&str> = keys.split(',').collect();
             let holding = leases::read_and_write(&url, &keys, out.as_ref());
             tokio::runtime::Runtime::new().unwrap().block_on(holding);
         }
-        _ => children::run(),
-    }
+        other => children::play(other),
+    });
 }
 
 /// Returns our readers of this lock, each call by an owner of its own.

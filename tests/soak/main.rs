@@ -18,10 +18,10 @@ use common::failovers::{self, Failover};
 use common::losses::{self, Kind};
 use common::{ms, storm};
 
-/// The body of a child process. As an ordinary test it does nothing.
-#[test]
+/// The child processes are this binary too: they end here, before any test begins.
+#[ctor::ctor(unsafe)]
 fn child_process() {
-    children::run();
+    children::play_if_child(children::play);
 }
 
 /// 8 processes x 8 tasks, more than 10,000 acquisitions, five times each.

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use common::{Server, builder, children, key, ms, several};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The body of a child process. As an ordinary test it does nothing.
-#[test]
+/// The child processes are this binary too: they end here, before any test begins.
+#[ctor::ctor(unsafe)]
 fn child_process() {
-    children::run();
+    children::play_if_child(children::play);
 }
 
 /// Every worker sleeps for three leases. (`watchdog` has the same for a runtime of one thread.)
