@@ -58,7 +58,7 @@ pub struct Stats {
     ///
     /// A tick is one [`command_timeout`](crate::LockerBuilder::command_timeout).
     pub renewal_errors: u64,
-    /// Acquires that were undone because their answer never came or because no caller took the
+    /// Acquires that were undone because their answer never arrived or because no caller took the
     /// grant.
     pub undone_acquires: u64,
     /// Replies that belonged to a different command.
@@ -73,6 +73,8 @@ pub struct Stats {
     /// The program's `tracing` subscriber did not keep up.
     pub dropped_events: u64,
     /// Operations, releases and undos that wait for an answer.
+    ///
+    /// A release waits for each server that voted for the lock, also after its caller has returned.
     pub pending: usize,
     /// The undos among [`pending`](Self::pending).
     ///

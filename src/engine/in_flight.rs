@@ -22,8 +22,8 @@ pub(crate) enum Work {
     Vote(NodeIndex),
     /// An undo on this node.
     Undo(NodeIndex),
-    /// A release that not every node has answered. Most are already certain: closing gives the
-    /// slower nodes a moment.
+    /// A release whose caller is told, and that not every node has answered. Most are already
+    /// certain: closing, and the end of the program, give the slower nodes a moment.
     Release,
     /// A part of something else, or an event: closing does not wait for it.
     Part,
@@ -58,7 +58,12 @@ impl Tally {
         })
     }
 
-    pub(crate) fn all(&self) -> usize {
+    /// Returns how many operations, releases and undos wait for an answer.
+    pub(crate) fn pending(&self) -> usize {
+        self.all() + self.late.load(Ordering::Acquire)
+    }
+
+    fn all(&self) -> usize {
         self.all.load(Ordering::Acquire)
     }
 

@@ -46,7 +46,6 @@ use super::attempt::{AcquireRequest, Granted, PendingAcquire};
 use super::release::release;
 use super::state::Unconfirmed;
 use crate::clock::Instant;
-use crate::engine::Work;
 use crate::foreign::log;
 use crate::lease;
 use crate::lines::Head;
@@ -64,7 +63,6 @@ pub(super) async fn hand_over(mut released: Unconfirmed, head: Option<Head>) {
         session.engine.spawn(release(released));
         return;
     };
-    let _in_flight = session.engine.track(Work::Release);
     let hold = Arc::clone(&released.hold);
     let key = &hold.claim.key;
     let patience =

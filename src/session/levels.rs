@@ -38,7 +38,7 @@ pub(super) fn tell_levels(session: &Session) {
                 ("lockhound_latch_waiters", None),
                 session.latch_waiters.load(Ordering::Relaxed),
             ),
-            (("lockhound_pending", None), tally.all()),
+            (("lockhound_pending", None), tally.pending()),
             (("lockhound_pending_undos", None), tally.undos()),
         ])
         .collect();

@@ -9,7 +9,6 @@ use super::state::Unconfirmed;
 use super::{Session, jobs};
 use crate::claim::{ReleaseAnswer, Wakes};
 use crate::clock::Instant;
-use crate::engine::Work;
 use crate::error::{Error, Loss};
 use crate::foreign::log;
 use crate::hold::{self, Hold, HoldState};
@@ -50,8 +49,6 @@ fn released(
 pub(super) async fn release(mut unconfirmed: Unconfirmed) {
     let session = Arc::clone(&unconfirmed.session);
     let hold = Arc::clone(&unconfirmed.hold);
-    // The end of the program, and closing, give the slower servers a moment too.
-    let _in_flight = session.engine.track(Work::Release);
     let rest = hold::rest(hold.kept_until(), Instant::now());
     // A lock that is kept wakes no waiter.
     let wakes = if rest.is_none() {

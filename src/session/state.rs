@@ -117,6 +117,8 @@ pub(super) struct Unconfirmed {
     pub(super) hold: Arc<Hold>,
     /// What the caller waits for, until it is told.
     pub(super) awaited: Option<(oneshot::Sender<Result<(), Error>>, InFlight)>,
+    /// Set once the caller is told, for the servers that have not answered by then.
+    pub(super) late: Option<InFlight>,
     /// When the caller is told in any case.
     pub(super) deadline: Instant,
     /// What a hand-over without an answer may have taken, or may yet take. It takes nothing once
@@ -168,7 +170,7 @@ impl Session {
         let tally = self.engine.tally();
         let stats = self
             .counters
-            .stats(&self.lines.census(), tally.all(), tally.undos());
+            .stats(&self.lines.census(), tally.pending(), tally.undos());
         let nodes = self.quorum.roll().nodes(self.now());
         Stats {
             nodes,

@@ -26,6 +26,7 @@ impl Unconfirmed {
             session: Arc::clone(session),
             hold,
             awaited,
+            late: None,
             deadline,
             next: None,
             lost: false,
@@ -43,6 +44,7 @@ impl Unconfirmed {
     pub(super) fn conclude(&mut self, settled: Settled) {
         let is_lost = matches!(settled, Settled::Gone) && self.note_lost();
         if let Some((reply, pending)) = self.awaited.take() {
+            self.late = Some(self.session.engine.track(Work::Release));
             self.tell(settled, reply, pending);
         }
         // After the caller: a recorder may block.

@@ -275,6 +275,20 @@ async fn a_vote_that_comes_after_the_release_is_undone_for_two_leases() {
     assert_eq!(locks.stats().pending_undos, 0);
 }
 
+/// A bug: nothing was pending although the key could still be on a server.
+#[tokio::test(start_paused = true)]
+async fn a_release_is_pending_until_every_server_has_answered() {
+    let ((servers, locks), name) = (three().await, key());
+    let guard = locks.get(&name).lock().await.unwrap();
+    sleep(ms(1)).await;
+    assert_eq!(locks.stats().pending, 0);
+    servers[2].delay(ms(50)..=ms(50));
+    guard.unlock().await.unwrap();
+    assert_eq!((locks.stats().pending, locks.stats().pending_undos), (1, 0));
+    sleep(ms(60)).await;
+    assert_eq!(locks.stats().pending, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_is_gone_when_its_grant_comes_has_it_given_back() {
     let ((server, locks), name) = (one().await, key());
