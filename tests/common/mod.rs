@@ -93,6 +93,18 @@ pub async fn eventually(within: Duration, what: &str, mut so: impl FnMut() -> bo
     start.elapsed()
 }
 
+/// Waits until this many callers of a locker wait for a lock.
+pub async fn they_wait(locks: &Locker, callers: usize) {
+    let wait = || locks.stats().waiters == callers;
+    eventually(Duration::from_secs(10), "they wait", wait).await;
+}
+
+/// Waits until a locker knows that this many of its servers are away.
+pub async fn away(locks: &Locker, servers: usize) {
+    let away = || locks.stats().nodes.iter().filter(|node| !node.up).count() == servers;
+    eventually(Duration::from_secs(10), "it knows", away).await;
+}
+
 /// Waits for a future for this long, or longer on a busy machine: see [`machine::within`].
 pub async fn soon<F: IntoFuture>(within: Duration, future: F) -> Option<F::Output> {
     let start = Instant::now();

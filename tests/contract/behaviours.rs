@@ -310,7 +310,8 @@ pub async fn a_waiter_is_woken_by_the_release(on: Deployment) {
             });
         near.and(far)
     });
-    sleep(ms(150)).await;
+    common::they_wait(&one, 1).await;
+    common::they_wait(&two, 1).await;
     assert!(!waiting.is_finished());
     guard.unlock().await.unwrap();
     // Without messages waiters poll every five seconds.
@@ -463,7 +464,7 @@ pub async fn closing_ends_waiters_and_tells_holders(on: Deployment) {
     let name = held.key().to_string();
     let lock = one.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await });
-    sleep(ms(30)).await;
+    common::they_wait(&one, 1).await;
     let closing = tokio::spawn({
         let one = one.clone();
         async move { one.close().await }

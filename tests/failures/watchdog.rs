@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::machine::{in_time, within};
 use crate::common::proxy::{Mode, Proxy};
-use crate::common::{Server, builder, eventually, key, locker_with, ms};
+use crate::common::{Server, builder, eventually, key, locker_with, ms, they_wait};
 use lockhound::{Error, Guard, HoldState, Lock, Locker, Loss, Owner};
 
 #[tokio::test]
@@ -218,9 +218,9 @@ async fn a_message_for_a_lock_held_here_makes_it_check_at_once() {
     // Two wait here for a foreign holder. When the first has the lock, the second still waits, and
     // so listens.
     let first = tokio::spawn(enter(here.get(&key).owned_by(Owner::new())));
-    tokio::time::sleep(ms(100)).await;
+    they_wait(&here, 1).await;
     let second = tokio::spawn(enter(here.get(&key).owned_by(Owner::new())));
-    tokio::time::sleep(ms(100)).await;
+    they_wait(&here, 2).await;
     foreign.unlock().await.unwrap();
     let guard = first.await.unwrap();
     tokio::time::sleep(ms(300)).await;

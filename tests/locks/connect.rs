@@ -230,7 +230,7 @@ async fn a_lazy_locker_returns_at_once_and_its_first_lock_waits() {
         let lock = locks.get(guard.key());
         async move { lock.lock().await }
     });
-    tokio::time::sleep(ms(100)).await;
+    crate::common::they_wait(&locks, 1).await;
     crate::common::eventually(ms(10_000), "it listens", listens).await;
     guard.unlock().await.unwrap();
     crate::common::soon(ms(4_000), waiting)

@@ -8,7 +8,7 @@ use crate::common::machine::within;
 use crate::common::polls::poll_times;
 use crate::common::proxy::{Mode, Proxy};
 use crate::common::record::{self, Record, Visit};
-use crate::common::{Server, builder, eventually, key, locker, locker_with, ms, soon};
+use crate::common::{Server, builder, eventually, key, locker, locker_with, ms, soon, they_wait};
 use lockhound::{Error, Format, HoldState, Locker, Loss, MultiGuard, MultiLock, Owner};
 
 /// Returns `N` names that no other test uses, in order.
@@ -353,7 +353,7 @@ async fn a_waiter_is_woken_and_takes_all_of_them() {
             .map(|guard| (Instant::now(), guard))
             .unwrap()
     });
-    tokio::time::sleep(ms(100)).await;
+    they_wait(&locks, 1).await;
     assert!(!server.exists(&keys[1]), "nothing is taken past the first");
     last.unlock().await.unwrap();
     tokio::time::sleep(ms(50)).await;
@@ -898,7 +898,7 @@ async fn an_outage_is_ridden_out_and_closing_ends_the_wait() {
     guard.check().unwrap();
     let stranger = locks.multi(&keys).owned_by(Owner::new());
     let waiting = tokio::spawn(async move { stranger.lock().await });
-    tokio::time::sleep(ms(50)).await;
+    they_wait(&locks, 1).await;
     let closing = locks.clone();
     let closing = tokio::spawn(async move { closing.close().await });
     assert!(matches!(waiting.await.unwrap(), Err(Error::Closed)));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::proxy::{Mode, Proxy};
 use crate::common::several::{on, over, servers};
-use crate::common::{Server, builder, eventually, key, locker, locker_with, ms};
+use crate::common::{Server, builder, eventually, key, locker, locker_with, ms, they_wait};
 use lockhound::{Error, Format, HoldState, Lock, Locker, Loss, Owner, ServerErrorKind};
 
 #[tokio::test]
@@ -193,11 +193,12 @@ async fn a_refusal_for_a_wrong_type_names_the_key_and_its_type() {
 #[tokio::test]
 async fn force_unlock_tells_local_holders_at_once_and_wakes_waiters() {
     let (server, key) = (Server::start(), key());
-    let lock = locker(&server).await.get(&key);
+    let locks = locker(&server).await;
+    let lock = locks.get(&key);
     let guard = lock.lock().await.unwrap();
     let waiter = lock.clone();
     let waiting = tokio::spawn(async move { waiter.lock().await });
-    tokio::time::sleep(ms(100)).await;
+    they_wait(&locks, 1).await;
     assert!(lock.force_unlock().await.unwrap());
     assert_eq!(guard.state(), HoldState::Lost(Loss::ForceUnlocked));
     assert!(guard.lost().is_cancelled());

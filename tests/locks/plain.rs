@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::proxy::{Mode, Proxy};
 use crate::common::record::{self, Record, Visit};
-use crate::common::{Server, builder, eventually, key, locker, locker_with, ms};
+use crate::common::{Server, builder, eventually, key, locker, locker_with, ms, they_wait};
 use lockhound::{Error, Format, HoldState, Locker, Loss, Owner, ServerErrorKind};
 
 /// How clients in other languages release: redsync, redis-py, node-redlock, rslock, redlock-php.
@@ -198,7 +198,8 @@ async fn a_hash_excludes_plain_lockers_and_is_not_changed() {
     let (server, key) = (Server::start(), key());
     let redisson_locks = locker_with(&server, ms(3_000)).await;
     let redisson = redisson_locks.get(&key);
-    let lock = plain(&server, ms(3_000)).await.get(&key);
+    let plain_locks = plain(&server, ms(3_000)).await;
+    let lock = plain_locks.get(&key);
     let guard = redisson.lock().await.unwrap();
     assert!(lock.try_lock().await.unwrap().is_none());
     let holder = lock.holder().await.unwrap().expect("held");
@@ -209,7 +210,7 @@ async fn a_hash_excludes_plain_lockers_and_is_not_changed() {
         "{holder:?}"
     );
     let waiting = tokio::spawn(async move { lock.lock().await });
-    tokio::time::sleep(ms(300)).await;
+    they_wait(&plain_locks, 1).await;
     assert!(!waiting.is_finished());
     guard.unlock().await.unwrap();
     let plain_guard = waiting.await.unwrap().unwrap();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::log::Log;
 use common::proxy::{Mode, Proxy};
 use common::several::{over_urls, servers};
-use common::{Server, eventually, key, ms, soon};
+use common::{Server, away, eventually, key, ms, soon};
 use futures_util::future::join_all;
 use lockhound::{Error, Locker};
 use tracing_subscriber::filter::LevelFilter;
@@ -112,7 +112,7 @@ fn votes(server: &Server) -> bool {
 async fn nobody_is_in_beside_the_holder(d: &Deployment, forgets: impl AsyncFnOnce(&Deployment)) {
     let key = key();
     d.cut_off(2);
-    tokio::time::sleep(ms(50)).await;
+    away(&d.lockers[0], 1).await;
     let guard = d.lockers[0]
         .get(&key)
         .fixed_lease(LEASE)
@@ -261,7 +261,7 @@ async fn the_longest_lease_of_any_program_is_waited_for() {
         let d = Deployment::new(servers(3), [long, LEASE]).await;
         let key = key();
         d.cut_off(2);
-        tokio::time::sleep(ms(50)).await;
+        away(&d.lockers[0], 1).await;
         let guard = d.lockers[0]
             .get(&key)
             .fixed_lease(long)

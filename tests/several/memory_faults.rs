@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::several::{over_urls, servers};
-use crate::common::{Server, eventually, key, marks, ms};
+use crate::common::{Server, away, eventually, key, marks, ms};
 use lockhound::{Error, Locker};
 
 /// The longest lease.
@@ -49,8 +49,7 @@ async fn a_server_that_forgot_is_not_left_out_with_one_of_five_away() {
     let servers = servers(5);
     let locks = connected(&servers).await;
     servers[4].stop();
-    // The locker notices that it is away.
-    tokio::time::sleep(ms(500)).await;
+    away(&locks, 1).await;
     servers[0].command::<()>(&["FLUSHALL"]);
     locks
         .get(key())

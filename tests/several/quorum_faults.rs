@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::common::machine::within;
 use crate::common::proxy::Mode;
 use crate::common::several::{connections, on, over, servers, settled, through};
-use crate::common::{Server, eventually, key, ms};
+use crate::common::{Server, away, eventually, key, ms};
 use lockhound::{Error, HoldState, Locker};
 
 /// Returns how long a lock and its unlock take, with a re-entry and a query between: the median,
@@ -127,8 +127,7 @@ async fn with_three_of_five_servers_away_the_error_gives_each_reason() {
     servers[0].kill();
     servers[2].kill();
     servers[4].stop();
-    // By now the two killed servers are known to be down.
-    tokio::time::sleep(ms(100)).await;
+    away(&locks, 2).await;
     let result = locks.get(&key).try_lock().await;
     let Err(Error::Unavailable { nodes, .. }) = result else {
         panic!("{result:?}")

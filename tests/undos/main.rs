@@ -73,6 +73,12 @@ impl Load {
         Self { begun, over, tasks }
     }
 
+    /// Waits until each task has begun some calls.
+    async fn runs(&self) {
+        let many = 16 * self.tasks.len();
+        eventually(ms(20_000), "it runs", || self.begun() > many).await;
+    }
+
     fn begun(&self) -> usize {
         self.begun.load(Ordering::Relaxed)
     }
@@ -107,7 +113,7 @@ async fn a_server_that_hangs_leaves_no_locks_behind_on_any_server() {
         .await
         .unwrap();
     let load = Load::start(&locks, TASKS);
-    tokio::time::sleep(ms(1_000)).await;
+    load.runs().await;
 
     let (stopped, before) = (Instant::now(), load.begun());
     servers[2].stop();
@@ -164,7 +170,7 @@ async fn what_a_frozen_server_was_asked_for_is_undone_when_it_goes_on() {
             .await
             .unwrap();
         let load = Load::start(&locks, 32);
-        tokio::time::sleep(ms(200)).await;
+        load.runs().await;
         server.stop();
         tokio::time::sleep(stops).await;
         load.end().await;
@@ -294,7 +300,7 @@ async fn undos_do_not_pile_up_for_a_server_that_runs_no_script() {
             .await
             .unwrap();
         let load = Load::start(&locks, TASKS);
-        tokio::time::sleep(ms(300)).await;
+        load.runs().await;
         let before = load.begun();
         let paused = servers.last().unwrap();
         paused.command::<()>(&["CLIENT", "PAUSE", "3600000", "WRITE"]);

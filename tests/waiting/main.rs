@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::machine::within;
 use common::proxy::{Mode, Proxy};
 use common::several::{self, hold_as_redisson, over, settled};
-use common::{Server, builder, eventually, key, locker, ms, soon};
+use common::{Server, builder, eventually, key, locker, ms, soon, they_wait};
 use futures_util::poll;
 use lockhound::{Error, Locker, Loss, Owner};
 
@@ -224,7 +224,7 @@ async fn waiters_behind_a_local_holder_send_nothing() {
             tokio::spawn(async move { lock.lock().await.unwrap().unlock().await })
         })
         .collect();
-    tokio::time::sleep(ms(200)).await;
+    they_wait(&locks, 100).await;
     assert!(
         locks
             .get(&key)
@@ -390,7 +390,7 @@ async fn close_ends_waiters_and_waits_for_holders() {
     let guard = locks.get(&key).lock().await.unwrap();
     let lock = locks.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await });
-    tokio::time::sleep(ms(100)).await;
+    they_wait(&locks, 1).await;
     let closing = tokio::spawn({
         let locks = locks.clone();
         async move { locks.close().await }
