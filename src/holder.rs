@@ -225,7 +225,7 @@ impl ReadWriteHolder {
     /// Returns how many times a Redisson owner has entered.
     ///
     /// For an owner of this crate it is always 1, since only its process knows the count.
-    pub fn count(&self) -> u64 {
+    pub fn hold_count(&self) -> u64 {
         self.count
     }
 
@@ -369,7 +369,7 @@ impl PermitHolder {
 
     /// Returns how much of its lease is left, or `None` if it has no lease.
     ///
-    /// A renewal extends it.
+    /// A renewal extends it. It includes a tenth of the lease, for clocks that differ.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }

@@ -596,6 +596,20 @@ impl MultiSection {
         self.view.check()
     }
 
+    /// Returns the first loss of a lock, or `None` while all are held.
+    ///
+    /// It reads the clock, as [`check`](Self::check) does.
+    pub fn loss(&self) -> Option<Loss> {
+        self.state().loss()
+    }
+
+    /// Returns how safe the worst of the locks is.
+    ///
+    /// It reads the clock.
+    pub fn state(&self) -> HoldState {
+        self.view.state()
+    }
+
     /// Runs a future as part of this section, in any task: its locks enter again.
     ///
     /// See [`Section::scope`](crate::Section::scope).
@@ -609,6 +623,11 @@ impl MultiSection {
     /// Returns the fencing token of one of the locks, or `None` for a name that is not among them.
     pub fn fence(&self, key: impl AsRef<str>) -> Option<Fence> {
         self.view.fence_of(key.as_ref())
+    }
+
+    /// Returns the names and their fencing tokens, sorted by name.
+    pub fn fences(&self) -> impl Iterator<Item = (&Key, Fence)> {
+        self.view.fences()
     }
 
     /// Returns how long all of the locks are certainly held if none is renewed again.

@@ -24,11 +24,11 @@ use crate::session::SharedSession;
 /// nothing.
 ///
 /// # Who enters next
-/// Within a process, callers enter in the order in which they came, and readers that stand together
-/// at the front enter together. Between processes, a writer that waits keeps out readers that come
-/// after it, and a writer that releases leaves the lock to readers that waited for it, for as long
-/// as they need to come: 20 ms and three of their round trips. So neither starves the other, as
-/// long as all of them use this crate: Redisson's readers pass a writer that waits.
+/// Within a process, callers enter in the order in which they arrived, and readers that stand
+/// together at the front enter together. Between processes, a writer that waits keeps out readers
+/// that arrive after it, and a writer that releases leaves the lock to readers that waited for it,
+/// for as long as they need to come: 20 ms and three of their round trips. So neither starves the
+/// other, as long as all of them use this crate: Redisson's readers pass a writer that waits.
 ///
 /// # Readers of one process
 /// For 10 ms after the grant of a read, as long as it or one of these lasts, further readers of the
@@ -136,12 +136,12 @@ impl RwLock {
 
     /// Returns who has the lock, each with the label of its locker.
     ///
-    /// Readers of one locker that came together are one of them, with the owner of the first.
+    /// Readers of one locker that arrived together are one of them, with the owner of the first.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if the server does not answer; [`Error::Server`], also if the key holds
-    /// something other than a read-write lock; [`Error::Config`] for an empty name, and where there
-    /// are no such locks; [`Error::Closed`].
+    /// [`Error::Unavailable`] if the server does not answer; [`Error::Server`], also if the key
+    /// holds something other than a read-write lock; [`Error::Config`] for an empty name, and where
+    /// there are no such locks; [`Error::Closed`].
     ///
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
@@ -184,7 +184,7 @@ impl RwLock {
     ///
     /// Returns whether it was held.
     ///
-    /// It first asks who has the lock, and then releases exactly those: a reader that comes after
+    /// It first asks who has the lock, and then releases exactly those: a reader that arrives after
     /// them stays. Guards of this [`Locker`](crate::Locker) are lost before they are released, with
     /// [`Loss::ForceUnlocked`](crate::Loss::ForceUnlocked). Holders elsewhere learn of it at their
     /// next renewal at the latest, and may act until then. See
@@ -342,7 +342,8 @@ impl ReadLock {
 
     /// Takes the lock for reading, and waits for at most this long.
     ///
-    /// Returns `None` if that was not possible. A time of zero is [`try_lock`](Self::try_lock).
+    /// Returns `None` if a writer held the lock, or waited, all that time. A time of zero is
+    /// [`try_lock`](Self::try_lock).
     ///
     /// # Errors
     /// As [`Lock::try_lock_for`](crate::Lock::try_lock_for) and [`lock`](Self::lock).
@@ -356,7 +357,8 @@ impl ReadLock {
     /// Takes the lock as [`lock`](Self::lock) does, for threads without async code.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), and [`Error::Config`] for a locker that lives in a runtime.
+    /// As [`lock`](Self::lock), and [`Error::Config`] for a locker of servers in memory that lives
+    /// in a runtime. One that `connect` made over a network works on any thread.
     ///
     /// # Panics
     /// Panics in async code, which it would block.
@@ -432,6 +434,30 @@ impl ReadLock {
             )
             .await?
             .ok_or(Error::Closed)
+    }
+
+    /// Does the same as [`run`](Self::run), but waits for at most this long.
+    ///
+    /// The time bounds the wait, and not the section. Returns `None` if a writer held the lock, or
+    /// waited, all that time.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run) and [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    pub async fn run_for<T, F, Fut>(&self, wait: Duration, section: F) -> Result<Option<T>, Error>
+    where
+        F: FnOnce(Section) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        self.0
+            .run(
+                Wait::up_to(wait),
+                |view, scope| section(Section::new(view, scope)),
+                |_| None,
+            )
+            .await
     }
 }
 
@@ -558,7 +584,8 @@ impl WriteLock {
 
     /// Takes the lock for writing, and waits for at most this long.
     ///
-    /// Returns `None` if that was not possible. A time of zero is [`try_lock`](Self::try_lock).
+    /// Returns `None` if others held the lock all that time. A time of zero is
+    /// [`try_lock`](Self::try_lock).
     ///
     /// # Errors
     /// As [`Lock::try_lock_for`](crate::Lock::try_lock_for) and [`lock`](Self::lock).
@@ -572,7 +599,8 @@ impl WriteLock {
     /// Takes the lock as [`lock`](Self::lock) does, for threads without async code.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), and [`Error::Config`] for a locker that lives in a runtime.
+    /// As [`lock`](Self::lock), and [`Error::Config`] for a locker of servers in memory that lives
+    /// in a runtime. One that `connect` made over a network works on any thread.
     ///
     /// # Panics
     /// Panics in async code, which it would block.
@@ -649,6 +677,30 @@ impl WriteLock {
             )
             .await?
             .ok_or(Error::Closed)
+    }
+
+    /// Does the same as [`run`](Self::run), but waits for at most this long.
+    ///
+    /// The time bounds the wait, and not the section. Returns `None` if others held the lock all
+    /// that time.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run) and [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    pub async fn run_for<T, F, Fut>(&self, wait: Duration, section: F) -> Result<Option<T>, Error>
+    where
+        F: FnOnce(Section) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        self.0
+            .run(
+                Wait::up_to(wait),
+                |view, scope| section(Section::new(view, scope)),
+                |_| None,
+            )
+            .await
     }
 }
 

@@ -39,9 +39,9 @@ use crate::session::{SharedSession, Views};
 ///   tenth of the [`lease`](crate::LockerBuilder::lease) of its locker and of the locker that takes
 ///   them next. A holder whose permits are lost before it releases them is told, as the holder of a
 ///   lock is: see [`HeldPermits::lost`].
-/// - Callers of one [`Locker`](crate::Locker) are served in the order in which they came: one that
-///   wants five holds back those behind it. Between lockers there is no order: whoever wants many
-///   may be passed by others that want few.
+/// - Callers of one [`Locker`](crate::Locker) are served in the order in which they arrived: one
+///   that wants five holds back those behind it. Between lockers there is no order: whoever wants
+///   many may be passed by others that want few.
 ///
 /// Each call takes permits of its own: there is no owner and no re-entry. A task that waits for a
 /// second permit while it has one may wait for ever, as with any semaphore: take both at once with
@@ -246,14 +246,13 @@ impl Semaphore {
         self.take(permits, Wait::Never).await
     }
 
-    /// Takes this many permits, and waits for at most this long.
+    /// Takes a permit, and waits for at most this long.
     ///
-    /// Returns `None` if that was not possible. A time of zero is
-    /// [`try_acquire_many`](Self::try_acquire_many).
+    /// Returns `None` if none was free for it all that time. A time of zero is
+    /// [`try_acquire`](Self::try_acquire).
     ///
     /// # Errors
-    /// As [`Lock::try_lock_for`](crate::Lock::try_lock_for) and
-    /// [`acquire_many`](Self::acquire_many).
+    /// As [`Lock::try_lock_for`](crate::Lock::try_lock_for) and [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -267,14 +266,29 @@ impl Semaphore {
     /// use std::time::Duration;
     ///
     /// let api = locks.permits("api:acme").capacity(10);
-    /// if let Some(permits) = api.try_acquire_for(3, Duration::from_secs(2)).await? {
-    ///     permits.release().await?;
+    /// if let Some(permit) = api.try_acquire_for(Duration::from_secs(2)).await? {
+    ///     permit.release().await?;
     /// }
     /// # Ok(())
     /// # }
     /// # #[cfg(not(feature = "testing"))] fn main() {}
     /// ```
-    pub async fn try_acquire_for(
+    pub async fn try_acquire_for(&self, wait: Duration) -> Result<Option<Permit>, Error> {
+        self.try_acquire_many_for(1, wait).await
+    }
+
+    /// Takes this many permits, and waits for at most this long.
+    ///
+    /// Returns `None` if too few were free for it all that time. A time of zero is
+    /// [`try_acquire_many`](Self::try_acquire_many).
+    ///
+    /// # Errors
+    /// As [`Lock::try_lock_for`](crate::Lock::try_lock_for) and
+    /// [`acquire_many`](Self::acquire_many).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire_many_for(
         &self,
         permits: u32,
         wait: Duration,
@@ -282,11 +296,11 @@ impl Semaphore {
         self.take(permits, Wait::up_to(wait)).await
     }
 
-    /// Takes permits as [`acquire_many`](Self::acquire_many) does, for threads without async code.
+    /// Takes a permit as [`acquire`](Self::acquire) does, for threads without async code.
     ///
     /// # Errors
-    /// As [`acquire_many`](Self::acquire_many), and [`Error::Config`] for a locker that lives in a
-    /// runtime.
+    /// As [`acquire`](Self::acquire), and [`Error::Config`] for a locker of servers in memory that
+    /// lives in a runtime. One that `connect` made over a network works on any thread.
     ///
     /// # Panics
     /// Panics in async code, which it would block.
@@ -297,25 +311,49 @@ impl Semaphore {
     /// # fn main() -> Result<(), lockhound::Error> {
     /// # let server = lockhound::testing::Server::new();
     /// # let locks = lockhound::Locker::builder().memory(&server).blocking_connect()?;
-    /// let permit = locks.permits("api:acme").capacity(10).blocking_acquire_many(1)?;
+    /// let permit = locks.permits("api:acme").capacity(10).blocking_acquire()?;
     /// permit.blocking_release()
     /// # }
     /// # #[cfg(not(feature = "testing"))] fn main() {}
     /// ```
+    pub fn blocking_acquire(&self) -> Result<Permit, Error> {
+        self.blocking_acquire_many(1)
+    }
+
+    /// Takes permits as [`acquire_many`](Self::acquire_many) does, for threads without async code.
+    ///
+    /// # Errors
+    /// As [`acquire_many`](Self::acquire_many) and [`blocking_acquire`](Self::blocking_acquire).
+    ///
+    /// # Panics
+    /// Panics in async code, which it would block.
     pub fn blocking_acquire_many(&self, permits: u32) -> Result<Permit, Error> {
         self.take_blocking(permits, Wait::Always)?
             .ok_or(Error::Closed)
     }
 
-    /// Takes permits on a thread, as [`try_acquire_for`](Self::try_acquire_for) does in async code.
+    /// Takes a permit on a thread, as [`try_acquire_for`](Self::try_acquire_for) does in async
+    /// code.
     ///
     /// # Errors
     /// As [`try_acquire_for`](Self::try_acquire_for) and
-    /// [`blocking_acquire_many`](Self::blocking_acquire_many).
+    /// [`blocking_acquire`](Self::blocking_acquire).
     ///
     /// # Panics
     /// Panics in async code, which it would block.
-    pub fn blocking_try_acquire_for(
+    pub fn blocking_try_acquire_for(&self, wait: Duration) -> Result<Option<Permit>, Error> {
+        self.blocking_try_acquire_many_for(1, wait)
+    }
+
+    /// Takes permits on a thread, as [`try_acquire_many_for`](Self::try_acquire_many_for) does.
+    ///
+    /// # Errors
+    /// As [`try_acquire_many_for`](Self::try_acquire_many_for) and
+    /// [`blocking_acquire`](Self::blocking_acquire).
+    ///
+    /// # Panics
+    /// Panics in async code, which it would block.
+    pub fn blocking_try_acquire_many_for(
         &self,
         permits: u32,
         wait: Duration,
@@ -355,6 +393,25 @@ impl Semaphore {
         let section = |view, _| section(HeldPermits(view));
         let done = self.0.run(Wait::Always, section, |_| None).await?;
         done.ok_or(Error::Closed)
+    }
+
+    /// Does the same as [`run`](Self::run), but waits for at most this long.
+    ///
+    /// The time bounds the wait, and not the section. Returns `None` if none was free for it all
+    /// that time.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run) and [`try_acquire_for`](Self::try_acquire_for).
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    pub async fn run_for<T, F, Fut>(&self, wait: Duration, section: F) -> Result<Option<T>, Error>
+    where
+        F: FnOnce(HeldPermits) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        let section = |view, _| section(HeldPermits(view));
+        self.0.run(Wait::up_to(wait), section, |_| None).await
     }
 
     /// Sets how many permits there are.
@@ -399,7 +456,8 @@ impl Semaphore {
 
     /// Returns how many permits are free, and who has the others.
     ///
-    /// Each holder is listed with the label of its locker.
+    /// Each holder is listed with the label of its locker. A semaphore that was never used has no
+    /// capacity, and none of its permits is free: this call sets nothing.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server does not answer; [`Error::Server`], also if the key

@@ -74,7 +74,7 @@ impl fmt::Display for CallOutcome {
 }
 
 /// How many calls ended in which way.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Attempts([u64; OUTCOMES.len()]);
 
 impl Attempts {
@@ -86,6 +86,16 @@ impl Attempts {
     /// Returns the number of all calls that have ended.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
+    }
+}
+
+impl fmt::Debug for Attempts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut attempts = f.debug_struct("Attempts");
+        for outcome in OUTCOMES {
+            attempts.field(outcome.name(), &self.of(outcome));
+        }
+        attempts.finish()
     }
 }
 
@@ -204,5 +214,11 @@ mod tests {
         }
         let names: std::collections::BTreeSet<_> = OUTCOMES.map(CallOutcome::name).into();
         assert_eq!(names.len(), OUTCOMES.len());
+        let shown = format!("{:?}", Attempts([3, 0, 0, 0, 0, 0, 0, 9]));
+        assert!(
+            shown.starts_with("Attempts { granted: 3, reentered: 0,"),
+            "{shown}"
+        );
+        assert!(shown.ends_with("lost: 9 }"), "{shown}");
     }
 }

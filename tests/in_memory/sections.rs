@@ -1,6 +1,6 @@
 //! As which owner `run` locks, and what outlives its section. Time is paused.
 
-use lockhound::{Locker, Owner};
+use lockhound::{Error, HoldState, Locker, Loss, Owner};
 use tokio::time::sleep;
 
 use super::common::{key, ms};
@@ -79,5 +79,63 @@ async fn a_guard_that_outlives_its_section_belongs_to_the_caller() {
     assert_eq!(
         (guard.owner() == again.owner(), guard.hold_count()),
         (true, 2)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_for_gives_up_on_readers_writers_and_permits() {
+    let (locks, name) = (one().await, key());
+    let (read, write) = (locks.rw(&*name).read(), locks.rw(&*name).write());
+    let one = locks.permits(key()).capacity(1);
+    let wait = ms(100);
+    assert_eq!(read.run_for(wait, |_| async { 1 }).await.unwrap(), Some(1));
+    assert_eq!(write.run_for(wait, |_| async { 2 }).await.unwrap(), Some(2));
+    assert_eq!(one.run_for(wait, |_| async { 3 }).await.unwrap(), Some(3));
+
+    let writes = write.clone().owned_by(Owner::new()).lock().await.unwrap();
+    let taken = one.acquire().await.unwrap();
+    let began = tokio::time::Instant::now();
+    assert_eq!(read.run_for(wait, |_| async {}).await.unwrap(), None);
+    assert_eq!(write.run_for(wait, |_| async {}).await.unwrap(), None);
+    assert_eq!(one.run_for(wait, |_| async {}).await.unwrap(), None);
+    assert!(one.try_acquire_for(wait).await.unwrap().is_none());
+    assert!(began.elapsed() >= 4 * wait && began.elapsed() < 5 * wait);
+    writes.unlock().await.unwrap();
+    taken.release().await.unwrap();
+    // The time bounds the wait, and not the section.
+    let long = one.run_for(wait, |_| sleep(3 * wait)).await.unwrap();
+    assert_eq!(long, Some(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_section_of_several_locks_sees_their_state_and_fences() {
+    let (locks, names) = (one().await, [key(), key()]);
+    let (all, other) = (locks.multi(&names), locks.clone());
+    let (mut seen, mut checked) = (None, false);
+    let lost = all
+        .run(|section| {
+            seen = Some(section.clone());
+            let checked = &mut checked;
+            async move {
+                assert_eq!((section.state(), section.loss()), (HoldState::Safe, None));
+                let fences: Vec<_> = section.fences().collect();
+                assert_eq!(fences.len(), 2);
+                for (name, fence) in fences {
+                    assert_eq!(section.fence(name), Some(fence));
+                }
+                *checked = true;
+                other.get(&names[1]).force_unlock().await.unwrap();
+            }
+        })
+        .await;
+    assert!(
+        checked && matches!(lost, Err(Error::Lost { .. })),
+        "{lost:?}"
+    );
+    let section = seen.expect("it began");
+    let loss = Loss::ForceUnlocked;
+    assert_eq!(
+        (section.state(), section.loss()),
+        (HoldState::Lost(loss), Some(loss))
     );
 }

@@ -287,7 +287,7 @@ mod forked {
         fn new(locks: &Locker, key: &str) -> Self {
             let runtime = current_thread();
             let permits = locks.permits(format!("{key}:permits")).capacity(2);
-            let permit = permits.blocking_acquire_many(1).unwrap();
+            let permit = permits.blocking_acquire().unwrap();
             let election = locks.election(format!("{key}:election"));
             let leadership = runtime.block_on(election.campaign("parent")).unwrap();
             let observer = runtime.block_on(election.observe()).unwrap();
@@ -330,7 +330,7 @@ mod forked {
             forked(runtime.block_on(self.permits.acquire()).map(drop));
             forked(runtime.block_on(self.permits.usage()).map(drop));
             forked(runtime.block_on(self.permits.set_capacity(3)));
-            forked(self.permits.blocking_acquire_many(1).map(drop));
+            forked(self.permits.blocking_acquire().map(drop));
             forked(runtime.block_on(self.election.campaign("child")).map(drop));
             forked(runtime.block_on(self.election.leader()).map(drop));
             forked(runtime.block_on(self.election.observe()).map(drop));

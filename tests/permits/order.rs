@@ -37,7 +37,7 @@ async fn those_behind_one_that_gives_up_are_served_at_once() {
     let semaphore = locks.permits(&*key).capacity(3);
     let held = semaphore.acquire().await.unwrap();
     let many = semaphore.clone();
-    let many = tokio::spawn(async move { many.try_acquire_for(3, ms(400)).await });
+    let many = tokio::spawn(async move { many.try_acquire_many_for(3, ms(400)).await });
     eventually(SOON, "it waits", || locks.stats().waiters == 1).await;
     let few = semaphore.clone();
     let few = tokio::spawn(async move { few.acquire_many(2).await });

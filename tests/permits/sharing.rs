@@ -67,7 +67,7 @@ async fn a_permit_is_what_it_says() {
     two.check().unwrap();
     assert!(two.remaining() > ms(1) && two.loss().is_none());
     assert!(semaphore.try_acquire().await.unwrap().is_none());
-    let waited = semaphore.try_acquire_for(1, ms(50)).await.unwrap();
+    let waited = semaphore.try_acquire_for(ms(50)).await.unwrap();
     assert!(waited.is_none());
     labelled(&locks, from_ref(&server)).await;
     let usage = semaphore.usage().await.unwrap();
@@ -207,9 +207,9 @@ async fn threads_without_async_code_share_permits() {
         let locks = lockhound::Locker::blocking_connect(url)?;
         let semaphore = locks.permits(&*key).capacity(2);
         let both = semaphore.blocking_acquire_many(2)?;
-        assert!(semaphore.blocking_try_acquire_for(1, ms(20))?.is_none());
+        assert!(semaphore.blocking_try_acquire_for(ms(20))?.is_none());
         both.blocking_release()?;
-        let one = semaphore.blocking_try_acquire_for(1, ms(20))?;
+        let one = semaphore.blocking_try_acquire_for(ms(20))?;
         assert!(one.is_some());
         drop(one);
         locks.blocking_close();

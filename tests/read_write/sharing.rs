@@ -175,7 +175,7 @@ async fn holders_are_listed_with_their_labels() {
     labels.sort_unstable();
     assert_eq!(labels, ["here", "there"]);
     for holder in holders.readers() {
-        assert_eq!(holder.count(), 1);
+        assert_eq!(holder.hold_count(), 1);
         assert!(holder.remaining().unwrap() > ms(29_000));
     }
     drop(guards);

@@ -41,7 +41,7 @@ impl Takes for Want {
     }
 
     async fn take_within(&self, wait: Duration) -> Result<Option<Permit>, Error> {
-        self.0.try_acquire_for(self.1, wait).await
+        self.0.try_acquire_many_for(self.1, wait).await
     }
 }
 

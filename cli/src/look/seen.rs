@@ -79,7 +79,7 @@ impl Seen {
         let holding = |holder: &ReadWriteHolder| Holding {
             owner: holder.owner().into_owned(),
             label: holder.label().map(str::to_owned),
-            count: holder.count(),
+            count: holder.hold_count(),
             remaining: holder.remaining(),
         };
         self.holders = holders.writer().into_iter().map(holding).collect();
