@@ -44,7 +44,7 @@ use crate::session::{Herald, LeaderWatch, SharedSession};
 ///
 /// # Observers
 /// An observer is notified of a leader that resigns or proclaims by a message. Nothing announces
-/// the end of a lease, or a leader on a JVM: an observer looks by itself after a sixth of its
+/// the end of a lease, or a leader on a JVM: an observer polls after a sixth of its
 /// locker's lease. Of changes that follow each other within a round trip it may see only the last.
 ///
 /// # Several servers

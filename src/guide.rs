@@ -8,7 +8,7 @@
 //! | [`elections`] | How does one of several programs lead, and how do the others see which one? |
 //! | [`permits`] | How is a limited number of callers let in at once? |
 //! | [`latches`] | How do callers wait for a number of others? |
-//! | [`fair_locks`] | How do callers get a lock in the order in which they came? |
+//! | [`fair_locks`] | How do callers get a lock in the order in which they arrived? |
 //! | [`waiting`] | How long does a call wait, and what happens while the servers are away? |
 //! | [`fencing`] | How does a database, an object store or another service refuse a holder that is late? |
 //! | [`quorums`] | When are several servers worth it, and what do clusters, Sentinels and replicas give? |

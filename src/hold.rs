@@ -568,7 +568,7 @@ mod tests {
         assert_eq!(hold.at(hold.since), HoldState::Lost(Loss::Expired));
         assert!(
             !hold.renewed(0, end, end),
-            "a renewal that comes late brings nothing back"
+            "a renewal that arrives late brings nothing back"
         );
         assert!(hold.take_guard());
         assert_eq!(hold.enter(hold.since), Err(EnterError::Lost(Loss::Expired)));

@@ -58,7 +58,7 @@ pub(crate) static FAIR: Family = Family {
 };
 
 /// The locks of elections, as their observers know them: on the server the same as those of `LOCK`.
-/// No line has such a key, so the messages that come for one are for observers.
+/// No line has such a key, so the messages that arrive for one are for observers.
 pub(crate) static ELECTION: Family = Family {
     key: "",
     channel: LOCK.channel,

@@ -31,11 +31,11 @@ use crate::session::SharedSession;
 /// # What is promised
 /// - A call counts, or sets, once at most. It is sent again until it is answered, with an id that
 ///   the server remembers for an hour and an
-///   [`outage_tolerance`](crate::LockerBuilder::outage_tolerance), so a copy that comes late does
+///   [`outage_tolerance`](crate::LockerBuilder::outage_tolerance), so a copy that arrives late does
 ///   nothing, in this round or another.
 /// - A call that returns [`Error::Unavailable`] may have counted, or may count later. It counts
 ///   once at most, but perhaps in a later round of that name.
-/// - A caller waits only while the latch has a count. It is woken by a message, and looks by itself
+/// - A caller waits only while the latch has a count. It is woken by a message, and polls
 ///   after a sixth of its locker's lease, since messages get lost. So it also sees a latch whose
 ///   key was deleted, on which Redisson's callers sleep for ever.
 ///
@@ -179,7 +179,8 @@ impl Latch {
 
     /// Waits until the latch is open.
     ///
-    /// Returns at once if it is.
+    /// Returns at once if it is, and also if its key was deleted or the server has lost it: if that
+    /// would do harm, check the results, and not the latch.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server has not answered for an

@@ -257,8 +257,8 @@ impl Lock {
     /// Waits if somebody else holds it.
     ///
     /// The call waits for the holder's unlock message. Within a process, callers enter in the order
-    /// in which they came; between processes there is no order. If the holder's lock has no lease,
-    /// the wait may have no end; a warning in the log names that holder.
+    /// in which they arrived; between processes there is no order. If the holder's lock has no
+    /// lease, the wait may have no end; a warning in the log names that holder.
     ///
     /// If the servers do not answer, the call retries for `outage_tolerance`, which counts from the
     /// beginning of the outage, for all calls of the locker. A later call tries for one
@@ -573,9 +573,14 @@ impl Lock {
     ///   still waits does the job. If none waits any more, the job is left out until the next
     ///   period.
     ///
-    /// A call waits for two leases, or a quarter of the period if that is shorter. It returns
-    /// `None` if another machine held the lock for all of that time: it has done the job, or is
-    /// still at work.
+    /// A call waits for two leases, or a quarter of the period if that is shorter, also while the
+    /// job is done already. It returns `None` if another machine held the lock for all of that
+    /// time: it has done the job, or is still at work. [`holder`](Self::holder) tells which: after
+    /// the job, more than a lease is left. Its label is gone once that machine has closed its
+    /// locker, so let the job log where it was done.
+    ///
+    /// Machines that need not stand by for one that fails call [`try_lock`](Self::try_lock) with
+    /// [`min_hold`](Self::min_hold) instead: they return at once.
     ///
     /// Timers may differ by up to a quarter of the period, and so may the job take. After a crash
     /// it may be done twice in part: it has to be a job that can be begun again. A job can be done
@@ -699,7 +704,8 @@ impl Lock {
     /// and waits for it for half a [`command_timeout`](crate::LockerBuilder::command_timeout) at
     /// most.
     ///
-    /// If several servers name different owners, [`Holder::by_node`] lists the answer of each.
+    /// A process that was killed is named until its lease is over. If several servers name
+    /// different owners, [`Holder::by_node`] lists the answer of each.
     ///
     /// # Errors
     /// As [`is_locked`](Self::is_locked).
@@ -864,7 +870,8 @@ impl Section {
     ///     .run(|section| async move {
     ///         // The database refuses a fence below the highest that it has seen.
     ///         let fence = section.fence().get();
-    ///         update("UPDATE orders SET .., fence = $1 WHERE id = 42 AND fence <= $1", fence).await;
+    ///         update("UPDATE orders SET .., fence = $1 WHERE id = 42 AND fence <= $1",
+    ///         fence).await;
     ///     })
     ///     .await
     /// # }

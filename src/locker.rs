@@ -186,7 +186,7 @@ impl Locker {
         RwLock::new(Arc::clone(&self.shared), key)
     }
 
-    /// Returns the fair lock of this name, which callers get in the order in which they came.
+    /// Returns the fair lock of this name, which callers get in the order in which they arrived.
     ///
     /// The order holds over all processes and JVMs. The call asks no server.
     ///
@@ -371,10 +371,12 @@ impl Locker {
     /// # async fn main() -> Result<(), lockhound::Error> {
     /// # let server = lockhound::testing::Server::new();
     /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use lockhound::stats::CallOutcome;
+    ///
     /// let guard = locks.get("orders:42").lock().await?;
     /// let stats = locks.stats();
     /// assert_eq!(stats.holds, 1);
-    /// assert_eq!(stats.attempts.total(), 1);
+    /// assert_eq!(stats.attempts.of(CallOutcome::Granted), 1);
     /// assert_eq!(stats.losses.total(), 0); // an alert for this one
     /// # Ok(())
     /// # }
@@ -425,6 +427,7 @@ impl Locker {
     /// Asks no server.
     ///
     /// A [`Key`] that comes from a lock stands for a lock of that kind: `locks.rw("prices").key()`.
+    /// A right with an empty [`needed_for`](crate::rights::Right::needed_for) is optional.
     ///
     /// # Errors
     /// [`Error::Config`] for an empty name.
@@ -596,8 +599,8 @@ impl Locker {
 ///   `unix`).
 /// - `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster. One of the
 ///   servers that the address names has to answer. A cluster stands alone: no other server can be
-///   added. The name of a lock must have no braces, or one pair with text inside; otherwise its
-///   channel would be in another slot, and locking it returns [`Error::Config`].
+///   added. The braces of a lock's name have to be in pairs, the first with text inside; otherwise
+///   its channel would be in another slot, and locking it returns [`Error::Config`].
 /// - `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]`
 ///   is the master that most of these Sentinels name; all are asked. `sentinelUsername` and
 ///   `sentinelPassword` are for the Sentinels themselves. A failover may lose locks: see
@@ -627,6 +630,10 @@ impl LockerBuilder {
     /// held while more than half of them say so (Redlock), and survives while fewer than half are
     /// away. Three or five are usual. An even number survives no more failures than the odd number
     /// below it, and the locker logs a warning.
+    ///
+    /// New or emptied servers grant nothing for one
+    /// [`restart_quarantine`](Self::restart_quarantine), though `connect` succeeds: shorter waits
+    /// end with [`Error::Unavailable`].
     ///
     /// Every program that shares the locks has to name the same servers, preferably in the same
     /// order: contenders that got in each other's way ask the first server before the others.
@@ -888,7 +895,9 @@ impl LockerBuilder {
     ///
     /// A higher number survives more failures in a row and costs more commands; the lock is lost at
     /// the end of validity in any case. An attempt fails after a
-    /// [`command_timeout`](Self::command_timeout).
+    /// [`command_timeout`](Self::command_timeout). A renewal also finds that the server dropped the
+    /// lock (`DEL`, eviction, a failover): with 39 a holder of a lease of 30 s learns of it within
+    /// a second.
     ///
     /// Defaults to 2: a lease of 30 s is renewed 10 s after the last success and, if that fails,
     /// 20 s after it. If both attempts fail, the token fires 23 s after the last success.
@@ -1254,8 +1263,8 @@ impl LockerBuilder {
     /// async code.
     ///
     /// The first [`Lock::lock`] then waits as in any other outage, for
-    /// [`outage_tolerance`](Self::outage_tolerance) at most, and [`Lock::try_lock`] for one attempt:
-    /// a [`command_timeout`](Self::command_timeout) at most.
+    /// [`outage_tolerance`](Self::outage_tolerance) at most, and [`Lock::try_lock`] for one
+    /// attempt: a [`command_timeout`](Self::command_timeout) at most.
     ///
     /// It is for programs that have to start before their servers do. Problems that make
     /// [`connect`](Self::connect) fail, such as wrong credentials, an untrusted certificate or a

@@ -71,7 +71,7 @@ pub(crate) struct Args {
 
     /// Keep the lock for at least TIME, also if the command ends sooner; this returns at once
     ///
-    /// For a job that cron starts on several machines: the clocks of those that come late may
+    /// For a job that cron starts on several machines: the clocks of those that arrive late may
     /// differ by TIME, and the job still runs once.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     min_hold: Option<Duration>,

@@ -23,7 +23,7 @@ if last <= tonumber(number) then
 end
 redis.call('PEXPIRE', leader, lifetime_ms)
 if last < tonumber(number) then
-  -- The message is a hint: observers look in any case.
+  -- The message is a hint: observers poll in any case.
   redis.pcall('PUBLISH', channel, '1')
 end
 return 1

@@ -67,7 +67,7 @@ pub(crate) struct Grant<'a> {
     pub(crate) terms: Terms,
     /// The time before the acquire was sent.
     pub(crate) since: Instant,
-    /// When its answer came.
+    /// When its answer arrived.
     pub(crate) granted: Instant,
     /// How long its caller may leave it untaken.
     pub(crate) patience: Duration,

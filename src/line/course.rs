@@ -202,7 +202,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
                 (self.course.deaf, self.course.unsubscribed) = (false, false);
                 self.look(moment)
             }
-            // The subscription takes too long, and the line asks without it. A message that comes
+            // The subscription takes too long, and the line asks without it. A message that arrives
             // before it is there is missed: `hear` makes up for that.
             (Event::Due, Phase::Listens { until, in_turn }) if until <= now => {
                 (self.course.deaf, self.course.unsubscribed) = (in_turn, true);
@@ -227,7 +227,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
             (Event::Outage, Phase::Blocked { .. } | Phase::Rests(_)) => {
                 Some(Effect::GiveUp { came_by: None })
             }
-            // A caller that comes in a pause gets its place at the end of that.
+            // A caller that arrives in a pause gets its place at the end of that.
             (Event::Changed, Phase::Rests(rest)) if moment.queues && !rest.hears => {
                 self.go_on(rest, moment)
             }
@@ -531,7 +531,7 @@ impl<H: RawHold, C: Wants, R> Line<H, C, R> {
         if self.course.changed {
             return self.look(moment);
         }
-        // The lease has run out once its last millisecond is over. No message comes then.
+        // The lease has run out once its last millisecond is over. No message arrives then.
         let delay = self
             .wake_state
             .as_ref()
@@ -924,7 +924,7 @@ mod tests {
             None,
             "it may come before the line is told"
         );
-        assert_eq!(tested.on(Event::Changed), None, "the outcome comes first");
+        assert_eq!(tested.on(Event::Changed), None, "the outcome arrives first");
         assert_eq!(
             tested.on(Event::HandedOver),
             Some(Effect::Release(5, Some(2)))

@@ -14,7 +14,7 @@
 //! # What comes out
 //! At most one effect at a time: `Ask` (acquire for the head), `Release` (perhaps as a hand-over),
 //! `Listen`, `WakeAt`, `Name`, `GiveUp`, `Lost`, `Hush`; or nothing. While one with an outcome is
-//! in flight, other events have none: the line looks when the outcome comes. `Pass`, which takes
+//! in flight, other events have none: the line looks when the outcome arrives. `Pass`, which takes
 //! the locker off the list, is apart from these: no caller waits for it.
 //!
 //! # States

@@ -7,8 +7,8 @@
 //!
 //! Messages of the channel come from clients that use no list. The first in the list asks
 //! immediately. The others give that, and a turn of others, time: they ask 60 ms later, and 2 ms
-//! more for each locker before them, unless another message comes. When a lease ends for which all
-//! of them wait, they ask 2 ms apart.
+//! more for each locker before them, unless another message arrives. When a lease ends for which
+//! all of them wait, they ask 2 ms apart.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -67,7 +67,7 @@ pub(super) struct WakeState {
     heard: BTreeSet<NodeIndex>,
     /// Set if there is a reason to ask now.
     go: bool,
-    /// When there is a reason to ask, if no message comes before.
+    /// When there is a reason to ask, if no message arrives before.
     look: Option<Instant>,
     /// How many lockers are before it in the list, if that is known.
     place: Option<u64>,
@@ -247,7 +247,7 @@ impl WakeState {
         }
     }
 
-    /// Records that no message came for as long as it waits for one.
+    /// Records that no message arrived for as long as it waits for one.
     pub(super) fn oversleep(&mut self, now: Instant) {
         if self.place.is_some() {
             self.look.get_or_insert(now);
@@ -672,7 +672,7 @@ mod tests {
         state.give_turn(given(now, true), true, now);
         assert!(
             !state.take_passed_on(),
-            "they took it before the answer came"
+            "they took it before the answer arrived"
         );
     }
 

@@ -2,8 +2,8 @@
 //!
 //! A script costs something before it does anything: fred makes a command and a system call for
 //! each, and the server makes two more system calls. A step without company is sent as its own
-//! script. While enough scripts are in flight, the steps that come are collected, and are sent when
-//! the next answer comes: the busier the connection, the more steps share the cost.
+//! script. While enough scripts are in flight, the steps that arrive are collected, and are sent
+//! when the next answer arrives: the busier the connection, the more steps share the cost.
 //!
 //! A server forgets its scripts when it restarts, or when it is told to. It then answers one script
 //! with NOSCRIPT while the next one, which it may know, is already in flight. So once a script has
@@ -93,7 +93,7 @@ pub(crate) struct Step {
     /// this digest are the last of a script's keys and arguments.
     pub(crate) vote: Option<Arc<str>>,
     pub(crate) words: WordList,
-    /// Whether it may leave something there: that has to be undone if its answer never comes, and
+    /// Whether it may leave something there: that has to be undone if its answer never arrives, and
     /// replicas have to acknowledge it, if they are asked at all.
     pub(crate) takes: bool,
     /// Returns whether this answer says that there was nothing to do. Then nothing was changed, and

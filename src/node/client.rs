@@ -134,7 +134,7 @@ fn performance(role: Role, settings: &Settings) -> PerformanceConfig {
 /// is used or not.
 ///
 /// fred reads thousands of messages in a row if they come in a row. Those that do not fit count as
-/// missed, and all waiters look (`LinkEvent::Lagged`). Other connections get no messages, and of
+/// missed, and all waiters poll (`LinkEvent::Lagged`). Other connections get no messages, and of
 /// their events only the last one matters.
 fn capacity(role: Role) -> usize {
     match role {

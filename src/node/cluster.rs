@@ -312,7 +312,7 @@ impl Cluster {
                 }
             }
         }
-        // A message is a hint: waiters whose channel is subscribed later are told to look then.
+        // A message is a hint: waiters whose channel is subscribed later poll then.
         MasterSubscriptions::all_have(
             told,
             SUBSCRIBING.min(self.0.wiring.settings.command_timeout),

@@ -553,7 +553,7 @@ mod tests {
         }
     }
 
-    /// No task tends the connection, which would give it up: the answer comes in the same moment.
+    /// No task tends the connection, which would give it up: the answer arrives in the same moment.
     #[tokio::test]
     async fn an_answer_of_a_server_that_was_deposed_meanwhile_is_unknown() {
         let settings = Options::default().validate(1).expect("valid");

@@ -36,7 +36,7 @@ pub(crate) struct MemoryConnection {
 #[derive(Default)]
 struct Silence {
     lasts: AtomicBool,
-    /// Unlike a `watch` it wakes waiters in the order in which they came, so that a simulation
+    /// Unlike a `watch` it wakes waiters in the order in which they arrived, so that a simulation
     /// repeats under the same seed.
     over: Notify,
 }

@@ -16,7 +16,7 @@
 //!
 //! The clocks of replicas are not compared. Clients often cannot reach the addresses by which a
 //! server knows its replicas, a locker would send its password to any address that the server
-//! names, and a check at connect says nothing about a replica that comes later. A warning that is
+//! names, and a check at connect says nothing about a replica that arrives later. A warning that is
 //! missing for such a reason would read as "the clocks agree".
 //!
 //! # Invariants

@@ -112,7 +112,9 @@ pub(super) fn words(error: &fred::error::Error, bound: Option<Duration>) -> Stri
     match (error.kind(), bound) {
         (ErrorKind::Timeout, Some(bound)) => format!("{TIMED_OUT} after {bound:?}"),
         (ErrorKind::Timeout, None) => TIMED_OUT.to_owned(),
-        (ErrorKind::Canceled, _) => "the connection was given up before the answer came".to_owned(),
+        (ErrorKind::Canceled, _) => {
+            "the connection was given up before the answer arrived".to_owned()
+        }
         (ErrorKind::IO | ErrorKind::Unknown, _)
             if details.contains("UnexpectedEof") || details.contains("losed") =>
         {
@@ -513,7 +515,7 @@ mod tests {
         );
         assert_eq!(
             said(ErrorKind::Canceled, "channel closed"),
-            "the connection was given up before the answer came"
+            "the connection was given up before the answer arrived"
         );
         let refused = "WRONGPASS invalid username-password pair or user is disabled.";
         assert_eq!(

@@ -193,7 +193,7 @@ impl Table {
         self.idle.insert((since, name))
     }
 
-    /// Records that this locker sends a release, whose message comes if the channel is confirmed.
+    /// Records that this locker sends a release, whose message arrives if the channel is confirmed.
     pub(super) fn release(&mut self, name: &str) {
         let is_confirmed = self.is_confirmed(name);
         if let Some(channel) = self.channels.get_mut(name) {

@@ -16,7 +16,7 @@ pub(super) fn torn(key: &Key) -> Option<Error> {
     }
     let problem = format!(
         "{key:?} cannot be a lock of a cluster: the channel of its messages would be in another slot; give it no \
-         braces, or one pair with something inside"
+         braces, or pairs of which the first has something inside"
     );
     Some(Error::config("key", problem))
 }

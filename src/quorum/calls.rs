@@ -1,4 +1,4 @@
-//! A call to all nodes at once, whose answers come one by one.
+//! A call to all nodes at once, whose answers arrive one by one.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

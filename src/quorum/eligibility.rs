@@ -284,7 +284,7 @@ impl Eligibility {
         )
     }
 
-    /// Returns whether an answer came on the connection that the ticket is for.
+    /// Returns whether an answer arrived on the connection that the ticket is for.
     pub(super) fn holds(&self, ticket: &Ticket, node: &Node) -> bool {
         ticket
             .epoch

@@ -84,7 +84,7 @@ impl Quorum {
         }
         let holders: Arc<[String]> = seen.into_iter().collect();
         let key = key.clone();
-        // It names the holders, so a copy that comes late deletes no later one.
+        // It names the holders, so a copy that arrives late deletes no later one.
         let forcing = self.ask(Force { key, holders });
         Ok(self
             .hear(forcing, |forced, missing| {

@@ -1,4 +1,4 @@
-//! Counts the answers that have come so far. Pure, and for any number of nodes.
+//! Counts the answers that have arrived so far. Pure, and for any number of nodes.
 
 use std::time::Duration;
 

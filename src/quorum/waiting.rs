@@ -1,7 +1,7 @@
 //! The lists of lockers that wait for a lock, by which a release wakes the next one and not all of
 //! them.
 //!
-//! The list is a sorted set, `lockhound_waiting:{name}`, in the order in which lockers came. It
+//! The list is a sorted set, `lockhound_waiting:{name}`, in the order in which lockers arrived. It
 //! lives for three leases of the lock or of the locker, whichever is longer, and a locker that
 //! waits asks again within a sixth of its own. `try_lock` does not use it, nor does the script that
 //! takes several locks at once; a `lock` of several waits for each of them alone, and is in that

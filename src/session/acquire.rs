@@ -24,7 +24,7 @@ struct WaiterGuard<'a> {
     key: &'a Key,
     id: u64,
     deadline: Option<Instant>,
-    /// True once an answer came: the waiter was taken out before that.
+    /// True once an answer arrived: the waiter was taken out before that.
     answered: bool,
 }
 

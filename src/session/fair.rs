@@ -1,9 +1,10 @@
 //! Fair locks: the queue on the server, as the lines of this locker know it.
 //!
 //! # From a call to the lock
-//! 1. A caller that comes has its line ask. An ask has the tickets of the first [`CALLERS`] callers
-//!    of the line. The script puts in those that are missing, keeps the others alive, and takes the
-//!    lock for the first caller if it is free and that one is next (`lua/fair/acquire.lua`).
+//! 1. A caller that arrives has its line ask. An ask has the tickets of the first [`CALLERS`]
+//!    callers of the line. The script puts in those that are missing, keeps the others alive, and
+//!    takes the lock for the first caller if it is free and that one is next
+//!    (`lua/fair/acquire.lua`).
 //! 2. A release calls the one that is next: a locker of this crate by its name, a JVM on the
 //!    channel of its ticket (`lua/fair/call.lua`). A line that is called asks.
 //! 3. A JVM calls on the channel of the ticket. So while JVMs use a lock, the channels of the first
@@ -14,7 +15,7 @@
 //! 5. If an ask has no answer, it may come later, and put in tickets again. So those of its callers
 //!    that do not wait any more leave as an undo does that may overtake its acquire; also those
 //!    that have got the lock by a later ask.
-//! 6. A line that finds the lock free and the same other one next, for two looks, passes that one.
+//! 6. A line that finds the lock free and the same other one next, in two polls, passes that one.
 //!
 //! `tests/model/fair.rs` has all of this.
 

@@ -9,7 +9,8 @@
 //! 4. A caller that waits watches the latch, and is open once it reads no count.
 //!
 //! The id stays for longer than a copy can be on its way, and not only until the latch opens: a
-//! copy that comes later would count for the next round, or set a latch that no client counts down.
+//! copy that arrives later would count for the next round, or set a latch that no client counts
+//! down.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -184,7 +184,7 @@ impl RawGuard {
             .map_err(|error| error.of(std::slice::from_ref(&hold.claim.key)))
     }
 
-    /// Releases. The answer comes later.
+    /// Releases. The answer arrives later.
     pub(super) fn release(mut self) -> Releasing {
         Releasing {
             key: self.hold().claim.key.clone(),

@@ -4,7 +4,7 @@
 //!
 //! | what may stand | since | how it ends |
 //! |---|---|---|
-//! | `Granted` | an attempt failed, its caller is gone, or a vote came after the release | one answer, or the lease |
+//! | `Granted` | an attempt failed, its caller is gone, or a vote arrived late | one answer, or the lease |
 //! | `MayCome` | an acquire, a retake or a hand-over has no answer | an answer, and one more a command timeout later |
 //! | `Held` | a server that voted did not answer a release | one answer, which goes to the release, or the lease |
 //!
@@ -268,7 +268,7 @@ impl Book {
         ));
     }
 
-    /// Sends an entry to its node. The answer comes as news.
+    /// Sends an entry to its node. The answer arrives as news.
     fn send(self: &Arc<Self>, node: NodeIndex, entry: Entry, now: Instant) {
         // It may be late: this locker may be waiting for the lock itself by then.
         let wakes = self.quorum.wakes(None);

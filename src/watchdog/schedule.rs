@@ -86,7 +86,7 @@ impl Schedule {
             let rest = places.split_off((batches * BATCH).min(places.len()));
             let left = at.until(at.round_down(self.grid) + self.grid);
             let step = left / u32::try_from(flights).unwrap_or(u32::MAX);
-            // The rest gets a line of its own even if the width is used up, so that answers come
+            // The rest gets a line of its own even if the width is used up, so that answers arrive
             // before it.
             let next = (at + step.max(STEP)).round_up(STEP);
             self.lines.entry((next, until)).or_default().extend(rest);

@@ -3,7 +3,7 @@
 //! A tick begins a third of the lease (by default) after the last renewal that succeeded was sent,
 //! lasts one command timeout, and fails at most once. An entry never leaves the wheel while its
 //! renewal is in flight: before its batch is sent it gets a place at the end of the tick or of
-//! validity, whichever is first, so that a loss is noticed even if no answer comes.
+//! validity, whichever is first, so that a loss is noticed even if no answer arrives.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

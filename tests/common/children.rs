@@ -56,8 +56,8 @@ pub fn play_if_child(play: impl FnOnce(Errand)) {
     }
 }
 
-/// A write to a closed connection ends a process, unless it handles that signal. Rust does so at the
-/// beginning of `main`, which this process does not reach.
+/// A write to a closed connection ends a process, unless it handles that signal. Rust does so
+/// before `main`, which this process does not reach.
 pub fn survive_closed_connections() {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let handles = async { signal(SignalKind::pipe()).map(drop) };

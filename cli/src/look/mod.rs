@@ -25,7 +25,7 @@ pub(crate) use self::seen::{Holding, Seen, Waiting, lease, shown};
 use crate::exit::{self, Failure};
 use crate::place::Place;
 
-/// Reads the time between two looks.
+/// Reads the time between two refreshes.
 ///
 /// # Errors
 /// Refuses times that would keep a server busy.

@@ -48,11 +48,12 @@ pub(crate) struct Args {
     #[arg(default_value = "*")]
     pattern: String,
 
-    /// Time between two looks
+    /// Time between two refreshes
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     interval: Duration,
 
-    /// Write an array on a line at each look, of the same objects as `ls` does, and show no screen
+    /// Write an array on a line at each refresh, of the same objects as `ls` does, and show no
+    /// screen
     #[arg(long)]
     json: bool,
 

@@ -1,7 +1,7 @@
 //! Subscribes to the unlock messages of a cluster: to each channel at the master that has its slot.
 //!
 //! A message is a hint. So no caller waits for a master that does not answer: once a channel is
-//! subscribed there after all, all waiters are told to look ([`LinkEvent::Lagged`]).
+//! subscribed there after all, all waiters poll ([`LinkEvent::Lagged`]).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -61,7 +61,7 @@ struct Wishes {
     /// The number of wishes so far.
     count: u64,
     /// The master did not answer in time, or may have lost its subscriptions: once all wishes up to
-    /// this one are fulfilled, all waiters are told to look.
+    /// this one are fulfilled, all waiters poll.
     behind: Option<u64>,
     /// It is not known what is still subscribed.
     resubscribe: bool,

@@ -219,8 +219,8 @@ impl Link {
 
     /// Brings the connection back into step after a refused SUBSCRIBE: its error was given to the
     /// PING behind it, and the PING's own reply is yet to come. fred drops that reply if no command
-    /// waits, and otherwise gives it to the one that does. So PINGs are sent until an echo comes in
-    /// its place.
+    /// waits, and otherwise gives it to the one that does. So PINGs are sent until an echo arrives
+    /// in its place.
     async fn catch_up(self: &Arc<Self>) -> Outcome<()> {
         let epoch = self.epoch();
         let end = Instant::now() + self.patience();

@@ -1,8 +1,9 @@
 //! Delivers what comes over a connection to a server in memory.
 //!
 //! # Invariants
-//! - The nth answer that comes goes to the nth request, as with fred. An answer to another request
-//!   is passed to no caller, and the connection is given up. Requests about labels are not counted.
+//! - The nth answer that arrives goes to the nth request, as with fred. An answer to another
+//!   request is passed to no caller, and the connection is given up. Requests about labels are not
+//!   counted.
 //! - Answers keep their order, however long each one takes.
 
 use std::collections::VecDeque;
@@ -97,8 +98,8 @@ impl Wire {
         (number, answer)
     }
 
-    /// Does the same for a request whose answer comes beside those of the others: a copy of one of
-    /// theirs is not taken for it.
+    /// Does the same for a request whose answer arrives beside those of the others: a copy of one
+    /// of theirs is not taken for it.
     pub(super) fn expect_beside(&self) -> (RequestId, oneshot::Receiver<Result<Resp, Misplaced>>) {
         let (waiter, answer) = oneshot::channel();
         let mut state = self.state.lock();
