@@ -4,6 +4,8 @@
 //! to the recorder that the program has installed for the `metrics` facade.
 
 mod attempts;
+#[cfg(feature = "metrics")]
+mod descriptions;
 mod levels;
 
 use std::collections::BTreeMap;
@@ -490,6 +492,8 @@ fn tell_losses(_kind: LockKind, _reason: &'static str, _n: u64) {
 /// Reports to the recorder all counters before anything is counted: a rate over a series that
 /// begins with its first event misses that event.
 fn register_counters() {
+    #[cfg(feature = "metrics")]
+    descriptions::describe();
     COUNTERS.iter().for_each(|name| tell(name, 0));
     for kind in LockKind::ALL {
         LOSSES

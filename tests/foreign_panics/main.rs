@@ -122,7 +122,8 @@ const CALLS: [&str; 6] = [
 ];
 /// The calls of a recorder.
 #[cfg(feature = "metrics")]
-const RECORDER: [&str; 5] = [
+const RECORDER: [&str; 6] = [
+    "describe_counter",
     "register_counter",
     "register_histogram",
     "increment",

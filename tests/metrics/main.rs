@@ -9,28 +9,69 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{Server, builder, eventually, key, ms};
-use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use metrics::{SharedString, Unit};
+use metrics_util::CompositeKey;
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+/// A series, with its unit and its description. Reading the values of a histogram takes them.
+type Series = (CompositeKey, Option<Unit>, Option<SharedString>, DebugValue);
 
 /// Returns the counters, and the number of recorded values, by name and labels.
-fn told(snapshotter: &Snapshotter) -> BTreeMap<String, u64> {
-    let values = snapshotter
-        .snapshot()
-        .into_vec()
-        .into_iter()
-        .map(|(key, _, _, value)| {
-            let labels: String = key
-                .key()
-                .labels()
-                .map(|l| format!(" {}={}", l.key(), l.value()))
-                .collect();
-            let count = match value {
-                DebugValue::Counter(count) => count,
-                DebugValue::Histogram(times) => u64::try_from(times.len()).unwrap(),
-                DebugValue::Gauge(_) => 0,
-            };
-            (format!("{}{labels}", key.key().name()), count)
-        });
+fn told(series: &[Series]) -> BTreeMap<String, u64> {
+    let values = series.iter().map(|(key, _, _, value)| {
+        let labels: String = key
+            .key()
+            .labels()
+            .map(|l| format!(" {}={}", l.key(), l.value()))
+            .collect();
+        let count = match value {
+            DebugValue::Counter(count) => *count,
+            DebugValue::Histogram(times) => u64::try_from(times.len()).unwrap(),
+            DebugValue::Gauge(_) => 0,
+        };
+        (format!("{}{labels}", key.key().name()), count)
+    });
     values.collect()
+}
+
+/// Returns the rows of the guide's table: a name, a type, and what it counts.
+fn documented() -> Vec<[String; 3]> {
+    let guide = include_str!("../../docs/guide/operating.md");
+    let rows = guide
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `lockhound_"));
+    let rows = rows.map(|row| row.split(" | ").collect::<Vec<_>>());
+    // The table of alerts has fewer columns.
+    let rows = rows.filter(|row| ["counter", "gauge", "histogram"].contains(&row[1]));
+    rows.map(|row| {
+        let name = format!("lockhound_{}", row[0].trim_end_matches('`'));
+        let what = row[2].replace('`', "");
+        let what = what.split(": [").next().unwrap().to_owned();
+        [name, row[1].to_owned(), what]
+    })
+    .collect()
+}
+
+/// The recorder describes what the program reads, in the words of the guide.
+fn assert_described(series: &[Series]) {
+    let described: BTreeMap<_, _> = series
+        .iter()
+        .map(|(key, unit, what, _)| {
+            let name = key.key().name().to_owned();
+            let what = what
+                .as_ref()
+                .unwrap_or_else(|| panic!("{name} has no description"));
+            assert!(unit.is_some(), "{name} has no unit");
+            (name, what.to_string())
+        })
+        .collect();
+    let documented = documented();
+    assert_eq!(documented.len(), 20, "{documented:?}");
+    for [name, kind, what] in &documented {
+        // Each has been reported by now.
+        assert_eq!(described.get(name), Some(what), "{kind}");
+    }
+    assert_eq!(described.len(), documented.len(), "{described:?}");
 }
 
 #[tokio::test]
@@ -44,7 +85,7 @@ async fn the_programs_recorder_receives_counts_and_times() {
         .connect()
         .await
         .unwrap();
-    let counters = told(&snapshotter)
+    let counters = told(&snapshotter.snapshot().into_vec())
         .into_iter()
         .filter(|(name, _)| name.contains("_total"));
     let counters: Vec<_> = counters.map(|(_, count)| count).collect();
@@ -73,7 +114,9 @@ async fn the_programs_recorder_receives_counts_and_times() {
     server.command::<bool>(&["DEL", lost.key().as_str()]);
     assert!(guard.unlock().await.is_err());
     locks.close().await;
-    let told = told(&snapshotter);
+    let series = snapshotter.snapshot().into_vec();
+    assert_described(&series);
+    let told = told(&series);
     let of = |name: &str| {
         *told
             .get(name)
