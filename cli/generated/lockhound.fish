@@ -68,14 +68,14 @@ complete -c lockhound -n "__fish_lockhound_using_subcommand show" -l cert -d 'Fi
 complete -c lockhound -n "__fish_lockhound_using_subcommand show" -l key -d 'File with the private key (PEM) of that certificate' -r -F
 complete -c lockhound -n "__fish_lockhound_using_subcommand show" -l json -d 'Write an object, of the same shape as `ls` does'
 complete -c lockhound -n "__fish_lockhound_using_subcommand show" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c lockhound -n "__fish_lockhound_using_subcommand top" -l interval -d 'Time between two looks' -r
+complete -c lockhound -n "__fish_lockhound_using_subcommand top" -l interval -d 'Time between two refreshes' -r
 complete -c lockhound -n "__fish_lockhound_using_subcommand top" -l url -d 'Address of the server; repeat it for several independent ones (a quorum)' -r
 complete -c lockhound -n "__fish_lockhound_using_subcommand top" -l user -d 'Name of the user whose password is in a file or in LOCKHOUND_PASSWORD' -r
 complete -c lockhound -n "__fish_lockhound_using_subcommand top" -l password-file -d 'File with the password; LOCKHOUND_PASSWORD has it otherwise, or the address' -r -F
 complete -c lockhound -n "__fish_lockhound_using_subcommand top" -l ca-file -d 'File with the certificates (PEM) of the CAs to trust, in place of the system\'s' -r -F
 complete -c lockhound -n "__fish_lockhound_using_subcommand top" -l cert -d 'File with the certificate (PEM) to show to the servers' -r -F
 complete -c lockhound -n "__fish_lockhound_using_subcommand top" -l key -d 'File with the private key (PEM) of that certificate' -r -F
-complete -c lockhound -n "__fish_lockhound_using_subcommand top" -l json -d 'Write an array on a line at each look, of the same objects as `ls` does, and show no screen'
+complete -c lockhound -n "__fish_lockhound_using_subcommand top" -l json -d 'Write an array on a line at each refresh, of the same objects as `ls` does, and show no screen'
 complete -c lockhound -n "__fish_lockhound_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c lockhound -n "__fish_lockhound_using_subcommand watch" -l interval -d 'Time between two questions' -r
 complete -c lockhound -n "__fish_lockhound_using_subcommand watch" -l url -d 'Address of the server; repeat it for several independent ones (a quorum)' -r

@@ -34,11 +34,38 @@ use lockhound::{Locker, LockerBuilder};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 pub use server::Server;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// How long something may take that happens at once on an idle machine.
 pub const SOON: Duration = Duration::from_secs(20);
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_lockhound");
+
+/// Has children heed the signals that this process was started to ignore, as in the background of a
+/// script or under nohup: what a process handles is not ignored by those that it starts.
+fn heed_signals() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let ignored = ignored.map_or(0, |mask| u64::from_str_radix(mask.trim(), 16).unwrap());
+        let kinds = [
+            SignalKind::hangup(),
+            SignalKind::interrupt(),
+            SignalKind::quit(),
+        ];
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.unwrap().block_on(async {
+            for kind in kinds {
+                if ignored & (1 << (kind.as_raw_value() - 1)) != 0 {
+                    drop(signal(kind).unwrap());
+                }
+            }
+        });
+    });
+}
 
 /// Returns `lockhound` with these arguments and this server, and nothing else from the environment
 /// of the test.
@@ -54,6 +81,7 @@ pub fn at<S: AsRef<OsStr>>(url: &str, args: impl IntoIterator<Item = S>) -> Comm
 }
 
 pub fn without_server<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    heed_signals();
     let mut command = Command::new(PROGRAM);
     for (name, _) in std::env::vars_os() {
         if name.as_encoded_bytes().starts_with(b"LOCKHOUND_") {
@@ -239,6 +267,7 @@ pub struct Directory(PathBuf);
 
 impl Directory {
     pub fn new() -> Self {
+        heed_signals();
         let path = std::env::temp_dir().join(format!("lockhound-cli-{}", uuid::Uuid::new_v4()));
         std::fs::create_dir(&path).unwrap();
         Self(path)
