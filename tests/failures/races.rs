@@ -136,8 +136,14 @@ async fn after_an_unlock_a_renewal_in_flight_brings_nothing_back() {
         .await
         .unwrap();
     proxy.set(late_renewals());
-    let keys =
-        end_during_renewals(&locks, |guard| async move { guard.unlock().await.unwrap() }).await;
+    let keys = end_during_renewals(&locks, |guard| async move {
+        match guard.unlock().await {
+            // On a busy machine it may take longer than a command timeout.
+            Ok(()) | Err(Error::Unavailable { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    })
+    .await;
     assert_gone_for_good(&server, &locks, &keys).await;
 }
 

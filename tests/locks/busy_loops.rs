@@ -138,7 +138,7 @@ fn no_answer_without_a_server_starves_another_executor() {
         let spinning =
             executor.spawn(async move { while matches!(lock.lock().await, Err(Error::Closed)) {} });
         futures_executor::block_on(executor.run(async {
-            for _ in 0..100 {
+            for _ in 0..20 {
                 smol::Timer::after(ms(1)).await;
             }
         }));
@@ -146,7 +146,7 @@ fn no_answer_without_a_server_starves_another_executor() {
         done.send(()).unwrap();
     });
     assert_eq!(
-        ended.recv_timeout(Duration::from_secs(20)),
+        ended.recv_timeout(Duration::from_secs(60)),
         Ok(()),
         "the executor's other task is starved"
     );
