@@ -482,6 +482,8 @@ impl Lock {
     /// lock was lost earlier, the section's value is dropped, and that is logged, too: a section
     /// whose value must not be lost has to pass it on itself.
     ///
+    /// The future borrows this handle: bind `locks.get(..)` to a variable to keep the future.
+    ///
     /// # Errors
     /// As [`lock`](Self::lock). [`Error::Lost`] also if the release finds that the lock was lost
     /// earlier, so it does not say whether the section ended: ask the resource before you repeat

@@ -922,11 +922,11 @@ impl LockerBuilder {
     /// Sets how long [`Lock::lock`] and [`Lock::try_lock_for`] ride out servers that do not answer.
     ///
     /// The time counts from the first round that had no answer. A long tolerance survives
-    /// failovers; a short one lets callers do something else sooner. All waits of a locker end
-    /// together, except those that began less than a [`command_timeout`](Self::command_timeout) ago
-    /// (or less than this tolerance, if it is shorter): each call tries for at least that long,
-    /// however long the outage has lasted already. Zero ends a wait at the first round that has no
-    /// answer. It may be up to 30 days.
+    /// failovers; a short one lets callers do something else sooner. All waits for locks of a
+    /// locker end together, except those that began less than a
+    /// [`command_timeout`](Self::command_timeout) ago (or less than this tolerance, if it is
+    /// shorter): each call tries for at least that long, however long the outage has lasted
+    /// already. Zero ends a wait at the first round that has no answer. It may be up to 30 days.
     ///
     /// Defaults to one lease. With a [`restart_quarantine`](Self::restart_quarantine) it defaults
     /// to 9/8 of that plus two seconds, if this is longer, so that calls can wait until a

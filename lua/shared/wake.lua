@@ -1,7 +1,7 @@
 -- Wakes the next of the lockers that wait for this `lock`, which is free now, and returns from the
 -- script. If there is no list, or if the list cannot be used (then `unlisted` is the error), the
 -- lines behind this notify all subscribers. A wake-up is a hint and not a grant. So is the list,
--- ARGV[2]: lockers in the order in which they came. It is not a declared key, so that a user
+-- ARGV[2]: lockers in the order in which they arrived. It is not a declared key, so that a user
 -- without rights to it can still release.
 local wake = 'lockhound_wake:'
 local listed = list ~= '' and redis.pcall('ZCARD', list) or 0

@@ -191,7 +191,7 @@ const WIDEST_CODE: usize = 120;
 const WRITTEN: [&str; 9] = ["rs", "md", "lua", "toml", "yaml", "java", "go", "py", "c"];
 
 /// Phrases that comments, documents and texts do not use, and the field's word for each.
-const PHRASES: [(&str, &str); 13] = [
+const PHRASES: [(&str, &str); 18] = [
     ("nobody", "no other client, no caller, no task, .."),
     ("anybody", "any client, another caller, .."),
     ("everybody", "all clients, every caller, .."),
@@ -205,6 +205,11 @@ const PHRASES: [(&str, &str); 13] = [
     ("told of", "notified of"),
     ("tells of", "notifies of, reports"),
     ("so many", "this many, too many, the number of"),
+    ("looks by itself", "polls"),
+    ("each look", "each poll, each refresh"),
+    ("in which they came", "in which they arrived"),
+    ("answer comes", "the answer arrives"),
+    ("message comes", "the message arrives"),
 ];
 
 /// Macros of unfinished work, and of output that a library must not print.
