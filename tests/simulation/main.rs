@@ -550,7 +550,7 @@ async fn the_first_two_locks_share_a_mark() {
 #[test]
 fn the_same_seed_makes_the_same_trace() {
     let trace = |seed| simulate(seed, false).0;
-    let (seeds, threads) = (20, seeds::at_a_time().max(2));
+    let (seeds, threads) = (8, seeds::at_a_time().max(2));
     let alone: Vec<_> = (0..seeds).map(trace).collect();
     let begin = Barrier::new(threads);
     let beside_others = &|thread: u64| {
