@@ -446,6 +446,24 @@ impl ReadLock {
     ///
     /// # Cancel safety
     /// As [`run`](Self::run).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// let writes = locks.rw("prices").write().lock().await?.detach();
+    /// let prices = locks.rw("prices").read();
+    /// let read = prices.run_for(Duration::from_secs(2), |_| async { 42 }).await?;
+    /// assert_eq!(read, None); // a writer held the lock all that time
+    /// writes.unlock().await?;
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn run_for<T, F, Fut>(&self, wait: Duration, section: F) -> Result<Option<T>, Error>
     where
         F: FnOnce(Section) -> Fut,
@@ -689,6 +707,24 @@ impl WriteLock {
     ///
     /// # Cancel safety
     /// As [`run`](Self::run).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// let reads = locks.rw("prices").read().lock().await?.detach();
+    /// let prices = locks.rw("prices").write();
+    /// let written = prices.run_for(Duration::from_secs(2), |_| async { 42 }).await?;
+    /// assert_eq!(written, None); // a reader held the lock all that time
+    /// reads.unlock().await?;
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn run_for<T, F, Fut>(&self, wait: Duration, section: F) -> Result<Option<T>, Error>
     where
         F: FnOnce(Section) -> Fut,

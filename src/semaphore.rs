@@ -332,8 +332,7 @@ impl Semaphore {
             .ok_or(Error::Closed)
     }
 
-    /// Takes a permit on a thread, as [`try_acquire_for`](Self::try_acquire_for) does in async
-    /// code.
+    /// Takes a permit on a thread, as [`try_acquire_for`](Self::try_acquire_for) does.
     ///
     /// # Errors
     /// As [`try_acquire_for`](Self::try_acquire_for) and
@@ -405,6 +404,24 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`run`](Self::run).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "testing")] #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), lockhound::Error> {
+    /// # let server = lockhound::testing::Server::new();
+    /// # let locks = lockhound::Locker::builder().memory(&server).connect().await?;
+    /// use std::time::Duration;
+    ///
+    /// let api = locks.permits("api:acme").capacity(1);
+    /// let permit = api.acquire().await?;
+    /// let status = api.run_for(Duration::from_secs(2), |_| async { 200 }).await?;
+    /// assert_eq!(status, None); // "429 Too Many Requests"
+    /// permit.release().await?;
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "testing"))] fn main() {}
+    /// ```
     pub async fn run_for<T, F, Fut>(&self, wait: Duration, section: F) -> Result<Option<T>, Error>
     where
         F: FnOnce(HeldPermits) -> Fut,

@@ -60,8 +60,7 @@ pub struct Stats {
     ///
     /// A tick is one [`command_timeout`](crate::LockerBuilder::command_timeout).
     pub renewal_errors: u64,
-    /// Acquires that were undone because their answer never arrived or because no caller took the
-    /// grant.
+    /// Acquires that were undone: their answer never arrived, or no caller took the grant.
     pub undone_acquires: u64,
     /// Replies that belonged to a different command.
     ///
