@@ -9,6 +9,7 @@ use crate::common::proxy::{Mode, Proxy};
 use crate::common::record::now;
 use crate::common::{Server, builder, key, ms};
 use lockhound::{Election, Error};
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 /// What all of them did.
@@ -27,10 +28,19 @@ impl Record {
     }
 }
 
-/// Campaigns and leads, again and again. While `stays` is set, it does not resign.
-async fn leads(election: Election, who: String, record: Record, stays: Arc<AtomicBool>) {
+/// What candidates are to do.
+#[derive(Default)]
+struct Orders {
+    /// A leader does not resign.
+    stays: AtomicBool,
+    /// No candidate campaigns again.
+    over: AtomicBool,
+}
+
+/// Campaigns and leads, again and again.
+async fn leads(election: Election, who: String, record: Record, orders: Arc<Orders>) {
     let key = election.key().as_str().to_owned();
-    loop {
+    while !orders.over.load(Ordering::SeqCst) {
         let called = now();
         let Ok(leadership) = election.campaign(&*who).await else {
             return;
@@ -39,7 +49,7 @@ async fn leads(election: Election, who: String, record: Record, stays: Arc<Atomi
         record.add(&key, &who, Op::Lock { fence }, called, Some(now()));
         let mut held = now();
         let mut steps = fastrand::u32(1..6);
-        while steps > 0 || stays.load(Ordering::SeqCst) {
+        while steps > 0 || orders.stays.load(Ordering::SeqCst) {
             steps = steps.saturating_sub(1);
             sleep(ms(fastrand::u64(1..20))).await;
             let checked = now();
@@ -82,7 +92,9 @@ async fn what_observers_saw_is_explained_by_who_led() {
     let proxy = Proxy::start(server.port());
     let far = builder(&proxy.url(), SHORT).connect().await.unwrap();
     let near = builder(&server.url(), SHORT).connect().await.unwrap();
-    let (mut tasks, stays) = (Vec::new(), Arc::new(AtomicBool::new(false)));
+    let (mut leaders, mut observers) = (Vec::new(), Vec::new());
+    let orders = Arc::<Orders>::default();
+    let stays = &orders.stays;
     let election = near.election(&*key);
     let far_leads = async || {
         let leader = election.leader().await.unwrap();
@@ -92,10 +104,11 @@ async fn what_observers_saw_is_explained_by_who_led() {
     for (locks, place) in [(&far, "far"), (&near, "near")] {
         for n in 0..2 {
             let election = locks.election(&*key);
-            let (who, stays) = (format!("{place}{n}"), Arc::clone(&stays));
-            let leader = leads(election.clone(), who, record.clone(), stays);
+            let (who, orders) = (format!("{place}{n}"), Arc::clone(&orders));
+            let leader = leads(election.clone(), who, record.clone(), orders);
             let observer = observes(election, format!("{place}-o{n}"), record.clone());
-            tasks.extend([tokio::spawn(leader), tokio::spawn(observer)]);
+            leaders.push(tokio::spawn(leader));
+            observers.push(tokio::spawn(observer));
         }
     }
     for silence in [0, 300, 2_000, 0, 1_500, 200] {
@@ -114,7 +127,12 @@ async fn what_observers_saw_is_explained_by_who_led() {
         stays.store(false, Ordering::SeqCst);
     }
     sleep(SHORT * 2).await;
-    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    // The record of an aborted leader would be missing, though observers saw its term.
+    orders.over.store(true, Ordering::SeqCst);
+    for leader in leaders {
+        leader.await.unwrap();
+    }
+    observers.iter().for_each(JoinHandle::abort);
     let calls = record.0.lock().unwrap().clone();
     let count = |is: fn(&Op) -> bool| calls.iter().filter(|call| is(&call.op)).count();
     let led = count(|op| matches!(op, Op::Lock { .. }));

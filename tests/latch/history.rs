@@ -1,5 +1,6 @@
 //! Histories of latches: some order of what was called explains all of it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::SHORT;
@@ -70,14 +71,14 @@ async fn what_callers_were_told_is_explained_by_a_counter() {
     };
     let far = connect(proxy.url()).await.unwrap();
     let near = connect(server.url()).await.unwrap();
-    let mut tasks = Vec::new();
+    let (mut tasks, over) = (Vec::new(), Arc::<AtomicBool>::default());
     for (locks, place) in [(&far, "far"), (&near, "near")] {
         for (n, key) in keys.iter().enumerate() {
             for m in 0..2 {
                 let (latch, record) = (locks.latch(&**key), record.clone());
-                let who = format!("{place}{n}{m}");
+                let (who, over) = (format!("{place}{n}{m}"), Arc::clone(&over));
                 tasks.push(tokio::spawn(async move {
-                    loop {
+                    while !over.load(Ordering::SeqCst) {
                         record.call(&latch, &who).await;
                         sleep(ms(fastrand::u64(1..40))).await;
                     }
@@ -100,7 +101,11 @@ async fn what_callers_were_told_is_explained_by_a_counter() {
         proxy.set(Mode::Pass);
     }
     sleep(ms(300)).await;
-    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    // An aborted call would be missing, though others saw what it did.
+    over.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await.unwrap();
+    }
     let calls = record.0.lock().unwrap().clone();
     let count = |is: fn(&Op) -> bool| calls.iter().filter(|call| is(&call.op)).count();
     let set = count(|op| matches!(op, Op::SetCount { has_set: true, .. }));
