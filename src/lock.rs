@@ -512,14 +512,8 @@ impl Lock {
         F: FnOnce(Section) -> Fut,
         Fut: Future<Output = T>,
     {
-        self.0
-            .run(
-                Wait::Always,
-                |view, scope| section(Section::new(view, scope)),
-                |_| None,
-            )
-            .await?
-            .ok_or(Error::Closed)
+        let done = Section::run(&self.0, Wait::Always, section).await?;
+        done.ok_or(Error::Closed)
     }
 
     /// Does the same as [`run`](Self::run), but waits for at most this long.
@@ -552,13 +546,7 @@ impl Lock {
         F: FnOnce(Section) -> Fut,
         Fut: Future<Output = T>,
     {
-        self.0
-            .run(
-                Wait::up_to(wait),
-                |view, scope| section(Section::new(view, scope)),
-                |_| None,
-            )
-            .await
+        Section::run(&self.0, Wait::up_to(wait), section).await
     }
 
     /// Does a job once in each period, on whichever machine comes first.
@@ -578,8 +566,8 @@ impl Lock {
     /// A call waits for two leases, or a quarter of the period if that is shorter, also while the
     /// job is done already. It returns `None` if another machine held the lock for all of that
     /// time: it has done the job, or is still at work. [`holder`](Self::holder) tells which: after
-    /// the job, more than a lease is left. Its label is gone once that machine has closed its
-    /// locker, so let the job log where it was done.
+    /// the job, what is left of half the period remains. Its label is gone once that machine has
+    /// closed its locker, so let the job log where it was done.
     ///
     /// Machines that need not stand by for one that fails call [`try_lock`](Self::try_lock) with
     /// [`min_hold`](Self::min_hold) instead: they return at once.
@@ -808,6 +796,21 @@ impl Section {
         Self { view, scope }
     }
 
+    /// Takes a lock, runs a section with its view of it, and releases the lock. `None` if the wait
+    /// ended before.
+    pub(crate) async fn run<T, F, Fut>(
+        handle: &Handle,
+        wait: Wait,
+        section: F,
+    ) -> Result<Option<T>, Error>
+    where
+        F: FnOnce(Self) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        let section = |view, scope| section(Self::new(view, scope));
+        handle.run(wait, section, |_| None).await
+    }
+
     /// Returns a token that fires when the lock is lost.
     ///
     /// Cancelling it cancels nothing else.
@@ -872,8 +875,7 @@ impl Section {
     ///     .run(|section| async move {
     ///         // The database refuses a fence below the highest that it has seen.
     ///         let fence = section.fence().get();
-    ///         update("UPDATE orders SET .., fence = $1 WHERE id = 42 AND fence <= $1",
-    ///         fence).await;
+    ///         update("UPDATE .., fence = $1 WHERE id = 42 AND fence <= $1", fence).await;
     ///     })
     ///     .await
     /// # }

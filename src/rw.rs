@@ -426,14 +426,8 @@ impl ReadLock {
         F: FnOnce(Section) -> Fut,
         Fut: Future<Output = T>,
     {
-        self.0
-            .run(
-                Wait::Always,
-                |view, scope| section(Section::new(view, scope)),
-                |_| None,
-            )
-            .await?
-            .ok_or(Error::Closed)
+        let done = Section::run(&self.0, Wait::Always, section).await?;
+        done.ok_or(Error::Closed)
     }
 
     /// Does the same as [`run`](Self::run), but waits for at most this long.
@@ -469,13 +463,7 @@ impl ReadLock {
         F: FnOnce(Section) -> Fut,
         Fut: Future<Output = T>,
     {
-        self.0
-            .run(
-                Wait::up_to(wait),
-                |view, scope| section(Section::new(view, scope)),
-                |_| None,
-            )
-            .await
+        Section::run(&self.0, Wait::up_to(wait), section).await
     }
 }
 
@@ -687,14 +675,8 @@ impl WriteLock {
         F: FnOnce(Section) -> Fut,
         Fut: Future<Output = T>,
     {
-        self.0
-            .run(
-                Wait::Always,
-                |view, scope| section(Section::new(view, scope)),
-                |_| None,
-            )
-            .await?
-            .ok_or(Error::Closed)
+        let done = Section::run(&self.0, Wait::Always, section).await?;
+        done.ok_or(Error::Closed)
     }
 
     /// Does the same as [`run`](Self::run), but waits for at most this long.
@@ -730,13 +712,7 @@ impl WriteLock {
         F: FnOnce(Section) -> Fut,
         Fut: Future<Output = T>,
     {
-        self.0
-            .run(
-                Wait::up_to(wait),
-                |view, scope| section(Section::new(view, scope)),
-                |_| None,
-            )
-            .await
+        Section::run(&self.0, Wait::up_to(wait), section).await
     }
 }
 
