@@ -369,9 +369,9 @@ impl<W: World> Lines<W> {
         arrival
     }
 
-    /// Registers the hold of a reader that joins this one, in one step: whoever makes
-    /// this one lost finds the other too. Returns `None` if that one is not open any more, or if
-    /// the reader has to arrive once more.
+    /// Registers the hold of a reader that joins this one, in one step: whoever makes this one lost
+    /// finds the other too. Returns `None` if that one is not open any more, or if the reader has
+    /// to arrive once more.
     pub(crate) fn join(
         &self,
         beside: &Hold,

@@ -896,8 +896,8 @@ impl LockerBuilder {
     /// A higher number survives more failures in a row and costs more commands; the lock is lost at
     /// the end of validity in any case. An attempt fails after a
     /// [`command_timeout`](Self::command_timeout). A renewal also finds that the server dropped the
-    /// lock (`DEL`, eviction, a failover): with 39 a holder of a lease of 30 s learns of it within
-    /// a second.
+    /// lock (`DEL`, eviction, a failover): with 39, and a `command_timeout` of 500 ms, a holder of
+    /// a lease of 30 s learns of it within about a second.
     ///
     /// Defaults to 2: a lease of 30 s is renewed 10 s after the last success and, if that fails,
     /// 20 s after it. If both attempts fail, the token fires 23 s after the last success.

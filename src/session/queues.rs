@@ -42,7 +42,7 @@ impl Queues {
         is_awaited: impl FnOnce() -> bool,
         mut subscribe: impl FnMut(&Arc<str>, bool),
     ) {
-        // Until the channels are told: the last one that arrives here decides.
+        // Until the channels are told: the last one that gets here decides.
         let mut queues = self.0.lock();
         let (before, wanted) = if is_awaited() {
             let Some(wanted) = wanted else { return };
