@@ -382,6 +382,15 @@ fn names_of_functions_have_at_most_60_characters() {
     assert!(long.is_empty(), "{}", long.join("\n"));
 }
 
+/// A test that only child processes run does nothing in all other runs, and so cannot fail.
+#[test]
+fn child_processes_are_no_tests() {
+    let test = ["#[test]", "fn child_process()"].join("\n");
+    let is_one = |path: &PathBuf| fs::read_to_string(path).is_ok_and(|text| text.contains(&test));
+    let found: Vec<_> = written().into_iter().filter(is_one).collect();
+    assert!(found.is_empty(), "make them #[ctor::ctor]: {found:?}");
+}
+
 /// Who reads these has little time.
 #[test]
 fn what_strangers_read_first_is_short() {

@@ -11,8 +11,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::history::{Call, Op};
 use super::record::{self, Record, Visit};
 
-/// The environment variable with a child's task.
-const CHILD: &str = "LOCKHOUND_TEST_CHILD";
+/// The environment variable with a child's task, in words.
+pub const CHILD: &str = "LOCKHOUND_TEST_CHILD";
 
 /// Starts a child for a task of [`run`].
 pub fn spawn_child(task: &str, url: &str, keys: &[&str], rounds: usize, out: &Path) -> Child {
@@ -46,8 +46,9 @@ pub fn scratch(name: &str) -> PathBuf {
 /// report.
 pub type Errand = [String; 5];
 
-/// Plays a child process, and ends it. Returns if this process is no child.
-pub fn play_if_child(play: impl FnOnce(Errand)) {
+/// Plays a child process with the words of its task, and ends it. Returns if this process is no
+/// child.
+pub fn play_if_child<const WORDS: usize>(play: impl FnOnce([String; WORDS])) {
     if let Ok(errand) = std::env::var(CHILD) {
         survive_closed_connections();
         let words: Vec<String> = errand.split(' ').map(str::to_owned).collect();
@@ -58,7 +59,7 @@ pub fn play_if_child(play: impl FnOnce(Errand)) {
 
 /// A write to a closed connection ends a process, unless it handles that signal. Rust does so
 /// before `main`, which this process does not reach.
-pub fn survive_closed_connections() {
+fn survive_closed_connections() {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let handles = async { signal(SignalKind::pipe()).map(drop) };
     let runtime = runtime.enable_all().build().unwrap();

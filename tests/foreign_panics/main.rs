@@ -131,10 +131,6 @@ const RECORDER: [&str; 6] = [
     "drop_meter",
 ];
 
-/// The environment variable of a child process: the scenario, the poison, and where to write what
-/// happened.
-const CHILD: &str = "LOCKHOUND_TEST_CHILD";
-
 /// More scenarios at once than there are CPUs, since they mostly wait.
 const AT_ONCE: usize = 6;
 
@@ -355,7 +351,7 @@ fn play_once(job: Job) -> Result<Story, String> {
     let (out, began) = (common::children::scratch("happened"), Instant::now());
     let child = Command::new(std::env::current_exe().unwrap())
         .env(
-            CHILD,
+            common::children::CHILD,
             format!("{} {} {}", job.scenario, job.poison, out.display()),
         )
         .env("RUST_BACKTRACE", "0")
@@ -382,22 +378,15 @@ fn play_once(job: Job) -> Result<Story, String> {
 /// The child processes are this binary too: they end here, before any test begins.
 #[ctor::ctor(unsafe)]
 fn child_process() {
-    if let Ok(job) = std::env::var(CHILD) {
-        common::children::survive_closed_connections();
-        play_as_child(&job);
-        std::process::exit(0);
-    }
+    common::children::play_if_child(play_as_child);
 }
 
-fn play_as_child(job: &str) {
-    let words: Vec<&str> = job.split(' ').collect();
-    let [scenario, poison, out] = words[..] else {
-        panic!("{job}")
-    };
-    sick::install(poison);
+/// Plays a scenario with this poison, and writes what happened.
+fn play_as_child([scenario, poison, out]: [String; 3]) {
+    sick::install(&poison);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let bounded =
-        async { tokio::time::timeout(Duration::from_secs(240), scenarios::play(scenario)).await };
+        async { tokio::time::timeout(Duration::from_secs(240), scenarios::play(&scenario)).await };
     runtime.block_on(bounded).expect("a scenario ends");
     assert_eq!(sick::odd_panics(), [""; 0], "nothing else panicked");
     let happened: Vec<String> = sick::happened().into_iter().collect();
